@@ -1,0 +1,56 @@
+# Every target makes what it needs: .venv when it is missing, an extra when pyproject.toml or constraints.txt changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+BENCHMARKS := atari.py million.py memory_limit.py
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: demo test interop lint bench clean
+# Two pips must not write to one environment at the same time.
+.NOTPARALLEL:
+
+demo: $(VENV)/.demo-stamp
+	$(BIN)/diskreplay demo
+
+test: $(VENV)/.dev-stamp
+	$(BIN)/python -m pytest tests --ignore=tests/interop
+
+# Status 5 is pytest's "no tests collected": none are written yet. Every other status counts.
+interop: $(VENV)/.interop-stamp
+	$(BIN)/python -m pytest tests/interop || test $$? -eq 5
+
+lint: $(VENV)/.dev-stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.bench-stamp
+	set -e; for script in $(BENCHMARKS); do $(BIN)/python benchmarks/$$script; done
+
+# Leaves benchmarks/.frames alone: gigabytes that take minutes to record again.
+clean:
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find cli diskreplay tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo-stamp: $(INPUTS) | $(BIN)/python
+	$(PIP_INSTALL) -e '.[atari]'
+	touch $@
+
+$(VENV)/.dev-stamp: $(INPUTS) | $(BIN)/python
+	$(PIP_INSTALL) -e '.[dev]'
+	touch $@
+
+$(VENV)/.interop-stamp: $(INPUTS) | $(BIN)/python
+	$(PIP_INSTALL) -e '.[dev,interop]'
+	$(PIP_INSTALL) --no-deps xuance
+	touch $@
+
+$(VENV)/.bench-stamp: $(INPUTS) | $(BIN)/python
+	$(PIP_INSTALL) -e '.[bench]'
+	touch $@

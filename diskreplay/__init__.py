@@ -1,0 +1,40 @@
+"""diskreplay: a disk-backed, persistent replay store for reinforcement learning.
+
+>>> import gymnasium, numpy, tempfile
+>>> import diskreplay as dr
+>>> spaces = gymnasium.spaces.Box(0, 255, (84, 84), numpy.uint8), gymnasium.spaces.Discrete(6)
+>>> with tempfile.TemporaryDirectory() as folder:
+...     with dr.ReplayBuffer.create(f"{folder}/pong.replay", *spaces, capacity=1000, frame_stack=4, seed=0) as rb:
+...         frame = numpy.zeros((84, 84), numpy.uint8)
+...         for step in range(100):
+...             rb.add(frame, 2, 0.0, frame, False, step == 99)
+...         batch = rb.sample(32)
+>>> batch.obs.shape, batch.obs.dtype, batch.reward.shape
+((32, 4, 84, 84), dtype('uint8'), (32,))
+"""
+
+from diskreplay import errors
+from diskreplay.buffers.batch import Batch
+from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.replay import ReplayBuffer, final_observations
+from diskreplay.index.episodes import Episode
+from diskreplay.sampling.uniform import Uniform
+from diskreplay.schema import Codec, Column, Schema, Start
+from diskreplay.views.transition import Transition
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "Codec",
+    "Column",
+    "Episode",
+    "Loader",
+    "ReplayBuffer",
+    "Schema",
+    "Start",
+    "Transition",
+    "Uniform",
+    "errors",
+    "final_observations",
+]

@@ -1,0 +1,1 @@
+"""What a user holds: buffers that add, sample, commit and checkpoint."""

@@ -1,0 +1,302 @@
+"""A row comes in: checked, its frames stored once, its place in the episode found.
+
+1. Every argument is checked against its column; nothing changes before all are good.
+2. Continuity: is ``obs`` the ``next_obs`` of the call before, bit for bit? Then only its frame is new, and it already
+   stands in row ``end``, where that call left it *pending*.
+3. Where it is not, the pending observation goes to the patch table as the true next observation of the row before.
+4. A row that does not continue the one before gets a start code that explains its older frames; where no padding rule
+   does, the frames go to the patch table.
+5. The row is written, ``end`` moves on, and the new ``next_obs`` becomes pending in the row after.
+6. A next stack that does not follow from its stack goes to the patch table at once, whole (special).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import spaces
+from diskreplay.buffers.inputs import Slot, check_reward
+from diskreplay.errors import InputError
+from diskreplay.index.log import StreamLog
+from diskreplay.schema import OBS, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Schema, Stack, Start
+from diskreplay.storage.stream import StreamWriter
+
+Array = NDArray[Any]
+
+
+class ObsLeaf:
+    """One observation leaf on its way in: the given array, and the frames that are stored of it."""
+
+    def __init__(self, column: Column, stack: Stack, num_envs: int) -> None:
+        self.name = column.name
+        self.stack = stack
+        self.num_envs = num_envs
+        self.stacked = stack.axis is not None
+        self.pending: Array | None = None
+        """A copy of the last next stack, ``([num_envs,] frames, *shape)``; kept only of stacked input."""
+        self.frame_shape = column.shape
+        shape = column.shape
+        if stack.axis == 0:
+            shape = (stack.frames * shape[0], *shape[1:]) if stack.channels else (stack.frames, *shape)
+        elif stack.axis == -1:
+            shape = (*shape[:-1], stack.frames * shape[-1]) if stack.channels else (*shape, stack.frames)
+        self.slot = Slot(column.name, shape, column.dtype, num_envs)
+        self.lead = 0 if num_envs == 1 else 1
+        self.column = column
+
+    def frames(self, given: Array) -> Array:
+        """The stack as ``([num_envs,] frames, *frame_shape)``, oldest first: a view."""
+        lead, count = self.lead, self.stack.frames
+        if self.stack.axis == 0:
+            return given.reshape(*given.shape[:lead], count, *self.frame_shape)
+        if self.stack.channels:
+            given = given.reshape(*given.shape[:-1], count, self.frame_shape[-1])
+            return np.moveaxis(given, -2, lead)
+        return np.moveaxis(given, -1, lead)
+
+    def split(self, given: Array) -> tuple[Array, Array]:
+        """The given array as frames, if stacked, and its newest frame."""
+        if not self.stacked:
+            return given, given
+        frames = self.frames(given)
+        return frames, frames[:, -1] if self.lead else frames[-1]
+
+
+class Appender:
+    """Writes one stream: the only way rows come into it. The buffer's lock guards every call."""
+
+    def __init__(self, schema: Schema, writer: StreamWriter, log: StreamLog) -> None:
+        num_envs = log.num_envs
+        self.schema = schema
+        self.writer = writer
+        self.log = log
+        self.num_envs = num_envs
+        self.leaves = [ObsLeaf(c, s, num_envs) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
+        self.actions = [Slot(c.name, c.shape, c.dtype, num_envs) for c in schema.action_columns]
+        self.reward = Slot(REWARD, (), writer.rows[REWARD].column.dtype, num_envs, lossy=True)
+        self.flags = [Slot(name, (), np.dtype(bool), num_envs) for name in (TERMINATED, TRUNCATED, VALID)]
+        self.extras = {c.name: Slot(c.name, c.shape, c.dtype, num_envs) for c in schema.extra_columns}
+        self.single_frames = not any(leaf.stacked for leaf in self.leaves)
+        self._columns = list(writer.rows.values())
+        self._rings = [log.rings.get(column.column.name) for column in self._columns]
+        self._obs = list(zip(self.leaves, self._columns, self._rings, strict=False))
+        self._continues: Any = np.zeros((), np.uint8) if num_envs == 1 else np.zeros(num_envs, np.uint8)
+        self._all_valid: Array = np.ones(() if num_envs == 1 else num_envs, bool)
+        self._ended: Any = True  # whether the row before ended or was no transition, of each environment
+        self._follows: Any = True  # whether the pending stack follows from the row before
+        self._pending_patched = False
+        """The pending observation stands in the patch table already."""
+
+    def resume(self, pending: list[Array] | None) -> None:
+        """Takes up after the committed rows; ``pending`` are the newest next stacks, ``(num_envs, frames, *shape)``."""
+        log = self.log
+        if pending is None or log.end == 0:
+            return
+        last = np.full(self.num_envs, log.end - 1)
+        envs = np.arange(self.num_envs)
+        ended = log.take(TERMINATED, last, envs) | log.take(TRUNCATED, last, envs) | ~log.take(VALID, last, envs)
+        follows = np.array([(log.end - 1, env) not in log.next_older_patches for env in range(self.num_envs)])
+        self._ended = bool(ended[0]) if self.num_envs == 1 else ended
+        self._follows = bool(follows[0]) if self.num_envs == 1 else follows
+        log.reserve()
+        for leaf, frames in zip(self.leaves, pending, strict=True):
+            frames = frames if self.lead else frames[0]
+            if leaf.stacked:
+                leaf.pending = frames.copy()
+        newest = [frames[:, -1] if self.lead else frames[0, -1] for frames in pending]
+        self._put_pending(newest)
+        log.pending = True
+        self._pending_patched = True
+
+    @property
+    def lead(self) -> int:
+        return 0 if self.num_envs == 1 else 1
+
+    def add(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
+        valid: Any, extra: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Adds one row; InputError, before any change, where an argument breaks its rule."""
+        given = [leaf.slot.check(x) for leaf, x in zip(self.leaves, self._flat_obs(obs, OBS), strict=True)]
+        following = [leaf.slot.check(x) for leaf, x in zip(self.leaves, self._flat_obs(next_obs, "next_obs"), strict=True)]
+        tree = self.schema.action_tree
+        flat_action = [action] if isinstance(tree, str) else spaces.flatten(tree, action, "action")
+        actions = [slot.check(value) for slot, value in zip(self.actions, flat_action, strict=True)]
+        rewards = self.reward.check(reward)
+        check_reward(rewards)
+        flags = self.flags
+        ends = flags[0].check(terminated)
+        cuts = flags[1].check(truncated)
+        is_valid = self._all_valid if valid is None else flags[2].check(valid)
+        if extra.keys() != self.extras.keys():
+            missing, unknown = sorted(self.extras.keys() - extra.keys()), sorted(extra.keys() - self.extras.keys())
+            raise InputError(f"add: the columns {missing} are missing" if missing else f"add: unknown columns {unknown}")
+        extras = [slot.check(extra[name]) for name, slot in self.extras.items()]
+        self.writer.check()
+
+        stacks, frames = zip(*(leaf.split(x) for leaf, x in zip(self.leaves, given, strict=True)), strict=True)
+        next_stacks, next_frames = zip(
+            *(leaf.split(x) for leaf, x in zip(self.leaves, following, strict=True)), strict=True
+        )
+        log = self.log
+        log.reserve()
+        start = self._start(stacks, frames, is_valid)
+        self._write([*frames, *actions, rewards, ends, cuts, is_valid, start, *extras])
+        row = log.end
+        log.next_patch.array[row % log.next_patch.length] = -1
+        log.next_patch.end = log.end = row + 1
+        self._put_pending(next_frames)
+        if self.lead:
+            self._ended = ends | cuts | ~is_valid
+        else:
+            self._ended = bool(ends) or bool(cuts) or not is_valid
+        if not self.single_frames:
+            self._follow(stacks, next_stacks, row)
+        log.pending = True
+        self._pending_patched = False
+
+    def _flat_obs(self, value: Any, what: str) -> list[Any]:
+        tree = self.schema.obs_tree
+        return [value] if isinstance(tree, str) else spaces.flatten(tree, value, what)
+
+    def _start(self, stacks: tuple[Array, ...], frames: tuple[Array, ...], is_valid: Array) -> Any:
+        """The row's start codes; puts the pending observations that it does not continue into the patch table."""
+        log = self.log
+        if log.pending:
+            same = self._same(stacks)
+            if not self.lead:
+                if same and not self._ended and self._follows and is_valid:
+                    return self._continues
+                same = np.array([same])
+            elif same.all() and not np.any(self._ended) and np.all(self._follows) and is_valid.all():
+                return self._continues
+            if not self._pending_patched:
+                for env in np.flatnonzero(~same).tolist():
+                    if log.next_patch.array[(log.end - 1) % log.next_patch.length, env] < 0:
+                        self._patch(log.end - 1, env, 1, self.pending_frames(env))
+            continues = same & ~np.atleast_1d(self._ended) & np.atleast_1d(self._follows) & np.atleast_1d(is_valid)
+        else:
+            continues = np.zeros(self.num_envs, bool)
+        start = np.zeros(self.num_envs, np.uint8)
+        for env in np.flatnonzero(~continues).tolist():
+            start[env] = self._explain(stacks, frames, env) if np.atleast_1d(is_valid)[env] else Start.ZEROS
+        return start if self.lead else start[0]
+
+    def _same(self, stacks: tuple[Array, ...]) -> Any:
+        """Whether the observation is the pending one, bit for bit: a bool, or one for each environment."""
+        row = self.log.end
+        same: Any = True
+        for (leaf, column, _), given in zip(self._obs, stacks, strict=True):
+            expected = leaf.pending if leaf.stacked else column.single[row % column.column.chunk_rows]
+            if not self.lead:
+                same = same and given.tobytes() == expected.tobytes()
+            else:
+                same = same & _same_rows(given, expected)
+        return same
+
+    def _explain(self, stacks: tuple[Array, ...], frames: tuple[Array, ...], env: int) -> Start:
+        """Which padding rule gives the older frames of a row that starts anew; the patch table takes them if none."""
+        if self.single_frames:
+            return self.schema.padding
+        stacks = tuple(stack[env] if self.lead else stack for stack in stacks)
+        frames = tuple(frame[env] if self.lead else frame for frame in frames)
+        older = [stack[:-1] for leaf, stack in zip(self.leaves, stacks, strict=True) if leaf.stacked]
+        newest = [frame for leaf, frame in zip(self.leaves, frames, strict=True) if leaf.stacked]
+        if not any(part.any() for part in older):
+            return Start.ZEROS
+        if all((part == frame).all() for part, frame in zip(older, newest, strict=True)):
+            return Start.REPEAT
+        for back in range(1, self.schema.context + 1):
+            values = []
+            for leaf, stack, frame in zip(self.leaves, stacks, frames, strict=True):
+                if not leaf.stacked:
+                    values.append(frame if self.schema.padding == Start.REPEAT else np.zeros_like(frame))
+                else:
+                    values.append(stack[-1 - back] if back < leaf.stack.frames else np.zeros_like(frame))
+            self._patch(self.log.end, env, -back, values)
+        return Start.PATCHES
+
+    def _write(self, values: list[Any]) -> None:
+        """Puts row ``end`` into the write buffers and the rings, and moves the columns on."""
+        row = self.log.end
+        for column, ring, value in zip(self._columns, self._rings, values, strict=True):
+            rows = column.column.chunk_rows
+            column.single[row % rows] = value
+            if ring is not None:
+                if self.lead:
+                    ring.array[row % ring.length] = value
+                else:
+                    ring.array[row % ring.length, 0] = value
+                ring.end = row + 1
+            if (row + 1) % rows:
+                column.end = row + 1
+            else:
+                column.advance()
+
+    def _put_pending(self, frames: Any) -> None:
+        """Puts the newest next frames into the place of row ``end``."""
+        row = self.log.end
+        for (_, column, ring), frame in zip(self._obs, frames, strict=True):
+            column.single[row % column.column.chunk_rows] = frame
+            if ring is not None:
+                if self.lead:
+                    ring.array[row % ring.length] = frame
+                else:
+                    ring.array[row % ring.length, 0] = frame
+
+    def _follow(self, stacks: tuple[Array, ...], next_stacks: tuple[Array, ...], row: int) -> None:
+        """Keeps the next stacks for comparison; those that do not follow from ``stacks`` go to the patch table."""
+        follows = np.ones(self.num_envs, bool)
+        for leaf, stack, following in zip(self.leaves, stacks, next_stacks, strict=True):
+            if not leaf.stacked:
+                continue
+            leaf.pending = following.copy()
+            if self.lead:
+                follows &= _same_rows(following[:, :-1], stack[:, 1:])
+            else:
+                follows[0] &= following[:-1].tobytes() == stack[1:].tobytes()
+        for env in np.flatnonzero(~follows).tolist():
+            for back in range(self.schema.context + 1):
+                values = []
+                for leaf, following in zip(self.leaves, next_stacks, strict=True):
+                    frames = following[env] if self.lead else following
+                    if leaf.stacked:
+                        values.append(frames[-1 - back] if back < leaf.stack.frames else np.zeros_like(frames[-1]))
+                    else:
+                        values.append(frames)
+                self._patch(row, env, 1 + back, values)
+        self._follows = follows if self.lead else bool(follows[0])
+
+    def pending_frames(self, env: int) -> list[Array]:
+        """The pending frames of one environment."""
+        row = self.log.end
+        return [column.slots[row % column.column.chunk_rows, env] for _, column, _ in self._obs]
+
+    def patch_pending(self) -> None:
+        """Puts the pending observations into the patch table, as a commit needs them: they are no row yet."""
+        if not self.log.pending or self._pending_patched:
+            return
+        row = self.log.end - 1
+        for env in range(self.num_envs):
+            if self.log.next_patch.array[row % self.log.next_patch.length, env] < 0:
+                self._patch(row, env, 1, self.pending_frames(env))
+        self._pending_patched = True
+
+    def _patch(self, row: int, env: int, offset: int, frames: list[Array]) -> None:
+        values = {PLACE: np.array([row, env, offset], np.int64)}
+        values.update(zip((leaf.name for leaf in self.leaves), frames, strict=True))
+        for name, column in self.writer.patches.items():
+            column.single[column.end % column.column.chunk_rows] = values[name]
+            column.advance()
+        self.log.add_patches({name: values[name][None] for name in self.log.patches})
+
+
+def _same_rows(a: Array, b: Array) -> NDArray[np.bool]:
+    """Which entries of the first axis are the same, bit for bit."""
+    word = np.uint64 if a[0].nbytes % 8 == 0 else np.uint8
+    same: NDArray[np.bool] = (a.reshape(len(a), -1).view(word) == b.reshape(len(b), -1).view(word)).all(axis=1)
+    return same

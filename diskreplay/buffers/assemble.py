@@ -1,0 +1,194 @@
+"""From ids to a batch, in two halves: what needs the buffer's lock, and what reads and decodes without it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import spaces
+from diskreplay.buffers.batch import Batch
+from diskreplay.index.log import STREAM_SHIFT, StreamLog
+from diskreplay.schema import TERMINATED, TRUNCATED, Column, Schema, Stack
+from diskreplay.storage import gather
+from diskreplay.storage.cache import ChunkCache
+from diskreplay.storage.stream import StreamReader, StreamWriter
+from diskreplay.views import observations
+from diskreplay.views.observations import ObsSource, Rest
+from diskreplay.views.transition import Transition
+
+Ids = NDArray[np.int64]
+Array = NDArray[Any]
+
+
+class StreamPart:
+    """One stream as the buffer sees it: rows on disk, index in RAM."""
+
+    def __init__(self, schema: Schema, stream: StreamReader | StreamWriter, cache: ChunkCache) -> None:
+        commit = stream.commit_record
+        rows = max(1, commit.capacity // commit.num_envs)
+        self.schema = schema
+        self.stream = stream
+        self.cache = cache
+        self.log = StreamLog(
+            commit.stream, schema.columns, schema.patch_columns, commit.num_envs, rows, schema.context
+        )
+        self.sources = [
+            ObsSource(c.name, stack, self.log, stream.rows[c.name], stream.patches[c.name], cache)
+            for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
+        ]
+        self.log.restart(commit.begin, commit.patch_begin)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Takes what is committed and not yet in RAM into the index."""
+        commit, log = self.stream.commit_record, self.log
+        if max(0, commit.begin - log.context) > log.end:
+            log.restart(commit.begin, commit.patch_begin)
+        if commit.end > log.end:
+            values = {name: self.stream.rows[name].read_rows(log.end, commit.end) for name in log.rings}
+            log.extend(values, commit.begin)
+        if commit.patch_end > log.patch_end:
+            span = log.patch_end, commit.patch_end
+            log.add_patches({name: self.stream.patches[name].read_rows(*span)[:, 0] for name in log.patches})
+        log.slide(commit.begin)
+        log.drop_patches()
+
+    def with_cache(self, cache: ChunkCache) -> StreamPart:
+        """The same stream, its chunks decoded into another cache."""
+        other = copy.copy(self)
+        other.cache = cache
+        other.sources = [dataclasses.replace(source, cache=cache) for source in self.sources]
+        return other
+
+    def window_bytes(self) -> int:
+        """Decoded bytes of the large columns in the window."""
+        wide = sum(c.column.item_bytes for c in self.stream.rows.values() if not c.column.resident)
+        return wide * (self.log.end - self.log.begin) * self.log.num_envs
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """A batch whose arrays are not all filled yet."""
+
+    batch: Batch
+    rest: list[Rest]
+
+    def finish(self) -> Batch:
+        """Reads what is missing; needs no lock."""
+        for step in self.rest:
+            step()
+        return self.batch
+
+
+def draft(schema: Schema, parts: Sequence[StreamPart], view: Transition, ids: Ids, weight: Array) -> Draft:
+    """The batch of transitions ``ids``, all of which are sampleable. Needs the lock."""
+    groups = _by_stream(parts, ids)
+    rest: list[Rest] = []
+    size = len(ids)
+    reward, discount = np.empty(size, schema.columns[_reward_at(schema)].dtype), np.empty(size, np.float32)
+    ends = {name: np.empty(size, bool) for name in (TERMINATED, TRUNCATED)}
+    last_rows = []
+    for part, place, rows, envs in groups:
+        total, last, scale = part.log.returns(rows, envs, view.n_step, view.gamma)
+        last_rows.append(last)
+        for name, flag in ends.items():
+            flag[place] = part.log.take(name, last, envs)
+        reward[place] = total
+        discount[place] = np.where(ends[TERMINATED][place], 0.0, scale)
+    pairs = [_observe(schema, groups, last_rows, leaf, view.n_step, size, rest) for leaf in range(len(schema.stacks))]
+    actions = [_values(groups, column, size, rest) for column in schema.action_columns]
+    batch = Batch(
+        obs=spaces.unflatten(schema.obs_tree, [obs for obs, _ in pairs]),
+        action=spaces.unflatten(schema.action_tree, actions),
+        reward=reward,
+        next_obs=spaces.unflatten(schema.obs_tree, [following for _, following in pairs]),
+        terminated=ends[TERMINATED],
+        truncated=ends[TRUNCATED],
+        discount=discount,
+        index=ids,
+        weight=weight,
+        extra={column.name: _values(groups, column, size, rest) for column in schema.extra_columns},
+    )
+    return Draft(batch, rest)
+
+
+Group = tuple[StreamPart, Ids, Ids, Ids]
+"""A stream, and the places in the batch, rows and environments of the samples from it."""
+
+
+def _by_stream(parts: Sequence[StreamPart], ids: Ids) -> list[Group]:
+    if len(parts) == 1:
+        return [(parts[0], np.arange(len(ids)), *parts[0].log.locate(ids))]
+    groups = []
+    for part in parts:
+        place = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
+        if len(place):
+            groups.append((part, place, *part.log.locate(ids[place])))
+    return groups
+
+
+def _reward_at(schema: Schema) -> int:
+    return len(schema.obs_columns) + len(schema.action_columns)
+
+
+def _values(groups: list[Group], column: Column, size: int, rest: list[Rest]) -> Array:
+    """A column's values ``(B, *shape)`` at the samples' own rows."""
+    if column.resident and len(groups) == 1:
+        part, _, rows, envs = groups[0]
+        return part.log.take(column.name, rows, envs)
+    out = np.empty((size, 1, *column.shape), column.dtype)
+    for part, place, rows, envs in groups:
+        if column.resident:
+            out[place, 0] = part.log.take(column.name, rows, envs)
+        else:
+            requests = gather.Requests(place, envs, rows, rows, rows)
+            plan = gather.plan(part.stream.rows[column.name], requests, out, part.cache)
+            rest.append(lambda plan=plan, cache=part.cache: gather.run(plan, cache))
+    return out[:, 0]
+
+
+def _observe(
+    schema: Schema, groups: list[Group], last_rows: list[Ids], leaf: int, n_step: int, size: int, rest: list[Rest]
+) -> tuple[Array, Array]:
+    """Observations and next observations of one leaf; views of one block where they overlap."""
+    column, stack = schema.obs_columns[leaf], schema.stacks[leaf]
+    frames = stack.frames
+    odd = any(
+        (row, env) in part.log.next_older_patches
+        for (part, _, _, envs), last in zip(groups, last_rows, strict=True)
+        if part.log.next_older_patches
+        for row, env in zip(last.tolist(), envs.tolist(), strict=True)
+    )
+    if n_step == 1 and not odd and not (column.resident and frames == 1):
+        block = np.empty((size, frames + 1, *column.shape), column.dtype)
+        for part, place, rows, envs in groups:
+            rest += observations.fill(part.sources[leaf], block, place, rows, envs, 1 - frames, 1)
+        return _layout(block[:, :frames], stack), _layout(block[:, 1:], stack)
+    obs = np.empty((size, frames, *column.shape), column.dtype)
+    following = np.empty_like(obs)
+    for (part, place, rows, envs), last in zip(groups, last_rows, strict=True):
+        source = part.sources[leaf]
+        rest += observations.fill(source, obs, place, rows, envs, 1 - frames, 0)
+        rest += observations.fill(source, following, place, last, envs, 2 - frames, 1)
+        if odd:
+            rest += observations.next_stacks(source, following, place, last, envs)
+    return _layout(obs, stack), _layout(following, stack)
+
+
+def _layout(frames: Array, stack: Stack) -> Array:
+    """``(B, frames, *frame_shape)`` in the layout of the observations that were given."""
+    if stack.frames == 1:
+        return frames[:, 0]
+    if stack.axis is None or (stack.axis == 0 and not stack.channels):
+        return frames
+    if stack.axis == 0:
+        return frames.reshape(len(frames), -1, *frames.shape[3:])
+    if not stack.channels:
+        return np.moveaxis(frames, 1, -1)
+    moved = np.moveaxis(frames, 1, -2)
+    return moved.reshape(*moved.shape[:-2], -1)

@@ -1,0 +1,74 @@
+"""Arguments of ``add`` as arrays of just the right shape and dtype, checked before anything changes.
+
+A value of another dtype is taken where no bit of information is lost, and refused otherwise: what was stored is what
+was given.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+
+
+class Slot:
+    """The rule for one argument: ``(num_envs, *shape)``, or ``shape`` when there is one environment."""
+
+    __slots__ = ("dtype", "lossy", "name", "num_envs", "scalars", "shape", "value_shape")
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], num_envs: int, lossy: bool = False) -> None:
+        self.name = name
+        self.value_shape = shape
+        self.shape = shape if num_envs == 1 else (num_envs, *shape)
+        self.dtype = dtype
+        self.num_envs = num_envs
+        self.lossy = lossy
+        # Scalars that need no conversion at all: they make up most calls with one environment.
+        self.scalars: tuple[type, ...] = ()
+        if self.shape == ():
+            python = {"b": (bool,), "f": (float,)}.get(dtype.kind, ()) if lossy or dtype.kind == "b" else ()
+            self.scalars = (dtype.type, *python)
+
+    def check(self, value: Any) -> Any:
+        """``value`` as an array of the slot's shape and dtype, without a copy where it is one; InputError otherwise."""
+        if type(value) in self.scalars:
+            return value
+        if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == self.shape:
+            return value
+        return self._convert(value)
+
+    def _convert(self, value: Any) -> NDArray[Any]:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise InputError(f"{self.name}: must be an array of shape {self.shape}, got a ragged value") from error
+        if array.dtype.kind not in "biufc":
+            raise InputError(f"{self.name}: must be numbers of dtype {self.dtype}, got {array.dtype} ({value!r:.80})")
+        if self.num_envs == 1 and array.shape == (1, *self.value_shape):
+            array = array[0]
+        if array.shape != self.shape:
+            raise InputError(f"{self.name}: must have shape {self.shape}, got {array.shape}")
+        if array.dtype == self.dtype:
+            return array
+        with np.errstate(all="ignore"):
+            converted = array.astype(self.dtype)
+            if not self.lossy and not np.array_equal(converted, array, equal_nan=array.dtype.kind in "fc"):
+                raise InputError(
+                    f"{self.name}: must have dtype {self.dtype}; the {array.dtype} values given do not fit without loss: "
+                    f"convert them with .astype, or declare the space with that dtype"
+                )
+        return converted
+
+
+def check_reward(reward: Any) -> None:
+    """InputError where a reward is not finite."""
+    if np.ndim(reward) == 0:
+        if not math.isfinite(reward):
+            raise InputError(f"reward must be finite, got {reward}; nothing was added")
+    elif not np.isfinite(reward).all():
+        env = int(np.flatnonzero(~np.isfinite(reward))[0])
+        raise InputError(f"reward of environment {env} must be finite, got {reward[env]}; nothing was added")

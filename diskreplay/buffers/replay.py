@@ -1,0 +1,680 @@
+"""The replay buffer: add steps, sample transitions, commit, checkpoint, resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import schema as schemas
+from diskreplay.buffers import assemble, shuffle
+from diskreplay.buffers.appender import Appender
+from diskreplay.buffers.assemble import StreamPart
+from diskreplay.buffers.batch import Batch
+from diskreplay.buffers.loader import Loader
+from diskreplay.errors import (
+    CheckpointError,
+    ClosedError,
+    CorruptionError,
+    EvictedError,
+    InputError,
+    NotEnoughDataError,
+    ReadOnlyError,
+)
+from diskreplay.index.episodes import Episode, episodes
+from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.sampling import uniform
+from diskreplay.sampling.uniform import Uniform
+from diskreplay.schema import Codec, Schema
+from diskreplay.storage.cache import ChunkCache
+from diskreplay.storage.files import Files, LocalFiles
+from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
+from diskreplay.storage.stream import StreamWriter
+from diskreplay.views import observations, transition
+from diskreplay.views.transition import Transition
+
+CACHE_BYTES = 256 << 20
+COMMIT_ROWS = 10_000
+COMMIT_SECONDS = 10.0
+COMMIT_BYTES = 64 << 20
+"""Encoded bytes that may wait in RAM for a commit."""
+
+PathLike = str | os.PathLike[str]
+
+
+class ReplayBuffer:
+    """A replay buffer on disk, made by :meth:`create` or :meth:`open`.
+
+    One thread may add while several sample. Rows that no commit holds are sampled like all others, and are lost when
+    the process dies; :meth:`commit` is called by itself every ``commit_rows`` rows or ``commit_seconds`` seconds
+    (looked at when a row is added), and by :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        stream: str | None,
+        checkpoint: Checkpoint | None = None,
+        view: Transition | None = None,
+        sampler: Uniform | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        commit_rows: int = COMMIT_ROWS,
+        commit_seconds: float = COMMIT_SECONDS,
+        seed: int | None = None,
+    ) -> None:
+        """Not for users: see :meth:`create` and :meth:`open`. ``stream`` is the one to write, None to write nothing."""
+        self._check_options(cache_bytes, commit_rows, commit_seconds)
+        self._store = store
+        self._commit_rows = commit_rows
+        self._commit_seconds = commit_seconds
+        self._write_lock = threading.RLock()
+        self._lock = threading.RLock()
+        self._closed = False
+        self._stream = stream
+        state = checkpoint.state if checkpoint else {}
+        self._view, self._sampler = _settings({**store.settings, **state}, view, sampler)
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        if checkpoint:
+            _set_rng(self._rng, state, checkpoint.name)
+        self._cache = ChunkCache(cache_bytes)
+        self._parts: dict[str, StreamPart] = {}
+        self._writer: StreamWriter | None = None
+        self._checkpoint = checkpoint
+        try:
+            if stream is not None:
+                self._writer = store.write_stream(stream, checkpoint)
+                self._parts[stream] = StreamPart(store.schema, self._writer, self._cache)
+            self._open_readers(checkpoint)
+            self._size_cache()
+            if self._writer is not None:
+                part = self._parts[self._writer.name]
+                self._appender = Appender(store.schema, self._writer, part.log)
+                self._appender.resume(_pending(part))
+        except BaseException:
+            if self._writer is not None:
+                self._writer.release()
+            store.close()
+            raise
+        self._last_commit = time.monotonic()
+
+    @classmethod
+    def create(
+        cls,
+        path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        capacity: int,
+        num_envs: int = 1,
+        frame_stack: int | Mapping[str, int] = 1,
+        stack_axis: Literal["auto", 0, -1] | None = "auto",
+        stack_padding: Literal["zero", "reset"] = "zero",
+        columns: Mapping[str, Any] | None = None,
+        reward_dtype: Any = np.float32,
+        codec: str | Codec | Mapping[str, str | Codec] | None = None,
+        chunk_rows: int | Mapping[str, int] | None = None,
+        shard_rows: int | Mapping[str, int] | None = None,
+        view: Transition | None = None,
+        sampler: Uniform | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        commit_rows: int = COMMIT_ROWS,
+        commit_seconds: float = COMMIT_SECONDS,
+        seed: int | None = None,
+        files: Files | None = None,
+    ) -> ReplayBuffer:
+        """Makes a new store at ``path`` and opens it for writing.
+
+        Args:
+            path: a directory that does not exist or is empty.
+            observation_space, action_space: Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them. Dtypes
+                are kept as they are.
+            capacity: transitions (rows x environments) that can be sampled; older ones are evicted and their disk space
+                is given back shard by shard.
+            num_envs: environments that step in lockstep.
+            frame_stack: frames of an observation, for every leaf or by name of the leaf. Frames are stored once.
+            stack_axis: where given observations hold the stack: 0, -1, None when they are single frames, which are stacked
+                at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it.
+            stack_padding: what single frames are stacked with at an episode's start: "zero", or "reset" for the first
+                frame repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
+            columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space.
+            reward_dtype: float32, as most learners want it, or another floating point type.
+            codec: "lz4hc", "lz4", "zstd" (with a level: "lz4hc:5") or "none": for the observations, or by column name.
+            chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from the row's bytes if None.
+            view: what a sample looks like; ``Transition()`` if None.
+            sampler: which transitions it holds; ``Uniform()`` if None.
+            cache_bytes: RAM for decoded chunks.
+            commit_rows, commit_seconds: how much may be lost when the process is killed.
+            seed: of the sampler's random generator; from the system's entropy if None.
+            files: another file system, for tests.
+
+        Raises:
+            SchemaError, InputError: for arguments that break a rule.
+            StoreExistsError: when something is at ``path``.
+            WriteFailedError: when the file system refuses.
+        """
+        cls._check_options(cache_bytes, commit_rows, commit_seconds)
+        schema = schemas.build(
+            observation_space, action_space, capacity=capacity, num_envs=num_envs, frame_stack=frame_stack,
+            stack_axis=stack_axis, stack_padding=stack_padding, columns=columns, reward_dtype=reward_dtype, codec=codec,
+            chunk_rows=chunk_rows, shard_rows=shard_rows,
+        )  # fmt: skip
+        view, sampler = _settings({}, view, sampler)
+        settings = {"view": view.to_json(), "sampler": sampler.to_json()}
+        store = Store.create(_full_path(path), files or LocalFiles(), schema, settings)
+        return cls(
+            store, stream=FIRST_STREAM, cache_bytes=cache_bytes, commit_rows=commit_rows,
+            commit_seconds=commit_seconds, seed=seed,
+        )  # fmt: skip
+
+    @classmethod
+    def open(
+        cls,
+        path: PathLike,
+        *,
+        mode: Literal["r", "r+"] = "r+",
+        stream: str = FIRST_STREAM,
+        checkpoint: str | None = None,
+        num_envs: int | None = None,
+        capacity: int | None = None,
+        view: Transition | None = None,
+        sampler: Uniform | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        commit_rows: int = COMMIT_ROWS,
+        commit_seconds: float = COMMIT_SECONDS,
+        seed: int | None = None,
+        files: Files | None = None,
+    ) -> ReplayBuffer:
+        """Opens the store at ``path`` at its last commit, or at a checkpoint.
+
+        Args:
+            path: of the store.
+            mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing.
+            stream: to write; a new name makes a new stream, for another process. Ignored with mode "r".
+            checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the rows of
+                ``stream`` after it are discarded, unless a later checkpoint needs them.
+            num_envs, capacity: of a new stream; as of the first stream if None.
+            view, sampler: as the store was created with (or as of the checkpoint), if None.
+            cache_bytes, commit_rows, commit_seconds, seed, files: as of :meth:`create`; ``seed`` is not used with a
+                checkpoint, which has its own random state.
+
+        Raises:
+            StoreNotFoundError, NotAStoreError, FormatVersionError, CheckpointError: when there is no such thing to open.
+            LockedError: when another writer holds the stream.
+            CorruptionError: when what was committed cannot be read.
+        """
+        if mode not in ("r", "r+"):
+            raise InputError(f"mode must be 'r' or 'r+', got {mode!r}")
+        cls._check_options(cache_bytes, commit_rows, commit_seconds)
+        store = Store(_full_path(path), files or LocalFiles())
+        cut = store.checkpoint(checkpoint) if checkpoint is not None else None
+        if mode == "r+" and stream not in store.stream_names():
+            if cut is not None:
+                raise CheckpointError(f"checkpoint {checkpoint!r} knows no stream {stream!r}")
+            store.create_stream(
+                stream,
+                schemas.check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
+                schemas.check_count("capacity", capacity if capacity is not None else store.schema.capacity),
+            )
+        return cls(
+            store, stream=stream if mode == "r+" else None, checkpoint=cut, view=view, sampler=sampler,
+            cache_bytes=cache_bytes, commit_rows=commit_rows, commit_seconds=commit_seconds, seed=seed,
+        )  # fmt: skip
+
+    @staticmethod
+    def _check_options(cache_bytes: int, commit_rows: int, commit_seconds: float) -> None:
+        schemas.check_count("cache_bytes", cache_bytes, least=0)
+        schemas.check_count("commit_rows", commit_rows)
+        if not isinstance(commit_seconds, int | float) or not commit_seconds > 0:
+            raise InputError(f"commit_seconds must be above 0, got {commit_seconds!r}")
+
+    # Facts
+
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+        return self._store.path
+
+    @property
+    def schema(self) -> Schema:
+        """Spaces, columns, capacity: what does not change."""
+        return self._store.schema
+
+    @property
+    def view(self) -> Transition:
+        return self._view
+
+    @property
+    def sampler(self) -> Uniform:
+        return self._sampler
+
+    @property
+    def num_envs(self) -> int:
+        """Environments of the stream that is written, or of the first."""
+        return self._parts[self._writer.name].log.num_envs if self._writer else self.schema.num_envs
+
+    def __len__(self) -> int:
+        """Transitions in the windows of all streams, committed or not."""
+        with self._lock:
+            return sum(len(part.log) for part in self._parts.values())
+
+    def __repr__(self) -> str:
+        return f"<ReplayBuffer {self.path!r}: {len(self):,} transitions>"
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Episodes in the windows of all streams, in order of streams, first rows and environments."""
+        with self._lock:
+            return [episode for part in self._ordered() for episode in episodes(part.log)]
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Names of the checkpoints, oldest first."""
+        return self._store.checkpoint_names()
+
+    def stats(self) -> dict[str, Any]:
+        """Facts about the open buffer: transitions, rows, committed rows, decoded chunks in RAM."""
+        with self._lock:
+            return {
+                "transitions": len(self),
+                "capacity": sum(p.stream.commit_record.capacity for p in self._parts.values()),
+                "streams": {
+                    name: {
+                        "begin": part.log.begin,
+                        "end": part.log.end,
+                        "committed": part.stream.commit_record.end,
+                        "num_envs": part.log.num_envs,
+                        "patches": part.log.patch_end - part.log.patch_begin,
+                        "sequence": part.stream.commit_record.sequence,
+                    }
+                    for name, part in self._parts.items()
+                },
+                "cache_bytes": self._cache.budget_bytes,
+                "cache_used_bytes": self._cache.used_bytes,
+            }
+
+    # Adding
+
+    def add(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
+        valid: Any = None, **extra: Any,
+    ) -> None:  # fmt: skip
+        """Adds one step of each environment.
+
+        Arrays lead with ``num_envs`` when it is above 1. Nothing is kept of the arguments; they may be reused.
+
+        Args:
+            obs: what ``action`` was chosen from, ``(*obs_shape)``, nested as the space.
+            action: ``(*action_shape)``.
+            reward: scalar; must be finite.
+            next_obs: the true next observation; at an episode's end its final observation, not the one after the reset.
+                For vector environments that reset in the same step, see :func:`diskreplay.final_observations`.
+            terminated, truncated: bool, as Gymnasium defines them.
+            valid: bool; False where an environment's step is no transition, as in the step in which Gymnasium's next-step
+                autoreset resets; such a row is never sampled. All True if None.
+            **extra: the user's own columns, all of them.
+
+        Raises:
+            InputError: for wrong shapes, dtypes that would lose information, NaN rewards; nothing was added.
+            ReadOnlyError, ClosedError, StateError: when this buffer takes no rows.
+            WriteFailedError: when an automatic commit failed; the row is in RAM, the last commit intact.
+        """
+        with self._write_lock, self._lock:
+            writer = self._writable()
+            self._appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            log = self._appender.log
+            if valid is not None:
+                log.invalid += log.num_envs - int(np.count_nonzero(valid))
+            if log.end - log.begin > log.rows:
+                log.slide(log.end - log.rows)
+            due = (
+                log.end - writer.commit_record.end >= self._commit_rows
+                or time.monotonic() - self._last_commit >= self._commit_seconds
+            )
+        if due or (not log.end % 64 and writer.waiting_bytes() > COMMIT_BYTES):
+            self.commit()
+
+    def commit(self) -> None:
+        """Makes everything added so far durable.
+
+        Raises ReadOnlyError, ClosedError or StateError when this buffer writes nothing, WriteFailedError when the file
+        system refuses; the last commit is then intact, and the store takes no more rows until it is reopened.
+        """
+        with self._write_lock:
+            writer = self._writable()
+            log = self._appender.log
+            self._last_commit = time.monotonic()
+            if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
+                return
+            with self._lock:
+                self._appender.patch_pending()
+                patch_begin = log.drop_patches()
+            writer.commit(log.begin, patch_begin, self._lock)
+            with self._lock:
+                self._size_cache()
+
+    def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
+        """Commits, and names this point: rows, sampler and random state stay available until it is dropped.
+
+        Args:
+            name: letters, digits, ``_``, ``-``; not in use.
+            metadata: anything that JSON can hold; comes back by :meth:`checkpoint_metadata`.
+
+        Raises InputError or CheckpointError for a bad name or metadata, and what :meth:`commit` raises.
+        """
+        with self._write_lock:
+            writer = self._writable()
+            try:
+                given = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
+            except (TypeError, ValueError) as error:
+                raise InputError(f"metadata must be JSON (numbers, text, lists, dicts): {error}") from error
+            self.commit()
+            for _ in range(10):
+                with self._lock:
+                    cut = {part_name: part.stream.commit_record for part_name, part in self._parts.items()}
+                    state = {
+                        "view": self._view.to_json(),
+                        "sampler": self._sampler.to_json(),
+                        "rng": _rng_to_json(self._rng),
+                    }
+                if self._store.write_checkpoint(writer, Checkpoint(name, cut, state, given, time.time())):
+                    return
+                self.refresh()
+            raise CheckpointError(f"checkpoint {name!r}: other writers evict faster than their rows can be pinned")
+
+    def drop_checkpoint(self, name: str) -> None:
+        """Forgets a checkpoint; the next commit gives back the space that only it needed."""
+        with self._write_lock:
+            self._store.drop_checkpoint(name, self._writable())
+
+    def checkpoint_metadata(self, name: str) -> dict[str, Any]:
+        """The metadata that the checkpoint was made with; CheckpointError when there is none of that name."""
+        return self._store.checkpoint(name).metadata
+
+    # Sampling
+
+    def sample(self, batch_size: int) -> Batch:
+        """A batch of ``batch_size`` transitions.
+
+        Raises:
+            NotEnoughDataError: when fewer are in the buffer.
+            CorruptionError: when a chunk on disk is damaged; names the place.
+        """
+        batch_size = schemas.check_count("batch_size", batch_size)
+        with self._lock:
+            self._check_open()
+            ids, weight = self._draw(batch_size)
+            draft = assemble.draft(self.schema, list(self._parts.values()), self._view, ids, weight)
+        return draft.finish()
+
+    def get(self, index: Any) -> Batch:
+        """The transitions that ``index``, int64 ``(B,)`` of some batch, names.
+
+        Raises EvictedError where one has left the window, InputError where one was never given.
+        """
+        ids = np.atleast_1d(np.asarray(index))
+        if ids.dtype.kind not in "iu" or ids.ndim != 1:
+            raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
+        ids = ids.astype(np.int64)
+        with self._lock:
+            self._check_open()
+            self._check_ids(ids)
+            weight = np.ones(len(ids), np.float32)
+            draft = assemble.draft(self.schema, self._ordered(), self._view, ids, weight)
+        return draft.finish()
+
+    def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader:
+        """An endless iterator of batches that a background thread samples ahead.
+
+        Args:
+            batch_size: of each.
+            prefetch: batches that may wait. They were drawn before rows that were added since; a checkpoint holds the
+                random state with them already drawn.
+        """
+        schemas.check_count("prefetch", prefetch, most=1 << 16)
+        return Loader(lambda: self.sample(batch_size), prefetch)
+
+    def shuffled(
+        self, batch_size: int, epochs: int = 1, *, pool_bytes: int = shuffle.POOL_BYTES, drop_last: bool = False
+    ) -> Iterator[Batch]:
+        """Walks all transitions of the windows without replacement, for offline training.
+
+        Each pass reads every chunk once, from many places of the log at the same time, into a shuffle pool of about
+        ``pool_bytes``. What is added meanwhile is not part of the pass.
+
+        Args:
+            batch_size: of every batch but a pass's last.
+            epochs: passes.
+            pool_bytes: of decoded frames that are shuffled together.
+            drop_last: leave out a last batch that is smaller.
+        """
+        batch_size = schemas.check_count("batch_size", batch_size)
+        epochs = schemas.check_count("epochs", epochs)
+        schemas.check_count("pool_bytes", pool_bytes)
+        with self._lock:
+            self._check_open()
+        return self._shuffled(batch_size, epochs, pool_bytes, drop_last)
+
+    def _shuffled(self, batch_size: int, epochs: int, pool_bytes: int, drop_last: bool) -> Iterator[Batch]:
+        for _ in range(epochs):
+            with self._lock:
+                self._check_open()
+                parts = self._ordered()
+            yield from shuffle.epoch(
+                self.schema, parts, self._view, self._rng, batch_size, pool_bytes, drop_last, self._lock
+            )
+
+    def refresh(self) -> bool:
+        """Goes on to the newest commits of the streams that others write; whether anything changed."""
+        with self._write_lock, self._lock:
+            self._check_open()
+            before = {name: part.stream.commit_record for name, part in self._parts.items()}
+            self._checkpoint = None
+            self._open_readers(None)
+            self._size_cache()
+            return before != {name: part.stream.commit_record for name, part in self._parts.items()}
+
+    # End
+
+    def close(self) -> None:
+        """Commits, and gives the stream to the next writer. Closing twice does nothing."""
+        with self._write_lock:
+            if self._closed:
+                return
+            try:
+                if self._writer is not None and self._writer.failure is None:
+                    self.commit()
+            finally:
+                with self._lock:
+                    self._closed = True
+                    if self._writer is not None:
+                        self._writer.release()
+                    self._parts.clear()
+                    self._cache = ChunkCache(0)
+                    self._store.close()
+
+    def __enter__(self) -> ReplayBuffer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # Inside
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
+
+    def _writable(self) -> StreamWriter:
+        self._check_open()
+        if self._writer is None:
+            raise ReadOnlyError(f"the buffer {self.path!r} was opened with mode='r'; open it with mode='r+' to write")
+        return self._writer
+
+    def _ordered(self) -> list[StreamPart]:
+        return sorted(self._parts.values(), key=lambda part: part.log.stream)
+
+    def _draw(self, batch_size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        held = len(self)
+        if batch_size > held:
+            raise NotEnoughDataError(
+                f"sample({batch_size}): the buffer holds {held} transitions; add more steps, or ask for fewer"
+            )
+        spans = [(part.log.first_id, part.log.stop_id) for part in self._ordered() if len(part.log)]
+        return self._sampler.sample(self._rng, spans, self._is_transition, batch_size)
+
+    def _is_transition(self, ids: NDArray[np.int64]) -> NDArray[np.bool]:
+        parts = list(self._parts.values())
+        if len(parts) == 1:
+            return parts[0].log.is_transition(*parts[0].log.locate(ids), self._view.n_step)
+        good = np.zeros(len(ids), bool)
+        for part in parts:
+            here = ids >> STREAM_SHIFT == part.log.stream
+            good[here] = part.log.is_transition(*part.log.locate(ids[here]), self._view.n_step)
+        return good
+
+    def _check_ids(self, ids: NDArray[np.int64]) -> None:
+        known = np.zeros(len(ids), bool)
+        for part in self._parts.values():
+            log = part.log
+            here = (ids >> STREAM_SHIFT == log.stream) & (ids < log.stop_id)
+            gone = here & (ids < log.first_id)
+            if gone.any():
+                raise EvictedError(
+                    f"transition {ids[gone][0]} has left the window, which begins at {log.first_id} in this stream"
+                )
+            known |= here
+        if not known.all() or not self._is_transition(ids).all():
+            bad = ids[~known][0] if not known.all() else ids[~self._is_transition(ids)][0]
+            raise InputError(f"index {bad} names no transition that can be sampled")
+
+    def _open_readers(self, checkpoint: Checkpoint | None) -> None:
+        """Opens or brings up to date the streams that this buffer does not write."""
+        names = list(checkpoint.cut) if checkpoint else self._store.stream_names()
+        for name in names:
+            if self._writer is not None and name == self._writer.name:
+                continue
+            part = self._parts.get(name)
+            reader = self._store.read_stream(name, checkpoint.cut[name] if checkpoint else None)
+            if part is not None and reader.commit_record == part.stream.commit_record:
+                continue
+            if part is not None and reader.commit_record.timeline == part.stream.commit_record.timeline:
+                part.stream.load(reader.commit_record)
+                part.catch_up()
+                continue
+            if part is not None:
+                for _, column in part.stream.columns():
+                    self._cache.drop(column)
+            self._parts[name] = StreamPart(self.schema, reader, self._cache)
+
+    def _size_cache(self) -> None:
+        """Tells the cache how much there is to cache, and takes out of it what left the window."""
+        self._cache.resize_window(sum(part.window_bytes() for part in self._parts.values()))
+        for part in self._parts.values():
+            for name, column in part.stream.rows.items():
+                if name not in part.log.rings:
+                    self._cache.drop(column, part.log.floor // column.column.chunk_rows)
+
+
+def final_observations(next_obs: Any, info: Mapping[str, Any]) -> Any:
+    """The true next observations of a vector environment that resets in the same step.
+
+    With Gymnasium's ``AutoresetMode.SAME_STEP`` (and Gymnasium 0.29's vector environments) ``step`` returns the
+    observation after the reset, and the final one in ``info["final_obs"]`` (``info["final_observation"]``), an object
+    array with an entry where ``info["_final_obs"]`` is True.
+
+    Args:
+        next_obs: as ``step`` returned it, ``(num_envs, *obs_shape)``, nested as the space.
+        info: as ``step`` returned it.
+
+    Returns:
+        A copy of ``next_obs`` with the final observations in their places; ``next_obs`` itself where none ended.
+    """
+    key = "final_obs" if "final_obs" in info else "final_observation"
+    if key not in info:
+        return next_obs
+    finals = info[key]
+    ended = np.flatnonzero(info[f"_{key}"])
+
+    def put(value: Any, at: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: put(part, lambda env, name=name: at(env)[name]) for name, part in value.items()}
+        if isinstance(value, tuple):
+            return tuple(put(part, lambda env, i=i: at(env)[i]) for i, part in enumerate(value))
+        filled = np.array(value)
+        for env in ended:
+            filled[env] = at(env)
+        return filled
+
+    if isinstance(finals, Mapping):  # nested spaces: a mapping of object arrays
+        def entry(env: int, node: Any = finals) -> Any:
+            return {k: entry(env, v) for k, v in node.items()} if isinstance(node, Mapping) else node[env]
+
+        return put(next_obs, entry)
+    return put(next_obs, lambda env: finals[env])
+
+
+def _full_path(path: PathLike) -> str:
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise InputError(f"path must be a non-empty text or path, got {path!r}")
+    return os.path.abspath(text)
+
+
+def _settings(
+    stored: Mapping[str, Any], view: Transition | None, sampler: Uniform | None
+) -> tuple[Transition, Uniform]:
+    """The given view and sampler, else the stored ones, else the plainest."""
+    try:
+        if view is None:
+            view = transition.from_json(stored["view"]) if "view" in stored else Transition()
+        if sampler is None:
+            sampler = uniform.from_json(stored["sampler"]) if "sampler" in stored else Uniform()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptionError(f"the stored view or sampler cannot be read: {error!r}") from error
+    if not isinstance(view, Transition):
+        raise InputError(f"view must be a Transition, got {view!r}")
+    if not isinstance(sampler, Uniform):
+        raise InputError(f"sampler must be Uniform, got {sampler!r}")
+    return view, sampler
+
+
+def _pending(part: StreamPart) -> list[NDArray[Any]] | None:
+    """The newest next stacks, ``(num_envs, frames, *shape)`` a leaf; None when there is no row."""
+    log = part.log
+    if log.end == log.floor:
+        return None
+    rows, envs, place = np.full(log.num_envs, log.end - 1), np.arange(log.num_envs), np.arange(log.num_envs)
+    found = []
+    for source in part.sources:
+        frames = source.stack.frames
+        out = np.empty((log.num_envs, frames, *source.rows.column.shape), source.rows.column.dtype)
+        rest = observations.fill(source, out, place, rows, envs, 2 - frames, 1)
+        rest += observations.next_stacks(source, out, place, rows, envs)
+        for step in rest:
+            step()
+        found.append(out)
+    return found
+
+
+def _rng_to_json(rng: np.random.Generator) -> dict[str, Any]:
+    """The state of a PCG64 generator; its 128-bit numbers as text, for JSON readers that lack them."""
+    state = rng.bit_generator.state
+    numbers = {key: str(value) for key, value in state["state"].items()}
+    return {**{key: state[key] for key in ("bit_generator", "has_uint32", "uinteger")}, "state": numbers}
+
+
+def _set_rng(rng: np.random.Generator, state: Mapping[str, Any], name: str) -> None:
+    try:
+        stored = state["rng"]
+        numbers = {key: int(value) for key, value in stored["state"].items()}
+        rng.bit_generator.state = {**stored, "state": numbers}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptionError(f"the random state of checkpoint {name!r} cannot be read: {error!r}") from error

@@ -1,0 +1,133 @@
+"""One pass over all transitions without replacement, reading each chunk once.
+
+1. The windows of all streams and environments are cut into *segments* of equal length, as many as chunks fit in the
+   pool twice; each has a cursor. Where the cuts fall is random.
+2. A round moves every cursor on by one chunk, and takes all transitions that it passes; its last row waits for the next
+   round, because its next observation is in the next chunk.
+3. The round's transitions are permuted and given out in batches. Their chunks are decoded into the pool the first time
+   that one is touched, and dropped when the cursor has passed them.
+
+So neighbours in time stand in one round, but each round mixes the whole log, and the memory is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers import assemble
+from diskreplay.buffers.assemble import StreamPart
+from diskreplay.buffers.batch import Batch
+from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.schema import Schema
+from diskreplay.storage.cache import ChunkCache
+from diskreplay.views.transition import Transition
+
+POOL_BYTES = 128 << 20
+SMALL_CHUNK_ROWS = 1024
+"""Rows that a cursor moves on by when no column is on disk alone."""
+
+Ids = NDArray[np.int64]
+
+
+@dataclasses.dataclass
+class Cursor:
+    """Rows ``[row, stop)`` of one environment that are still to be given out."""
+
+    part: StreamPart
+    env: int
+    row: int
+    stop: int
+
+    def advance(self, chunk_rows: int) -> Ids:
+        """The ids up to the row before the next chunk's last, or to the end of the segment."""
+        chunk_end = (self.row + 1) // chunk_rows * chunk_rows + chunk_rows
+        stop = self.stop if chunk_end >= self.stop else chunk_end - 1
+        rows = np.arange(self.row, stop)
+        self.row = stop
+        return (self.part.log.stream << STREAM_SHIFT) + rows * self.part.log.num_envs + self.env
+
+
+def epoch(
+    schema: Schema, parts: Sequence[StreamPart], view: Transition, rng: np.random.Generator, batch_size: int,
+    pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object],
+) -> Iterator[Batch]:  # fmt: skip
+    """One pass; see the module's docstring. Takes the buffer's lock for each batch."""
+    pool = ChunkCache(1 << 62)
+    parts = [part.with_cache(pool) for part in parts]
+    wide = [column for column in schema.columns if not column.resident]
+    chunk_rows = max((column.chunk_rows for column in wide), default=SMALL_CHUNK_ROWS)
+    chunk_bytes = max(1, sum(column.item_bytes for column in wide)) * chunk_rows
+    with lock:
+        cursors = _cut(parts, rng, max(1, pool_bytes // (2 * chunk_bytes)), chunk_rows)
+    waiting = np.empty(0, np.int64)
+    while cursors or len(waiting) >= batch_size or (len(waiting) and not drop_last):
+        while cursors and len(waiting) < batch_size:
+            with lock:
+                waiting = np.concatenate([waiting, _round(parts, cursors, view, rng, chunk_rows)])
+            cursors = [cursor for cursor in cursors if cursor.row < cursor.stop]
+        while len(waiting) >= batch_size or (len(waiting) and not cursors):
+            ids, waiting = waiting[:batch_size], waiting[batch_size:]
+            if drop_last and len(ids) < batch_size:
+                return
+            with lock:
+                ids = ids[_present(parts, ids)]
+                draft = assemble.draft(schema, parts, view, ids, np.ones(len(ids), np.float32))
+            if len(ids):
+                yield draft.finish()
+        _forget(pool, parts, cursors)
+
+
+def _cut(parts: Sequence[StreamPart], rng: np.random.Generator, count: int, chunk_rows: int) -> list[Cursor]:
+    """About ``count`` cursors over all lanes (stream and environment), of equal length, cut at chunk borders."""
+    total = sum((part.log.end - part.log.begin) * part.log.num_envs for part in parts)
+    length = max(1, -(-total // count) // chunk_rows) * chunk_rows
+    cursors = []
+    for part in parts:
+        for env in range(part.log.num_envs):
+            first = (part.log.begin // chunk_rows - int(rng.integers(length // chunk_rows))) * chunk_rows
+            for low in range(first, part.log.end, length):
+                row, stop = max(low, part.log.begin), min(low + length, part.log.end)
+                if row < stop:
+                    cursors.append(Cursor(part, env, row, stop))
+    return cursors
+
+
+def _round(
+    parts: Sequence[StreamPart], cursors: Sequence[Cursor], view: Transition, rng: np.random.Generator, chunk_rows: int
+) -> Ids:
+    """The transitions of one round, permuted."""
+    ids = np.concatenate([cursor.advance(chunk_rows) for cursor in cursors])
+    ids = ids[_present(parts, ids)]
+    for part in parts:
+        here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
+        good = part.log.is_transition(*part.log.locate(ids[here]), view.n_step)
+        ids = np.delete(ids, here[~good])
+    return rng.permutation(ids)
+
+
+def _present(parts: Sequence[StreamPart], ids: Ids) -> NDArray[np.bool]:
+    """Which ids have not left their window since."""
+    present = np.zeros(len(ids), bool)
+    for part in parts:
+        present |= (ids >= part.log.first_id) & (ids < part.log.stop_id)
+    return present
+
+
+def _forget(pool: ChunkCache, parts: Sequence[StreamPart], cursors: Sequence[Cursor]) -> None:
+    """Drops the chunks that every cursor has passed; the one before a cursor's row holds its context."""
+    for part in parts:
+        here = [cursor for cursor in cursors if cursor.part is part]
+        for name, column in part.stream.rows.items():
+            if name in part.log.rings:
+                continue
+            rows = column.column.chunk_rows
+            needed = {((c.row - back) // rows, c.env) for c in here for back in (0, part.log.context)}
+            ahead = {(c.env, c.row // rows) for c in here}
+            pool.keep(column, lambda key, needed=needed, ahead=ahead: key in needed or (key[1], key[0] - 1) in ahead)
+        for column in part.stream.patches.values():
+            pool.drop(column)

@@ -1,0 +1,155 @@
+"""Every exception that diskreplay raises, grouped by what a caller would do about it.
+
+============================  ==================================================================
+catch                         and then
+============================  ==================================================================
+:class:`InputError`           correct the call: nothing was changed
+:class:`SampleError`          add more data, or sample again
+:class:`OpenError`            name another path, version or checkpoint
+:class:`LockedError`          close the other writer, or open with ``mode="r"``
+:class:`StateError`           reopen the store, or do not use it after ``close``
+:class:`CorruptionError`      run ``diskreplay verify``; restore the named file
+:class:`WriteFailedError`     make room or mend the disk, then reopen: the last commit is intact
+============================  ==================================================================
+
+Each class has a stable ``code`` for programs; messages name the thing, the rule, the value and what to do.
+"""
+
+from __future__ import annotations
+
+
+class DiskReplayError(Exception):
+    """Base of every exception of this package."""
+
+    code = "error"
+
+
+class InputError(DiskReplayError, ValueError):
+    """An argument breaks a rule. Nothing was changed."""
+
+    code = "input"
+
+
+class SchemaError(InputError):
+    """A space, column or codec that a store cannot hold."""
+
+    code = "schema"
+
+
+class SampleError(DiskReplayError, ValueError):
+    """The buffer cannot give this sample now."""
+
+    code = "sample"
+
+
+class NotEnoughDataError(SampleError):
+    """Fewer transitions can be sampled than were asked for."""
+
+    code = "not-enough-data"
+
+
+class EvictedError(SampleError, LookupError):
+    """The named transition has left the window."""
+
+    code = "evicted"
+
+
+class OpenError(DiskReplayError):
+    """There is no store to open under this name, or none that this version reads."""
+
+    code = "open"
+
+
+class StoreNotFoundError(OpenError, FileNotFoundError):
+    """Nothing is at the path."""
+
+    code = "not-found"
+
+
+class StoreExistsError(OpenError, FileExistsError):
+    """A store, or something else, is already at the path."""
+
+    code = "exists"
+
+
+class NotAStoreError(OpenError):
+    """The path holds something that is not a diskreplay store."""
+
+    code = "not-a-store"
+
+
+class FormatVersionError(OpenError):
+    """The store was written by a newer format version."""
+
+    code = "format-version"
+
+
+class CheckpointError(OpenError):
+    """A checkpoint that does not exist, exists already, or cannot be returned to."""
+
+    code = "checkpoint"
+
+
+class LockedError(DiskReplayError):
+    """Another process writes this stream."""
+
+    code = "locked"
+
+
+class StateError(DiskReplayError):
+    """The object cannot do this in its present state."""
+
+    code = "state"
+
+
+class ReadOnlyError(StateError):
+    """The store was opened with ``mode="r"``."""
+
+    code = "read-only"
+
+
+class ClosedError(StateError):
+    """The store was closed."""
+
+    code = "closed"
+
+
+class CorruptionError(DiskReplayError):
+    """Bytes on disk are not what was committed.
+
+    Attributes:
+        file: path of the damaged file.
+        offset: byte offset in it, or None where the whole file is meant.
+        stream, column, rows: what is lost; ``rows`` is half-open ``(start, stop)``; None where unknown.
+    """
+
+    code = "corruption"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        offset: int | None = None,
+        stream: str | None = None,
+        column: str | None = None,
+        rows: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.file = file
+        self.offset = offset
+        self.stream = stream
+        self.column = column
+        self.rows = rows
+
+
+class WriteFailedError(DiskReplayError, OSError):
+    """The file system refused a write. The store takes no more writes until it is reopened; reading goes on."""
+
+    code = "write-failed"
+
+
+class DiskFullError(WriteFailedError):
+    """No space is left on the device (ENOSPC or EDQUOT)."""
+
+    code = "disk-full"

@@ -1,0 +1,211 @@
+"""One stream in RAM: its small columns, its window, and where patches stand.
+
+Rows ``[floor, end)`` are held: the window ``[begin, end)`` that can be sampled, and before it the context rows that
+frame stacks reach back to. Row ``end`` is no row yet, but its observation is already known where a transition's next
+observation was given with it (:attr:`StreamLog.pending`); it stands in the rings, one place past the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.ring import Ring
+from diskreplay.schema import PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
+
+STREAM_SHIFT = 48
+"""A transition's id is ``stream << 48 | row * num_envs + env``, an int64 that is never given to another."""
+
+Ids = NDArray[np.int64]
+
+
+class StreamLog:
+    """The RAM side of one stream; the lock of the buffer that owns it guards every call.
+
+    Args:
+        stream: its number.
+        columns, patch_columns: of the schema; the resident ones are mirrored.
+        num_envs, rows, context: environments, rows of the window, rows kept before it.
+    """
+
+    def __init__(
+        self, stream: int, columns: Iterable[Column], patch_columns: Iterable[Column],
+        num_envs: int, rows: int, context: int,
+    ) -> None:  # fmt: skip
+        self.stream = stream
+        self.num_envs = num_envs
+        self.rows = rows
+        self.context = context
+        length = rows + context + 2
+        self.rings = {c.name: Ring((num_envs, *c.shape), c.dtype, length) for c in columns if c.resident}
+        self.patches = {c.name: Ring(c.shape, c.dtype, 64) for c in patch_columns if c.resident}
+        self.next_patch = Ring((num_envs,), np.int64, length)
+        """Patch id of a row's true next observation, -1 where that is the next row's observation."""
+        self.older_patches: dict[tuple[int, int], int] = {}
+        """Row and environment with ``Start.PATCHES`` -> id of the patch with the frame one step before."""
+        self.next_older_patches: dict[tuple[int, int], int] = {}
+        """Row and environment whose next stack does not follow from its stack -> id of the patch of offset 2."""
+        self.begin = 0
+        self.end = 0
+        self.patch_begin = 0
+        self.patch_end = 0
+        self.pending = False
+        self.invalid = 0
+        """Rows of environments in the window that are no transition."""
+
+    def __len__(self) -> int:
+        """Transitions in the window."""
+        return (self.end - self.begin) * self.num_envs - self.invalid
+
+    @property
+    def floor(self) -> int:
+        """The first row held."""
+        return max(0, self.begin - self.context)
+
+    @property
+    def first_id(self) -> int:
+        return self.stream << STREAM_SHIFT | self.begin * self.num_envs
+
+    @property
+    def stop_id(self) -> int:
+        return self.stream << STREAM_SHIFT | self.end * self.num_envs
+
+    def locate(self, ids: Ids) -> tuple[Ids, Ids]:
+        """Rows and environments of ids of this stream."""
+        local = ids - (self.stream << STREAM_SHIFT)
+        if self.num_envs == 1:
+            return local, np.zeros_like(local)
+        rows, envs = np.divmod(local, self.num_envs)
+        return rows, envs
+
+    def take(self, name: str, rows: Ids, envs: Ids) -> NDArray[Any]:
+        """Values of a resident column: ``(*rows.shape, *shape)``."""
+        ring = self.rings[name]
+        return ring.array[rows % ring.length, envs]
+
+    def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
+        """Takes over rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
+        count = len(values[START])
+        for name, ring in self.rings.items():
+            ring.end = max(ring.begin, self.end)
+            ring.extend(values[name])
+        self.next_patch.end = max(self.next_patch.begin, self.end)
+        self.next_patch.extend(np.full((count, self.num_envs), -1, np.int64))
+        counted = values[VALID][max(0, self.begin - self.end) :]
+        self.invalid += counted.size - int(counted.sum())
+        self.end += count
+        self.slide(begin)
+
+    def restart(self, begin: int, first_patch: int) -> None:
+        """Forgets everything; rows are taken over from the context of ``begin`` on."""
+        first_row = max(0, begin - self.context)
+        for ring in (*self.rings.values(), self.next_patch):
+            ring.restart(first_row)
+        for ring in self.patches.values():
+            ring.restart(first_patch)
+        self.older_patches.clear()
+        self.next_older_patches.clear()
+        self.begin, self.end, self.invalid = begin, first_row, 0
+        self.patch_begin = self.patch_end = first_patch
+        self.pending = False
+
+    def reserve(self) -> None:
+        """Makes room for row ``end`` and the pending observation after it."""
+        for ring in (*self.rings.values(), self.next_patch):
+            if self.end + 2 - ring.begin > ring.length:
+                ring.reserve(self.end + 2)
+
+    def slide(self, begin: int) -> None:
+        """Moves the window's first row; rows below the context are forgotten."""
+        if begin > self.begin:
+            if self.invalid:
+                leaving = self.rings[VALID].span(self.begin, min(begin, self.end))
+                self.invalid -= leaving.size - int(leaving.sum())
+            self.begin = begin
+            floor = self.floor
+            for ring in self.rings.values():
+                ring.begin = floor
+            self.next_patch.begin = floor
+
+    def add_patches(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Takes over patches, ``(n, ...)`` a resident column, from ``patch_end`` on."""
+        for name, ring in self.patches.items():
+            ring.extend(values[name])
+        for row, env, offset in values[PLACE].tolist():
+            if offset == 1 and row >= self.floor:
+                self.next_patch.array[row % self.next_patch.length, env] = self.patch_end
+            elif offset == 2:
+                self.next_older_patches[row, env] = self.patch_end
+            elif offset == -1:
+                self.older_patches[row, env] = self.patch_end
+            self.patch_end += 1
+
+    def drop_patches(self) -> int:
+        """Forgets the patches of rows below the floor; the first patch that is left."""
+        places = self.patches[PLACE]
+        floor = self.floor
+        while self.patch_begin < self.patch_end:
+            row, env, offset = places.array[self.patch_begin % places.length].tolist()
+            if row >= floor:
+                break
+            if offset == 2:
+                self.next_older_patches.pop((row, env), None)
+            elif offset == -1:
+                self.older_patches.pop((row, env), None)
+            self.patch_begin += 1
+        for ring in self.patches.values():
+            ring.trim(self.patch_begin)
+        return self.patch_begin
+
+    def has_next(self, rows: Ids, envs: Ids) -> NDArray[np.bool]:
+        """Whether a row's next observation is known: the newest rows of a reader may lack it."""
+        if self.pending:
+            return np.ones(len(rows), bool)
+        return (rows + 1 < self.end) | (self.next_patch.array[rows % self.next_patch.length, envs] >= 0)
+
+    def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool]:
+        """Whether a row's environment does not go on in the next row, as far as is known."""
+        done = self.take(TERMINATED, rows, envs) | self.take(TRUNCATED, rows, envs)
+        following = rows + 1 < self.end
+        starts = self.take(START, np.where(following, rows + 1, rows), envs) != Start.CONTINUES
+        return done | (following & starts)
+
+    def is_transition(self, rows: Ids, envs: Ids, n_step: int = 1) -> NDArray[np.bool]:
+        """Whether rows of the window are transitions whose ``n_step`` window is complete."""
+        good = self.take(VALID, rows, envs) & self.has_next(rows, envs)
+        if n_step > 1:
+            for at in np.flatnonzero(good & (rows + n_step > self.end)):
+                row, env = rows[at], envs[at]
+                tail = np.arange(row, self.end)
+                good[at] = self.is_cut(tail, np.full_like(tail, env)).any()
+        return good
+
+    def history(self, rows: Ids, envs: Ids, frames: int) -> tuple[Ids, NDArray[np.bool]]:
+        """How many of the ``frames`` rows before each row belong to its history, and whether that is fewer than asked."""
+        depth = np.zeros(len(rows), np.int64)
+        alive = np.ones(len(rows), bool)
+        for back in range(frames):
+            at = np.maximum(rows - back, 0)
+            alive &= self.take(START, at, envs) == Start.CONTINUES
+            depth += alive
+        return depth, ~alive if frames else np.zeros(len(rows), bool)
+
+    def returns(self, rows: Ids, envs: Ids, n_step: int, gamma: float) -> tuple[NDArray[Any], Ids, NDArray[Any]]:
+        """Discounted rewards of up to ``n_step`` steps, the last row of each window, and ``gamma ** steps``."""
+        reward = self.take(REWARD, rows, envs)
+        last = rows.copy()
+        scale = np.full(len(rows), gamma, np.float64)
+        total = reward.astype(np.float64)
+        alive = ~self.is_cut(rows, envs) if n_step > 1 else None
+        for _ in range(n_step - 1):
+            if alive is None or not alive.any():
+                break
+            at = last[alive] + 1
+            total[alive] += scale[alive] * self.take(REWARD, at, envs[alive])
+            scale[alive] *= gamma
+            last[alive] = at
+            alive[alive] = ~self.is_cut(at, envs[alive])
+        return total.astype(reward.dtype), last, scale

@@ -1,0 +1,457 @@
+"""What a store holds: columns with shapes, dtypes, chunk and shard rows, and codecs; frozen, validated once.
+
+A row of a stream is one step of ``num_envs`` environments. Its columns are the leaves of the observation and
+action spaces, ``reward``, ``terminated``, ``truncated``, ``valid`` (the step is a transition), ``start`` (how the
+row's history begins, see :class:`Start`), and the user's own. *Resident* columns are small enough that their
+whole window is mirrored in RAM; the others are reached chunk by chunk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+
+from diskreplay import spaces
+from diskreplay.errors import CorruptionError, InputError, SchemaError
+
+FORMAT_VERSION = 1
+
+ACTION, OBS, REWARD, TERMINATED, TRUNCATED, VALID, START = (
+    "action", "obs", "reward", "terminated", "truncated", "valid", "start",
+)  # fmt: skip
+PLACE = "place"
+RESERVED = {
+    OBS, ACTION, REWARD, TERMINATED, TRUNCATED, VALID, START, PLACE,
+    "next_obs", "discount", "index", "weight", "mask", "patches", "info",
+}  # fmt: skip
+
+DTYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+)
+"""The data types of the Zarr v3 core specification."""
+
+CHUNK_BYTES = 128 << 10
+"""Decoded bytes a chunk should have: small enough for a CPU's second-level cache."""
+SHARD_BYTES = 64 << 20
+"""Decoded bytes a shard should have."""
+RESIDENT_ROW_BYTES = 1 << 10
+RESIDENT_COLUMN_BYTES = 128 << 20
+MAX_CHUNK_ROWS = 4096
+MAX_SHARD_ROWS = 65536
+MAX_SHARDS = 4096
+
+
+class Start(enum.IntEnum):
+    """What stands before a row of one environment, in the column ``start``.
+
+    A frame stack reaches back from a row to the last row that is not ``CONTINUES``; where it needs older frames than
+    that row has, this code says what they are.
+    """
+
+    CONTINUES = 0
+    """The row before it: its next observation is this row's observation."""
+    ZEROS = 1
+    """Nothing; older frames are zeros."""
+    REPEAT = 2
+    """Nothing; older frames repeat this row's frame, as Gymnasium's FrameStackObservation pads."""
+    PATCHES = 3
+    """Nothing; older frames stand in the patch table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Codec:
+    """How a chunk is compressed: Blosc with one of its compressors, or nothing.
+
+    Attributes:
+        name: ``"lz4hc"``, ``"lz4"``, ``"zstd"`` or ``"none"``.
+        level: 1 to 9, as Blosc counts them; ignored for ``"none"``.
+    """
+
+    name: Literal["lz4hc", "lz4", "zstd", "none"] = "lz4hc"
+    level: int = 4
+
+    def __post_init__(self) -> None:
+        if self.name not in ("lz4hc", "lz4", "zstd", "none"):
+            raise SchemaError(f"codec must be 'lz4hc', 'lz4', 'zstd' or 'none', got {self.name!r}")
+        if not isinstance(self.level, int) or not 1 <= self.level <= 9:
+            raise SchemaError(f"codec level must be 1 to 9, got {self.level!r}")
+
+    @classmethod
+    def parse(cls, text: str | Codec) -> Codec:
+        """``"zstd"``, ``"lz4hc:5"`` and the like."""
+        if isinstance(text, Codec):
+            return text
+        if not isinstance(text, str):
+            raise SchemaError(f"codec must be text such as 'lz4hc:4', got {text!r}")
+        name, _, level = text.partition(":")
+        defaults = {"lz4hc": 4, "lz4": 5, "zstd": 1}
+        if level and not level.isdecimal():
+            raise SchemaError(f"codec level must be 1 to 9, got {level!r} in {text!r}")
+        return cls(name, int(level) if level else defaults.get(name, 1))  # type: ignore[arg-type]  # checked above
+
+    def __str__(self) -> str:
+        return self.name if self.name == "none" else f"{self.name}:{self.level}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One array of a table.
+
+    Attributes:
+        name: path below the table's group, such as ``"obs/camera"``.
+        shape: one value, without row and environment.
+        dtype: as stored.
+        chunk_rows, shard_rows: rows of a chunk and of a shard file; a shard holds whole chunks.
+        codec: compression of its chunks.
+        resident: mirrored in RAM. Chunks of a resident column hold all environments, the others' only one.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunk_rows: int
+    shard_rows: int
+    codec: Codec
+    resident: bool
+
+    def __post_init__(self) -> None:
+        if self.dtype.name not in DTYPES:
+            raise SchemaError(
+                f"column {self.name!r}: Zarr has no portable data type for {self.dtype}; use one of {sorted(DTYPES)}"
+            )
+        for what, value in (("chunk_rows", self.chunk_rows), ("shard_rows", self.shard_rows)):
+            if not 1 <= value <= 1 << 24:
+                raise SchemaError(f"column {self.name!r}: {what} must be 1 to {1 << 24}, got {value}")
+        if self.shard_rows % self.chunk_rows:
+            raise SchemaError(
+                f"column {self.name!r}: shard_rows must be a multiple of chunk_rows, "
+                f"got {self.shard_rows} and {self.chunk_rows}"
+            )
+        if self.item_bytes * self.chunk_rows > 1 << 30:
+            raise SchemaError(f"column {self.name!r}: a chunk must have at most 1 GiB, set fewer chunk_rows")
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one value."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "dtype": self.dtype.name,
+            "chunk_rows": self.chunk_rows,
+            "shard_rows": self.shard_rows,
+            "codec": str(self.codec),
+            "resident": self.resident,
+        }
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Column:
+        name, shape = stored["name"], tuple(stored["shape"])
+        for part in name.split("/"):
+            spaces.check_key(part, "column")
+        for number in (*shape, stored["chunk_rows"], stored["shard_rows"]):
+            if type(number) is not int or number < 1:
+                raise ValueError(f"column {name!r}: {number!r} is no positive integer")
+        if stored["dtype"] not in DTYPES or type(stored["resident"]) is not bool:
+            raise ValueError(f"column {name!r}: dtype or resident cannot be read")
+        return cls(
+            name, shape, np.dtype(stored["dtype"]), stored["chunk_rows"], stored["shard_rows"],
+            Codec.parse(stored["codec"]), stored["resident"],
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """How frames of one observation leaf are stacked.
+
+    Attributes:
+        frames: length of the stack; 1 means none.
+        axis: where the given observations hold the stack: 0 (first), -1 (last), or None (they are single frames).
+        channels: with ``axis`` given, whether the stacked axis is merged with an axis of channels.
+    """
+
+    frames: int = 1
+    axis: Literal[0, -1] | None = None
+    channels: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """Everything about a store that does not change.
+
+    Attributes:
+        observation_space, action_space: as given.
+        columns: of the rows; see the module's docstring.
+        stacks: one for each observation leaf, in order.
+        padding: ``Start.ZEROS`` or ``Start.REPEAT``, for single frames.
+        num_envs: environments of the first stream.
+        capacity: transitions of a stream's window.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    columns: tuple[Column, ...]
+    stacks: tuple[Stack, ...]
+    padding: Start
+    num_envs: int
+    capacity: int
+    obs_tree: spaces.Tree = dataclasses.field(init=False)
+    action_tree: spaces.Tree = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "obs_tree", spaces.tree(self.observation_space, OBS))
+        object.__setattr__(self, "action_tree", spaces.tree(self.action_space, ACTION))
+        names = [column.name for column in self.columns]
+        needed = [*spaces.leaves(self.obs_tree), *spaces.leaves(self.action_tree)]
+        needed += [REWARD, TERMINATED, TRUNCATED, VALID, START]
+        if names[: len(needed)] != needed or len(set(names)) != len(names):
+            raise SchemaError(f"the columns must begin with {needed} and not repeat, got {names}")
+        if len(self.stacks) != len(spaces.leaves(self.obs_tree)):
+            raise SchemaError(f"one stack for each observation leaf is needed, got {len(self.stacks)}")
+
+    @property
+    def obs_columns(self) -> tuple[Column, ...]:
+        return self.columns[: len(self.stacks)]
+
+    @property
+    def action_columns(self) -> tuple[Column, ...]:
+        first = len(self.stacks)
+        return self.columns[first : first + len(spaces.leaves(self.action_tree))]
+
+    @property
+    def extra_columns(self) -> tuple[Column, ...]:
+        """The user's own columns."""
+        return self.columns[len(self.stacks) + len(self.action_columns) + 5 :]
+
+    @property
+    def context(self) -> int:
+        """Rows before the window that are kept because frame stacks reach back to them."""
+        return max(stack.frames for stack in self.stacks) - 1
+
+    @property
+    def patch_columns(self) -> tuple[Column, ...]:
+        """Columns of the patch table: ``place`` (row, environment, offset) and the observation leaves.
+
+        A patch of offset 1 is the true next observation of its row, offset ``1 + j`` the frame ``j`` steps
+        before that one; offset ``-j`` the frame ``j`` steps before the row's own.
+        """
+        place = Column(PLACE, (3,), np.dtype(np.int64), 1024, 16384, Codec("zstd", 1), True)
+        leaves = [
+            dataclasses.replace(column, chunk_rows=256, shard_rows=4096)
+            if column.resident
+            else dataclasses.replace(column, chunk_rows=1, shard_rows=256)
+            for column in self.obs_columns
+        ]
+        return (place, *leaves)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "observation_space": spaces.to_json(self.observation_space),
+            "action_space": spaces.to_json(self.action_space),
+            "columns": [column.to_json() for column in self.columns],
+            "stacks": [dataclasses.asdict(stack) for stack in self.stacks],
+            "padding": self.padding.name.lower(),
+            "num_envs": self.num_envs,
+            "capacity": self.capacity,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Any) -> Schema:
+        try:
+            schema = cls(
+                spaces.from_json(stored["observation_space"]),
+                spaces.from_json(stored["action_space"]),
+                tuple(Column.from_json(column) for column in stored["columns"]),
+                tuple(_stack_from_json(stack) for stack in stored["stacks"]),
+                Start[stored["padding"].upper()],
+                check_count("num_envs", stored["num_envs"]),
+                check_count("capacity", stored["capacity"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
+            raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
+        return schema
+
+
+def _stack_from_json(stored: dict[str, Any]) -> Stack:
+    frames, axis, channels = stored["frames"], stored["axis"], stored["channels"]
+    if type(frames) is not int or not 1 <= frames <= 1024 or axis not in (0, -1, None) or type(channels) is not bool:
+        raise ValueError(f"stack {stored!r} cannot be read")
+    return Stack(frames, axis, channels)
+
+
+def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> int:
+    """``value`` as an int in ``[least, most]``, else InputError."""
+    if isinstance(value, bool | np.bool) or not isinstance(value, int | np.integer):
+        raise InputError(f"{what} must be an integer, got {value!r}")
+    if not least <= value <= most:
+        raise InputError(f"{what} must be {least} to {most}, got {value}")
+    return int(value)
+
+
+def build(
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    *,
+    capacity: int,
+    num_envs: int = 1,
+    frame_stack: int | Mapping[str, int] = 1,
+    stack_axis: Literal["auto", 0, -1] | None = "auto",
+    stack_padding: str = "zero",
+    columns: Mapping[str, Any] | None = None,
+    reward_dtype: Any = np.float32,
+    codec: str | Codec | Mapping[str, str | Codec] | None = None,
+    chunk_rows: int | Mapping[str, int] | None = None,
+    shard_rows: int | Mapping[str, int] | None = None,
+) -> Schema:
+    """The schema of a new store; arguments as of ``ReplayBuffer.create``. SchemaError or InputError for bad ones."""
+    num_envs = check_count("num_envs", num_envs, most=1 << 20)
+    capacity = check_count("capacity", capacity)
+    if capacity < num_envs:
+        raise InputError(
+            f"capacity counts transitions (rows x environments) and must hold at least one row of "
+            f"{num_envs} environments, got {capacity}"
+        )
+    if not isinstance(observation_space, gymnasium.Space) or not isinstance(action_space, gymnasium.Space):
+        raise SchemaError("observation_space and action_space must be Gymnasium spaces")
+    if stack_padding not in ("zero", "reset"):
+        raise InputError(f"stack_padding must be 'zero' or 'reset', got {stack_padding!r}")
+    obs_leaves = spaces.leaves(spaces.tree(observation_space, OBS))
+    stacks, layouts = [], []
+    for name, leaf in zip(obs_leaves, spaces.leaf_spaces(observation_space), strict=True):
+        shape, dtype = spaces.leaf_layout(leaf, name)
+        stack, shape = _stack_of(name, shape, _frames_of(name, shape, frame_stack), stack_axis)
+        stacks.append(stack)
+        layouts.append((name, shape, dtype))
+    if isinstance(frame_stack, Mapping):
+        _check_names("frame_stack", {_full_name(key, obs_leaves) for key in frame_stack}, obs_leaves)
+    action_leaves = spaces.leaves(spaces.tree(action_space, ACTION))
+    for name, leaf in zip(action_leaves, spaces.leaf_spaces(action_space), strict=True):
+        layouts.append((name, *spaces.leaf_layout(leaf, name)))
+    reward = np.dtype(reward_dtype)
+    if reward.kind != "f":
+        raise SchemaError(f"reward_dtype must be a floating point type, got {reward}")
+    layouts.append((REWARD, (), reward))
+    layouts += [(name, (), np.dtype(bool)) for name in (TERMINATED, TRUNCATED, VALID)]
+    layouts.append((START, (), np.dtype(np.uint8)))
+    layouts += [_extra(name, value) for name, value in (columns or {}).items()]
+    names = [name for name, _, _ in layouts]
+    for what, setting in (("codec", codec), ("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
+        if isinstance(setting, Mapping):
+            _check_names(what, set(setting), names)
+    rows = capacity // num_envs
+    built = tuple(
+        _column(
+            name, shape, dtype, num_envs, rows,
+            _pick(codec, name, obs_leaves), _pick(chunk_rows, name, obs_leaves), _pick(shard_rows, name, obs_leaves),
+        )
+        for name, shape, dtype in layouts
+    )  # fmt: skip
+    padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
+    return Schema(observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity)
+
+
+def _column(
+    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], num_envs: int, rows: int,
+    codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None,
+) -> Column:  # fmt: skip
+    item = math.prod(shape) * dtype.itemsize
+    resident = item <= RESIDENT_ROW_BYTES and item * rows * num_envs <= RESIDENT_COLUMN_BYTES
+    chunk_width = item * num_envs if resident else item
+    if shard_rows is None:
+        least = chunk_rows if chunk_rows is not None else max(1, rows // MAX_SHARDS)
+        wanted = min(SHARD_BYTES // (item * num_envs), MAX_SHARD_ROWS, rows // 4)
+        shards = _power_of_two(max(wanted, least, 16))
+        shard_rows = shards if chunk_rows is None else chunk_rows * max(1, shards // chunk_rows)
+    if chunk_rows is None:
+        wanted = min(CHUNK_BYTES // chunk_width, MAX_CHUNK_ROWS)
+        chunk_rows = math.gcd(_power_of_two(max(wanted, 1)), shard_rows)
+    if codec is None:
+        codec = Codec("zstd", 1) if resident else Codec("lz4hc", 4)
+    what = f"of column {name!r}"
+    return Column(
+        name, shape, dtype,
+        check_count(f"chunk_rows {what}", chunk_rows), check_count(f"shard_rows {what}", shard_rows),
+        Codec.parse(codec), resident,
+    )  # fmt: skip
+
+
+def _power_of_two(value: int) -> int:
+    """The largest power of two that is not above ``value``."""
+    return 1 << (value.bit_length() - 1)
+
+
+def _pick(setting: Any, name: str, obs_leaves: list[str]) -> Any:
+    """A setting for one column: a mapping names columns, anything else is meant for the observations."""
+    if isinstance(setting, Mapping):
+        return setting.get(name)
+    return setting if name in obs_leaves else None
+
+
+def _full_name(key: str, obs_leaves: list[str]) -> str:
+    return key if key in obs_leaves else f"{OBS}/{key}"
+
+
+def _check_names(what: str, given: set[str], known: list[str]) -> None:
+    unknown = sorted(given - set(known))
+    if unknown:
+        raise InputError(f"{what}: there is no column {unknown[0]!r}; the columns are {known}")
+
+
+def _frames_of(name: str, shape: tuple[int, ...], frame_stack: int | Mapping[str, int]) -> int:
+    if isinstance(frame_stack, Mapping):
+        value = frame_stack.get(name, frame_stack.get(name.removeprefix(f"{OBS}/"), 1))
+    else:
+        value = frame_stack
+    return check_count(f"frame_stack of {name!r}", value, most=1024)
+
+
+def _stack_of(
+    name: str, shape: tuple[int, ...], frames: int, axis: Literal["auto", 0, -1] | None
+) -> tuple[Stack, tuple[int, ...]]:
+    """The stack of a leaf, and the shape of its single frame.
+
+    ``"auto"`` takes observations of two or more axes whose first (else last) axis has just ``frames`` entries for
+    stacked; ``stack_axis=None`` says that they are single frames all the same.
+    """
+    if axis not in ("auto", 0, -1, None):
+        raise InputError(f"stack_axis must be 'auto', 0, -1 or None, got {axis!r}")
+    if frames == 1 or axis is None:
+        return Stack(frames), shape
+    if axis == "auto":
+        if len(shape) >= 2 and shape[0] == frames:
+            return Stack(frames, 0), shape[1:]
+        if len(shape) >= 3 and shape[-1] == frames:
+            return Stack(frames, -1), shape[:-1]
+        return Stack(frames), shape
+    if not shape or shape[axis] % frames:
+        raise InputError(f"{name!r}: axis {axis} of shape {shape} cannot hold a stack of {frames} frames")
+    depth = shape[axis] // frames
+    if depth == 1:
+        return Stack(frames, axis), shape[1:] if axis == 0 else shape[:-1]
+    return Stack(frames, axis, channels=True), (depth, *shape[1:]) if axis == 0 else (*shape[:-1], depth)
+
+
+def _extra(name: str, value: Any) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
+    """A user's column: a dtype, ``(shape, dtype)``, or a leaf space."""
+    spaces.check_key(name, "columns")
+    if name in RESERVED:
+        raise SchemaError(f"columns: {name!r} is a name of the store's own; choose another")
+    if isinstance(value, gymnasium.Space):
+        spaces.tree(value, name)
+        if isinstance(value, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+            raise SchemaError(f"columns: {name!r} must be one array; give each part of the {value} a name of its own")
+        return (name, *spaces.leaf_layout(value, name))
+    try:
+        shape, dtype = value if isinstance(value, tuple) else ((), value)
+        layout = tuple(check_count(f"shape of {name!r}", n) for n in shape), np.dtype(dtype)
+    except TypeError as error:
+        raise SchemaError(f"columns: {name!r} must be a dtype, (shape, dtype) or a space, got {value!r}") from error
+    return (name, *layout)

@@ -1,0 +1,186 @@
+"""Gymnasium spaces as columns: which arrays a space needs, and how nested values go in and come out.
+
+A Box, Discrete, MultiDiscrete or MultiBinary space is one *leaf*. Dict and Tuple spaces nest: the leaf of
+``Dict(camera=..., joints=Tuple(...))`` under ``obs`` are ``obs/camera``, ``obs/joints/0``, ``obs/joints/1``.
+A :data:`Tree` is that structure with leaf names at its ends; values travel flat, in the order of
+:func:`leaves`. Spaces are kept as JSON (:func:`to_json`, :func:`from_json`), so that a store opens without them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from diskreplay.errors import CorruptionError, InputError, SchemaError
+
+Tree = str | dict[str, Any] | tuple[Any, ...]
+"""A leaf's name, or a dict or tuple of trees."""
+
+LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+ADVICE = {
+    "Text": "encode the text to a fixed-length integer Box first",
+    "Graph": "pad nodes and edges to fixed-size Boxes in a Dict first",
+    "Sequence": "pad to a fixed length in a Box, with the true length in a Discrete, first",
+    "OneOf": "store the choice as a Discrete and every alternative as a padded Box in a Dict first",
+}
+
+
+def tree(space: gymnasium.Space[Any], name: str) -> Tree:
+    """The structure of ``space`` with its leaves named under ``name``; SchemaError where a leaf cannot be stored."""
+    if isinstance(space, spaces.Dict):
+        if not space.spaces:
+            raise SchemaError(f"{name}: a Dict space needs at least one entry")
+        return {key: tree(sub, f"{name}/{check_key(key, name)}") for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        if not space.spaces:
+            raise SchemaError(f"{name}: a Tuple space needs at least one entry")
+        return tuple(tree(sub, f"{name}/{position}") for position, sub in enumerate(space.spaces))
+    if not isinstance(space, LEAF_SPACES):
+        kind = type(space).__name__
+        advice = ADVICE.get(kind, "map it to Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple first")
+        raise SchemaError(f"{name}: a {kind} space has no fixed shape and dtype on disk; {advice}")
+    return name
+
+
+def check_key(key: object, where: str) -> str:
+    """``key`` if it can name a Zarr node, else SchemaError."""
+    if not isinstance(key, str) or not key or len(key) > 128:
+        raise SchemaError(f"{where}: keys must be strings of 1 to 128 characters, got {key!r}")
+    bad = set(key) & set('/\\\0:*?"<>|')
+    if bad or key.startswith((".", "__")) or key == "zarr.json" or not key.isprintable():
+        raise SchemaError(f"{where}: the key {key!r} cannot name a Zarr array; use letters, digits, '_' and '-'")
+    return key
+
+
+def leaves(structure: Tree) -> list[str]:
+    """Leaf names in storage order."""
+    if isinstance(structure, str):
+        return [structure]
+    children = structure.values() if isinstance(structure, dict) else structure
+    return [leaf for child in children for leaf in leaves(child)]
+
+
+def leaf_spaces(space: gymnasium.Space[Any]) -> list[gymnasium.Space[Any]]:
+    """The leaf spaces in the order of :func:`leaves`."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        children = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return [leaf for child in children for leaf in leaf_spaces(child)]
+    return [space]
+
+
+def flatten(structure: Tree, value: Any, what: str) -> list[Any]:
+    """The leaves of a nested ``value``; InputError where its structure is not that of the space."""
+    if isinstance(structure, str):
+        return [value]
+    if isinstance(structure, dict):
+        if not isinstance(value, dict) or value.keys() != structure.keys():
+            got = sorted(map(str, value)) if isinstance(value, dict) else type(value).__name__
+            raise InputError(f"{what}: must be a dict with the keys {sorted(structure)}, got {got}")
+        return [leaf for key, child in structure.items() for leaf in flatten(child, value[key], f"{what}[{key!r}]")]
+    if not isinstance(value, tuple | list) or len(value) != len(structure):
+        raise InputError(f"{what}: must be a tuple of {len(structure)} values, got {type(value).__name__}")
+    pairs = enumerate(zip(structure, value, strict=True))
+    return [leaf for i, (child, part) in pairs for leaf in flatten(child, part, f"{what}[{i}]")]
+
+
+def unflatten(structure: Tree, values: Sequence[Any]) -> Any:
+    """The nested value whose leaves are ``values``: the inverse of :func:`flatten`."""
+    remaining = iter(values)
+
+    def build(node: Tree) -> Any:
+        if isinstance(node, str):
+            return next(remaining)
+        if isinstance(node, dict):
+            return {key: build(child) for key, child in node.items()}
+        return tuple(build(child) for child in node)
+
+    return build(structure)
+
+
+def leaf_layout(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of one value of a leaf space."""
+    shape, dtype = space.shape, space.dtype
+    if shape is None or dtype is None:
+        raise SchemaError(f"{name}: the space {space} has no shape or dtype")
+    if math.prod(shape) == 0:
+        raise SchemaError(f"{name}: a column needs at least one element a row, got shape {shape}")
+    return tuple(int(n) for n in shape), np.dtype(dtype)
+
+
+def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
+    """A JSON document that :func:`from_json` turns into an equal space."""
+    match space:
+        case spaces.Dict():
+            return {"kind": "Dict", "spaces": {key: to_json(sub) for key, sub in space.spaces.items()}}
+        case spaces.Tuple():
+            return {"kind": "Tuple", "spaces": [to_json(sub) for sub in space.spaces]}
+        case spaces.Box():
+            return {
+                "kind": "Box",
+                "shape": list(space.shape),
+                "dtype": np.dtype(space.dtype).name,
+                "low": _bound_to_json(space.low),
+                "high": _bound_to_json(space.high),
+            }
+        case spaces.Discrete():
+            return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": space.dtype.name}  # type: ignore[union-attr]  # gymnasium types dtype as optional
+        case spaces.MultiDiscrete():
+            return {
+                "kind": "MultiDiscrete",
+                "nvec": space.nvec.tolist(),
+                "start": space.start.tolist(),
+                "dtype": np.dtype(cast(Any, space.dtype)).name,
+            }
+        case spaces.MultiBinary():
+            return {"kind": "MultiBinary", "shape": list(space.shape)}
+    raise SchemaError(f"cannot store the space {space}")
+
+
+def from_json(document: Any) -> gymnasium.Space[Any]:
+    """The space of a document by :func:`to_json`; CorruptionError where it is none."""
+    try:
+        kind = document["kind"]
+        if kind == "Dict":
+            # Keys in their stored order: gymnasium keeps the order of a sequence of pairs.
+            return spaces.Dict([(key, from_json(sub)) for key, sub in document["spaces"].items()])
+        if kind == "Tuple":
+            return spaces.Tuple([from_json(sub) for sub in document["spaces"]])
+        if kind == "Box":
+            shape, dtype = tuple(document["shape"]), np.dtype(document["dtype"])
+            if math.prod(shape) > 1 << 31:
+                raise ValueError(f"shape {shape} is too large")
+            low, high = (_bound_from_json(document[key], shape, dtype) for key in ("low", "high"))
+            return spaces.Box(low, high, shape, cast(Any, dtype.type))
+        if kind == "Discrete":
+            return spaces.Discrete(document["n"], start=document["start"], dtype=np.dtype(document["dtype"]).type)
+        if kind == "MultiDiscrete":
+            dtype = np.dtype(document["dtype"])
+            start = np.array(document["start"], dtype)
+            return spaces.MultiDiscrete(np.array(document["nvec"]), dtype=cast(Any, dtype.type), start=start)
+        if kind == "MultiBinary":
+            return spaces.MultiBinary(tuple(document["shape"]))
+        raise ValueError(f"unknown kind {kind!r}")
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError, RecursionError) as error:
+        raise CorruptionError(f"the stored space {str(document)[:200]} cannot be read: {error}") from error
+
+
+def _bound_to_json(bound: np.ndarray[Any, Any]) -> Any:
+    values = bound.ravel()
+    same = bool((values == values[0]).all())
+    return _number_to_json(values[0]) if same else [_number_to_json(value) for value in values]
+
+
+def _bound_from_json(stored: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    if isinstance(stored, list):
+        return np.array([float(v) if isinstance(v, str) else v for v in stored], dtype).reshape(shape)
+    return np.full(shape, float(stored) if isinstance(stored, str) else stored, dtype)
+
+
+def _number_to_json(value: np.generic) -> Any:
+    number = value.item()
+    return repr(number) if isinstance(number, float) and not math.isfinite(number) else number

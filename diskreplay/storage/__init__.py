@@ -1,0 +1,1 @@
+"""Durable rows: files, shards, streams, stores, and how rows are read back."""

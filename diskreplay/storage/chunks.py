@@ -1,0 +1,88 @@
+"""One chunk, one shard index: bytes in, arrays out, each closed by a CRC-32C.
+
+A chunk is Blosc's output (or the raw bytes) of a C-ordered array, followed by the little-endian CRC-32C of it. A
+shard's index is ``(offset, nbytes)`` as little-endian uint64 for each chunk in C order, followed likewise; a chunk
+that is not there has both set to 2**64 - 1. (Zarr v3: codecs ``blosc``, ``crc32c``, ``sharding_indexed``.)
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numcodecs import blosc
+from numpy.typing import NDArray
+
+from diskreplay.schema import Codec
+
+# Chunks are one Blosc block: its thread pool would only cost. zarr-python sets the same.
+blosc.use_threads = False
+
+CRC_BYTES = 4
+ENTRY_BYTES = 16
+MISSING = np.iinfo(np.uint64).max
+RESIDUE = 0x48674BC7
+"""CRC-32C of any bytes followed by their own little-endian CRC-32C."""
+_sizes = struct.Struct("<I4xI").unpack_from  # of Blosc's header, from byte 4: decoded bytes, encoded bytes
+
+
+class DamagedError(ValueError):
+    """Bytes are not what was written; the caller knows where they stand and says so."""
+
+
+def seal(data: bytes) -> bytes:
+    """``data`` and its checksum."""
+    return data + struct.pack("<I", google_crc32c.value(data))
+
+
+def encode(codec: Codec, values: NDArray[Any]) -> bytes:
+    """The chunk of a C-contiguous array."""
+    if codec.name == "none":
+        return seal(values.tobytes())
+    shuffle = blosc.SHUFFLE if values.dtype.kind in "iufc" and values.itemsize > 1 else blosc.NOSHUFFLE
+    flat = values.reshape(-1)
+    if flat.dtype.kind in "bc":
+        # Blosc takes an element's size from the buffer; these kinds have no buffer format that it knows.
+        flat = flat.view(f"V{flat.itemsize}" if flat.dtype.kind == "c" else np.uint8)
+    return seal(blosc.compress(flat, codec.name.encode(), codec.level, shuffle, 0))
+
+
+def decode(codec: Codec, data: bytes, out: NDArray[Any]) -> None:
+    """Fills the C-contiguous ``out`` with a chunk's values; DamagedError when they are not those encoded."""
+    if google_crc32c.value(data) != RESIDUE:
+        raise DamagedError("the checksum does not match")
+    if codec.name == "none":
+        if len(data) - CRC_BYTES != out.nbytes:
+            raise DamagedError(f"it holds {len(data) - CRC_BYTES} bytes instead of {out.nbytes}")
+        out.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8, out.nbytes)
+        return
+    if len(data) < 16 + CRC_BYTES or _sizes(data, 4) != (out.nbytes, len(data) - CRC_BYTES):
+        raise DamagedError("its Blosc header does not fit the chunk")
+    try:
+        blosc.decompress(data, out)
+    except (RuntimeError, ValueError) as error:
+        raise DamagedError(f"Blosc cannot decode it: {error}") from error
+
+
+def encode_index(entries: NDArray[np.int64]) -> bytes:
+    """The index of ``entries`` (chunks, groups, 2) of offset and bytes; an offset below 0 is a missing chunk."""
+    return seal(np.where(entries < 0, MISSING, entries.astype("<u8")).astype("<u8").tobytes())
+
+
+def index_bytes(chunks: int) -> int:
+    """Bytes of an index of so many chunks."""
+    return chunks * ENTRY_BYTES + CRC_BYTES
+
+
+def decode_index(data: bytes, chunks: int, groups: int, limit: int) -> NDArray[np.int64]:
+    """``(chunks, groups, 2)`` offset and bytes, -1 where missing; DamagedError when an entry passes ``limit``."""
+    if len(data) != index_bytes(chunks * groups) or google_crc32c.value(data) != RESIDUE:
+        raise DamagedError("the checksum of the shard's index does not match")
+    stored = np.frombuffer(data, "<u8", chunks * groups * 2).reshape(chunks, groups, 2)
+    missing = (stored == MISSING).all(axis=2)
+    small = (stored <= limit).all(axis=2)
+    if not (missing | (small & (stored.sum(axis=2) <= limit))).all():
+        raise DamagedError("the shard's index points outside of the shard")
+    return np.where(missing[:, :, None], -1, stored.astype(np.int64))

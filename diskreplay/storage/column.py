@@ -1,0 +1,300 @@
+"""One column of a stream on disk: where its chunks stand, how they are read, how new ones are written.
+
+Reading: chunk ``k`` holds rows ``[k * chunk_rows, (k + 1) * chunk_rows)``; in a column that is not resident it exists
+once for each environment (its *group*), in a resident one once for all. The chunk directory, a ring in RAM, gives
+the offset and bytes of every chunk of the retained shards.
+
+Writing: rows gather in a write buffer; every ``chunk_rows`` rows it is *sealed*: compressed by background threads and
+kept in RAM until a commit appends it to its shard. The commit also appends the partly filled last chunk, which
+is written again when it has more rows; the bytes of its older version stay in the shard as a hole.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import CorruptionError, EvictedError
+from diskreplay.ring import Ring
+from diskreplay.schema import Column
+from diskreplay.storage import chunks, metadata
+from diskreplay.storage import files as fs
+from diskreplay.storage.commit import Tail
+
+MAX_HANDLES = 128
+GROUPS_A_TASK = 8
+MAX_BACKLOG_BYTES = 128 << 20
+
+
+def shard_name(shard: int, column: Column) -> str:
+    """The Zarr chunk key of a shard: the file's name in the array's directory."""
+    return ".".join(["c", str(shard), "0", *("0" for _ in column.shape)])
+
+
+def shard_number(name: str, column: Column) -> int | None:
+    """The shard that a file's name belongs to; None when it is no shard's."""
+    digits = name.split(".")[1] if name.startswith("c.") else ""
+    return int(digits) if digits.isdecimal() and shard_name(int(digits), column) == name else None
+
+
+class ColumnReader:
+    """The committed chunks of one column; all methods raise CorruptionError with the exact place."""
+
+    def __init__(self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int) -> None:
+        self.files = files
+        self.directory = directory
+        self.stream = stream
+        self.column = column
+        self.num_envs = num_envs
+        self.groups = 1 if column.resident else num_envs
+        self.group_envs = num_envs if column.resident else 1
+        self.shard_chunks = column.shard_rows // column.chunk_rows
+        self.chunk_shape = (column.chunk_rows, self.group_envs, *column.shape)
+        self.entries = Ring((self.groups, 2), np.int64, self.shard_chunks)
+        self.tail = Tail(0, 0)
+        self.end = 0
+        self._handles: collections.OrderedDict[int, fs.File] = collections.OrderedDict()
+
+    @property
+    def index_bytes(self) -> int:
+        return chunks.index_bytes(self.shard_chunks * self.groups)
+
+    def load(self, first_row: int, end_row: int, tail: Tail) -> None:
+        """Reads the indexes of the shards that hold rows ``[first_row, end_row)``, what is known already excepted."""
+        first_shard = first_row // self.column.shard_rows
+        if end_row > first_row and tail != self.tail:
+            known = self.tail.shard  # its shards below the old tail do not change any more
+            if known < first_shard or not self.entries.end:
+                known = first_shard
+                self.entries.restart(known * self.shard_chunks)
+            self.entries.end = known * self.shard_chunks
+            for shard in range(known, (end_row - 1) // self.column.shard_rows + 1):
+                self.entries.extend(self.read_index(shard, tail.size if shard == tail.shard else None))
+            self.tail = tail
+        self.end = end_row
+        self.trim(first_row)
+
+    def trim(self, first_row: int) -> None:
+        """Forgets the shards that hold only rows below ``first_row``."""
+        shard = min(first_row // self.column.shard_rows, self.tail.shard)
+        self.entries.trim(min(shard * self.shard_chunks, self.entries.end))
+        for old in [known for known in self._handles if known < shard]:
+            del self._handles[old]
+
+    def shard_path(self, shard: int) -> str:
+        return os.path.join(self.directory, shard_name(shard, self.column))
+
+    def handle(self, shard: int) -> fs.File:
+        """The open file of a shard."""
+        handle = self._handles.get(shard)
+        if handle is None:
+            try:
+                handle = self.files.open(self.shard_path(shard))
+            except FileNotFoundError as error:
+                raise self.damage(shard, None, "the shard's file is missing") from error
+            self._handles[shard] = handle
+            if len(self._handles) > MAX_HANDLES:
+                self._handles.popitem(last=False)
+        return handle
+
+    def read_index(self, shard: int, size: int | None) -> NDArray[np.int64]:
+        """The index ``(shard_chunks, groups, 2)`` that ends at byte ``size`` of the shard, by default at its end."""
+        handle = self.handle(shard)
+        size = handle.size() if size is None else size
+        offset = size - self.index_bytes
+        data = handle.pread(self.index_bytes, offset) if offset >= 0 else b""
+        try:
+            return chunks.decode_index(data, self.shard_chunks, self.groups, max(offset, 0))
+        except chunks.DamagedError as error:
+            raise self.damage(shard, max(offset, 0), str(error)) from error
+
+    def locate(self, chunk: int, group: int) -> tuple[fs.File, int, int]:
+        """File, offset and bytes of a committed chunk."""
+        if not self.entries.begin <= chunk < self.entries.end:
+            raise EvictedError(f"chunk {chunk} of column {self.column.name!r} in stream {self.stream!r} is not retained")
+        offset, size = self.entries.array[chunk % self.entries.length, group].tolist()
+        shard = chunk // self.shard_chunks
+        if offset < 0:
+            raise self.damage(shard, None, f"chunk {chunk} of environment group {group} is missing", chunk)
+        return self.handle(shard), offset, size
+
+    def decode(self, data: bytes, out: NDArray[Any], chunk: int, offset: int) -> None:
+        """Decodes the bytes of a chunk that were read at ``offset`` into ``out`` (chunk_shape)."""
+        try:
+            chunks.decode(self.column.codec, data, out)
+        except chunks.DamagedError as error:
+            raise self.damage(chunk // self.shard_chunks, offset, str(error), chunk) from error
+
+    def read_chunk(self, chunk: int, group: int, out: NDArray[Any]) -> None:
+        handle, offset, size = self.locate(chunk, group)
+        self.decode(handle.pread(size, offset), out, chunk, offset)
+
+    def read_rows(self, start: int, stop: int) -> NDArray[Any]:
+        """A copy of committed rows ``[start, stop)``: ``(rows, num_envs, *shape)``."""
+        out = np.empty((stop - start, self.num_envs, *self.column.shape), self.column.dtype)
+        rows = self.column.chunk_rows
+        scratch = np.empty(self.chunk_shape, self.column.dtype)
+        for chunk in range(start // rows, -(-stop // rows) if stop > start else start // rows):
+            low, high = max(start, chunk * rows), min(stop, (chunk + 1) * rows)
+            for group in range(self.groups):
+                self.read_chunk(chunk, group, scratch)
+                envs = slice(group * self.group_envs, (group + 1) * self.group_envs)
+                out[low - start : high - start, envs] = scratch[low - chunk * rows : high - chunk * rows]
+        return out
+
+    def damage(self, shard: int, offset: int | None, what: str, chunk: int | None = None) -> CorruptionError:
+        rows, count = (self.column.shard_rows, shard) if chunk is None else (self.column.chunk_rows, chunk)
+        lost = (count * rows, (count + 1) * rows)
+        place = "" if offset is None else f" at byte {offset}"
+        path = self.shard_path(shard)
+        return CorruptionError(
+            f"{path!r}{place}: {what} (stream {self.stream!r}, column {self.column.name!r}, "
+            f"rows {lost[0]} to {lost[1]}); run 'diskreplay verify' for the whole extent",
+            file=path, offset=offset, stream=self.stream, column=self.column.name, rows=lost,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass
+class Sealed:
+    """A full chunk on its way to the disk: its values until it is compressed, its bytes from then on."""
+
+    values: NDArray[Any] | None
+    tasks: list[Future[list[bytes]]]
+    encoded: list[bytes] = dataclasses.field(default_factory=list)
+
+    def settle(self) -> list[bytes]:
+        """Waits for the compression; the bytes of each group."""
+        if self.values is not None:
+            self.encoded = [data for task in self.tasks for data in task.result()]
+            self.values, self.tasks = None, []
+        return self.encoded
+
+
+@dataclasses.dataclass(frozen=True)
+class Append:
+    """What a commit adds to one shard: parts from ``offset`` on, and the directory entries that follow from it."""
+
+    shard: int
+    offset: int
+    parts: list[bytes]
+    chunks: list[int]
+    entries: NDArray[np.int64]
+
+    @property
+    def tail(self) -> Tail:
+        return Tail(self.shard, self.offset + sum(map(len, self.parts)))
+
+
+class ColumnWriter(ColumnReader):
+    """A column that grows. Not thread-safe: the stream serialises its writers."""
+
+    def __init__(
+        self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int, pool: Executor
+    ) -> None:
+        super().__init__(files, directory, stream, column, num_envs)
+        self.committed = 0
+        self.sealed: dict[int, Sealed] = {}
+        self._unsettled: collections.deque[Sealed] = collections.deque()
+        self._pool = pool
+        self._fresh()
+
+    def _fresh(self) -> None:
+        """A new write buffer, for the chunk of row ``end``; ``slots[i]`` takes row ``i`` of it, all environments."""
+        rows = self.column.chunk_rows
+        if self.column.resident:
+            self.buffer = np.empty((1, rows, self.num_envs, *self.column.shape), self.column.dtype)
+            slots = self.buffer[0]
+        else:
+            self.buffer = np.empty((self.num_envs, rows, 1, *self.column.shape), self.column.dtype)
+            slots = self.buffer[:, :, 0].swapaxes(0, 1)
+        self.slots: NDArray[Any] = slots
+        self.single: NDArray[Any] = slots[:, 0] if self.num_envs == 1 else slots
+        """As ``slots``, without the environment's axis when there is only one environment."""
+
+    def resume(self, end: int) -> None:
+        """Goes on after the committed row ``end``: the last chunk's rows come back into the write buffer."""
+        self.end = self.committed = end
+        filled = end % self.column.chunk_rows
+        if filled:
+            for group in range(self.groups):
+                self.read_chunk(end // self.column.chunk_rows, group, self.buffer[group])
+
+    def advance(self) -> None:
+        """Row ``end`` has been put in its slot: goes on to the next, sealing the chunk when it is full."""
+        self.end += 1
+        if self.end % self.column.chunk_rows:
+            return
+        values = self.buffer
+        batches = [values[i : i + GROUPS_A_TASK] for i in range(0, self.groups, GROUPS_A_TASK)]
+        sealed = Sealed(values, [self._pool.submit(self._encode, batch) for batch in batches])
+        self.sealed[self.end // self.column.chunk_rows - 1] = sealed
+        self._unsettled.append(sealed)
+        while self._unsettled and (
+            all(task.done() for task in self._unsettled[0].tasks)
+            or len(self._unsettled) * values.nbytes > MAX_BACKLOG_BYTES
+        ):
+            self._unsettled.popleft().settle()
+        self._fresh()
+
+    def _encode(self, groups: NDArray[Any]) -> list[bytes]:
+        return [chunks.encode(self.column.codec, values) for values in groups]
+
+    def stage(self) -> list[Append]:
+        """What a commit has to append so that every row below ``end`` is on disk; changes nothing."""
+        if self.end == self.committed:
+            return []
+        waiting = [(chunk, sealed.settle()) for chunk, sealed in self.sealed.items()]
+        filled = self.end % self.column.chunk_rows
+        if filled:
+            partial = self.buffer.copy()
+            partial[:, filled:] = 0
+            waiting.append((self.end // self.column.chunk_rows, self._encode(partial)))
+        shards: dict[int, list[tuple[int, list[bytes]]]] = {}
+        for chunk, encoded in waiting:
+            shards.setdefault(chunk // self.shard_chunks, []).append((chunk, encoded))
+        return [self._append(shard, new) for shard, new in shards.items()]
+
+    def _append(self, shard: int, new: Sequence[tuple[int, list[bytes]]]) -> Append:
+        offset = self.tail.size if shard == self.tail.shard else 0
+        first = shard * self.shard_chunks
+        index = np.full((self.shard_chunks, self.groups, 2), -1, np.int64)
+        low, high = max(first, self.entries.begin), min(first + self.shard_chunks, self.entries.end)
+        if low < high:
+            index[low - first : high - first] = self.entries.span(low, high)
+        sizes = np.array([[len(data) for data in encoded] for _, encoded in new], np.int64)
+        ends = offset + np.cumsum(sizes).reshape(sizes.shape)
+        numbers = [chunk for chunk, _ in new]
+        entries = np.stack([ends - sizes, sizes], axis=2)
+        index[np.array(numbers) - first] = entries
+        parts = [data for _, encoded in new for data in encoded]
+        return Append(shard, offset, [*parts, chunks.encode_index(index)], numbers, entries)
+
+    def publish(self, appended: list[Append], end: int) -> None:
+        """The staged rows below ``end`` are durable: reads go to the disk from now on."""
+        for append in appended:
+            last = append.chunks[-1] + 1
+            self.entries.reserve(last)
+            self.entries.array[np.array(append.chunks) % self.entries.length] = append.entries
+            self.tail = append.tail
+            for chunk in append.chunks:
+                self.sealed.pop(chunk, None)
+        self.committed = end
+
+    def grow(self, shard: int) -> None:
+        """Makes the array's shape hold ``shard``."""
+        rows = (shard + 1) * self.column.shard_rows
+        metadata.write(self.files, self.directory, metadata.array_document(self.column, self.num_envs, rows))
+
+    def shards_on_disk(self) -> Iterator[tuple[int, str]]:
+        """Number and path of every shard's file in the array's directory."""
+        for name in self.files.list(self.directory):
+            shard = shard_number(name, self.column)
+            if shard is not None:
+                yield shard, os.path.join(self.directory, name)

@@ -1,0 +1,78 @@
+"""The commit record: what of a stream is durable. One small JSON object, replaced atomically.
+
+It stands in the ``zarr.json`` of the stream's group, under ``attributes["diskreplay"]``. Readers trust it, never a
+file's length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from diskreplay.errors import CorruptionError, InputError
+from diskreplay.schema import check_count
+
+
+@dataclasses.dataclass(frozen=True)
+class Tail:
+    """The last shard of an array: its number and how many of its bytes are committed, the index last."""
+
+    shard: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Commit:
+    """A durable point of one stream.
+
+    Attributes:
+        stream: its number, part of every transition's id.
+        num_envs: environments in lockstep, the second axis of its arrays.
+        capacity: transitions its window holds.
+        sequence: grows by one with each commit.
+        timeline: grows by one when the stream returns to a checkpoint: rows from there on are other rows.
+        begin, end: the window's rows, half-open.
+        patch_begin, patch_end: likewise of the patch table.
+        tails: of each array that has rows, by its path below the stream's group.
+        time: seconds since the epoch, for people; nothing depends on it.
+    """
+
+    stream: int
+    num_envs: int
+    capacity: int
+    sequence: int = 0
+    timeline: int = 0
+    begin: int = 0
+    end: int = 0
+    patch_begin: int = 0
+    patch_end: int = 0
+    tails: dict[str, Tail] = dataclasses.field(default_factory=dict)
+    time: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "tails": {k: [t.shard, t.size] for k, t in self.tails.items()}}
+
+    @classmethod
+    def from_json(cls, stored: Any, file: str) -> Commit:
+        """CorruptionError where the record breaks an invariant; ``file`` is named in it."""
+        try:
+            counts = {
+                name: check_count(name, stored[name], least=0)
+                for name in ("stream", "sequence", "timeline", "begin", "end", "patch_begin", "patch_end")
+            }
+            for name in ("num_envs", "capacity"):
+                counts[name] = check_count(name, stored[name])
+            tails = {
+                str(name): Tail(check_count("shard", shard, 0), check_count("size", size, 0))
+                for name, (shard, size) in stored["tails"].items()
+            }
+            seconds = stored["time"]
+            if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+                raise ValueError(f"time must be finite, got {seconds!r}")
+            if counts["begin"] > counts["end"] or counts["patch_begin"] > counts["patch_end"]:
+                raise ValueError("begin must not pass end")
+        except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
+            message = f"the commit record of {file!r} cannot be read: {type(error).__name__}: {error}"
+            raise CorruptionError(message, file=file) from error
+        return cls(**counts, tails=tails, time=float(seconds))

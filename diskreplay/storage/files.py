@@ -1,0 +1,220 @@
+"""The one seam to the file system: every read, write, fsync, rename and unlink of a store goes through here.
+
+:class:`Files` names the operations, :class:`LocalFiles` does them, and a test puts another implementation in its
+place to fail, tear or lose them. Paths are plain strings. Assumptions about the medium: a rename within a
+directory is atomic; what was fsynced before a crash is there after it; an fsync of a directory makes its
+entries durable.
+
+Errors of the operating system come out as they are; :func:`translate` turns them into this package's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from diskreplay.errors import DiskFullError, WriteFailedError
+
+
+class File(Protocol):
+    """An open file. It is closed when the last reference to it goes, so that no reader loses it half-way."""
+
+    def pread(self, size: int, offset: int, /) -> bytes: ...
+    def pwrite(self, parts: Sequence[bytes], offset: int, /) -> None: ...
+    def truncate(self, size: int, /) -> None: ...
+    def sync(self) -> None: ...
+    def size(self) -> int: ...
+
+
+class Lock(Protocol):
+    """A held advisory lock."""
+
+    def release(self) -> None: ...
+
+
+class Files(Protocol):
+    """The operations a store needs of a file system."""
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        """Opens a file; with ``write`` creates it when it is missing."""
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+
+    def list(self, path: str) -> list[str]:
+        """Sorted names in a directory; an empty list when there is none."""
+
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; None when there is none."""
+
+    def mkdir(self, path: str) -> None:
+        """Creates one directory; FileExistsError when it is there."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically gives a file or directory another name, replacing a file of that name."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Makes the entries of a directory durable."""
+
+    def lock(self, path: str) -> Lock | None:
+        """An exclusive lock on a directory, or None when another process or object holds it."""
+
+    def lock_holder(self, path: str) -> str:
+        """Who holds the lock on a directory, in words, as far as the system tells."""
+
+
+class LocalFile:
+    """A file of the local file system; see :class:`File`."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str, *, write: bool) -> None:
+        self._fd = -1
+        self._fd = os.open(path, os.O_CLOEXEC | (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY), 0o666)
+
+    def pread(self, size: int, offset: int, /) -> bytes:
+        return os.pread(self._fd, size, offset)
+
+    def pwrite(self, parts: Sequence[bytes], offset: int, /) -> None:
+        data = memoryview(b"".join(parts))
+        while data:
+            written = os.pwrite(self._fd, data, offset)
+            data, offset = data[written:], offset + written
+
+    def truncate(self, size: int, /) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class LocalLock:
+    """flock(2) on a directory: it goes with the process, however that ends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.release()
+
+
+class LocalFiles:
+    """The local file system; see :class:`Files`."""
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        return LocalFile(path, write=write)
+
+    def read(self, path: str) -> bytes:
+        return pathlib.Path(path).read_bytes()
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def size(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> Lock | None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return None
+            raise
+        return LocalLock(fd)
+
+    def lock_holder(self, path: str) -> str:
+        inode = os.stat(path).st_ino
+        with contextlib.suppress(OSError):
+            for line in pathlib.Path("/proc/locks").read_text().splitlines():
+                fields = line.split()
+                if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):
+                    pid = fields[4]
+                    command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                    return f"process {pid} ({command[:120]})"
+        return "another process"
+
+
+@contextlib.contextmanager
+def translate(action: str, path: str) -> Iterator[None]:
+    """Turns an OSError inside into WriteFailedError or DiskFullError that names the action and the path."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind = DiskFullError if full else WriteFailedError
+        raise kind(
+            error.errno,
+            f"{action} {path!r} failed: {os.strerror(error.errno) if error.errno else error}; "
+            f"the last commit is intact: {'make room' if full else 'mend the cause'} and reopen the store",
+        ) from error
+
+
+def replace(files: Files, path: str, data: bytes, temporary: str | None = None) -> None:
+    """Atomically and durably makes ``data`` the content of ``path``: write beside, fsync, rename, fsync directory."""
+    temporary = temporary or f"{path}.tmp"
+    file = files.open(temporary, write=True)
+    file.truncate(0)
+    file.pwrite([data], 0)
+    file.sync()
+    files.rename(temporary, path)
+    files.sync_dir(os.path.dirname(path))
+
+
+def remove_tree(files: Files, path: str) -> None:
+    """Removes a directory and everything below it; a link in it is removed, never followed."""
+    for name in files.list(path):
+        child = os.path.join(path, name)
+        if os.path.isdir(child) and not os.path.islink(child):
+            remove_tree(files, child)
+        else:
+            files.unlink(child)
+    files.rmdir(path)

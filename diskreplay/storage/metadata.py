@@ -1,0 +1,114 @@
+"""The ``zarr.json`` documents of a store: Zarr v3 groups and arrays, written and read.
+
+Arrays are ``(rows, num_envs, *shape)``, sharded by rows (codec ``sharding_indexed``, index at the end), chunks
+compressed by Blosc and closed by ``crc32c``. Chunk keys join their parts with ``"."``, so that all shards of an
+array are files of one directory: ``c.<shard>.0.0``. Our own facts stand under ``attributes["diskreplay"]``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from diskreplay.errors import CorruptionError
+from diskreplay.schema import Codec, Column
+from diskreplay.storage import files as fs
+
+NAME = "zarr.json"
+KEY = "diskreplay"
+MAX_BYTES = 64 << 20
+SHUFFLED_KINDS = "iufc"
+
+
+def group_document(attributes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A group; ``attributes`` go under our key."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": {KEY: attributes} if attributes else {}}
+
+
+def blosc_configuration(codec: Codec, column: Column) -> dict[str, Any]:
+    """The configuration of Zarr's ``blosc`` codec: bytes are shuffled where an element has several."""
+    several = column.dtype.kind in SHUFFLED_KINDS and column.dtype.itemsize > 1
+    return {
+        "cname": codec.name,
+        "clevel": codec.level,
+        "shuffle": "shuffle" if several else "noshuffle",
+        "typesize": column.dtype.itemsize,
+        "blocksize": 0,
+    }
+
+
+def array_document(column: Column, num_envs: int, rows: int) -> dict[str, Any]:
+    """The array of a column with ``rows`` rows, a whole number of shards."""
+    endian = {"configuration": {"endian": "little"}} if column.dtype.itemsize > 1 else {}
+    chunk_codecs: list[dict[str, Any]] = [{"name": "bytes", **endian}]
+    if column.codec.name != "none":
+        chunk_codecs.append({"name": "blosc", "configuration": blosc_configuration(column.codec, column)})
+    chunk_codecs.append({"name": "crc32c"})
+    sharding = {
+        "chunk_shape": [column.chunk_rows, num_envs if column.resident else 1, *column.shape],
+        "codecs": chunk_codecs,
+        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        "index_location": "end",
+    }
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [rows, num_envs, *column.shape],
+        "data_type": column.dtype.name,
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": [column.shard_rows, num_envs, *column.shape]},
+        },
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+        "fill_value": {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(column.dtype.kind, 0),
+        "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        "dimension_names": ["row", "env", *([None] * len(column.shape))],
+        "attributes": {},
+    }
+
+
+def dump(document: dict[str, Any]) -> bytes:
+    """A document's bytes."""
+    return json.dumps(document, indent=1, allow_nan=False).encode()
+
+
+def write(files: fs.Files, directory: str, document: dict[str, Any]) -> None:
+    """Atomically and durably writes the document of the node at ``directory``."""
+    fs.replace(files, os.path.join(directory, NAME), dump(document))
+
+
+def create_group(files: fs.Files, directory: str, attributes: dict[str, Any] | None = None) -> None:
+    """Makes a directory that is a Zarr group."""
+    files.mkdir(directory)
+    write(files, directory, group_document(attributes))
+    files.sync_dir(os.path.dirname(directory))
+
+
+def read(files: fs.Files, directory: str) -> dict[str, Any]:
+    """The document of the node at ``directory``.
+
+    Raises FileNotFoundError when there is none, CorruptionError when it is no JSON object.
+    """
+    path = os.path.join(directory, NAME)
+    size = files.size(path)
+    if size is not None and size > MAX_BYTES:
+        raise CorruptionError(f"{path!r} has {size} bytes; a zarr.json has at most {MAX_BYTES}", file=path)
+    try:
+        document = json.loads(files.read(path))
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(f"{path!r} is not valid JSON: {error}", file=path) from error
+    if not isinstance(document, dict):
+        raise CorruptionError(f"{path!r} must hold a JSON object, got {type(document).__name__}", file=path)
+    return document
+
+
+def read_attributes(files: fs.Files, directory: str) -> dict[str, Any]:
+    """Our attributes of a group; CorruptionError when it has none."""
+    document = read(files, directory)
+    attributes = document.get("attributes")
+    ours = attributes.get(KEY) if isinstance(attributes, dict) else None
+    if document.get("zarr_format") != 3 or document.get("node_type") != "group" or not isinstance(ours, dict):
+        path = os.path.join(directory, NAME)
+        raise CorruptionError(f"{path!r} is no Zarr v3 group with attributes[{KEY!r}]", file=path)
+    return ours

@@ -1,0 +1,262 @@
+"""A store: one directory that is a Zarr v3 group of streams and checkpoints.
+
+The root's attributes hold the format version, the schema and the settings that a buffer wants to find again; they are
+written once. A checkpoint is a group below ``checkpoints`` whose attributes hold the commit record of every stream
+at that moment and the state of whoever samples; it pins the rows that it needs until it is dropped.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import time
+from typing import Any
+
+from diskreplay.errors import (
+    CheckpointError,
+    CorruptionError,
+    FormatVersionError,
+    InputError,
+    NotAStoreError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from diskreplay.schema import FORMAT_VERSION, Schema
+from diskreplay.spaces import check_key
+from diskreplay.storage import files as fs
+from diskreplay.storage import metadata, stream
+from diskreplay.storage.commit import Commit
+from diskreplay.storage.stream import SCRATCH, Pins, StreamReader, StreamWriter
+
+STREAMS, CHECKPOINTS = "streams", "checkpoints"
+FIRST_STREAM = "0"
+ENCODERS = min(4, os.cpu_count() or 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A named cut over all streams.
+
+    Attributes:
+        name: as given.
+        cut: commit record of each stream, by its name.
+        state: of the sampler, the random generator and the view; JSON.
+        metadata: the user's own; JSON.
+        time: seconds since the epoch.
+    """
+
+    name: str
+    cut: dict[str, Commit]
+    state: dict[str, Any]
+    metadata: dict[str, Any]
+    time: float
+
+
+class Store:
+    """An open store directory; see the module's docstring. Holds no locks and no rows."""
+
+    def __init__(self, path: str, files: fs.Files) -> None:
+        """Opens the store at ``path``.
+
+        Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
+        """
+        self.path = path
+        self.files = files
+        try:
+            document = metadata.read(files, path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not os.path.lexists(path):
+                raise StoreNotFoundError(f"there is no store at {path!r}; ReplayBuffer.create makes one") from error
+            raise NotAStoreError(f"{path!r} is not a diskreplay store: it has no {metadata.NAME}") from error
+        except CorruptionError as error:
+            raise NotAStoreError(f"{path!r} is not a diskreplay store: {error}") from error
+        attributes = document.get("attributes")
+        ours = attributes.get(metadata.KEY) if isinstance(attributes, dict) else None
+        if document.get("node_type") != "group" or not isinstance(ours, dict) or "format_version" not in ours:
+            raise NotAStoreError(f"{path!r} is a Zarr hierarchy but not a diskreplay store")
+        version = ours["format_version"]
+        if type(version) is not int or version < 1:
+            raise CorruptionError(f"{path!r} says format_version {version!r}", file=os.path.join(path, metadata.NAME))
+        if version > FORMAT_VERSION:
+            raise FormatVersionError(
+                f"{path!r} has format version {version}; this diskreplay reads up to {FORMAT_VERSION}: update it"
+            )
+        self.schema = Schema.from_json(ours.get("schema"))
+        settings = ours.get("settings")
+        self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
+        self.pool = concurrent.futures.ThreadPoolExecutor(ENCODERS, "diskreplay-encode")
+
+    @staticmethod
+    def create(path: str, files: fs.Files, schema: Schema, settings: dict[str, Any]) -> Store:
+        """Makes a store with one empty stream, whole or not at all."""
+        if files.size(os.path.join(path, metadata.NAME)) is not None:
+            raise StoreExistsError(f"{path!r} holds a Zarr hierarchy already; ReplayBuffer.open opens a store")
+        if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
+            raise StoreExistsError(f"{path!r} exists and is not an empty directory; choose another path")
+        parent = os.path.dirname(path)
+        temporary = os.path.join(parent, f".{os.path.basename(path)}.tmp-{os.getpid()}")
+        with fs.translate("creating", path):
+            if not os.path.isdir(parent):
+                os.makedirs(parent, exist_ok=True)
+            if files.list(temporary):
+                fs.remove_tree(files, temporary)
+            attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
+            metadata.create_group(files, temporary, attributes)
+            metadata.create_group(files, os.path.join(temporary, STREAMS))
+            metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
+            first = Commit(0, schema.num_envs, schema.capacity, time=time.time())
+            stream.create(files, os.path.join(temporary, STREAMS, FIRST_STREAM), schema, first)
+            files.rename(temporary, path)
+            files.sync_dir(parent)
+        return Store(path, files)
+
+    def stream_path(self, name: str) -> str:
+        return os.path.join(self.path, STREAMS, name)
+
+    def stream_names(self) -> list[str]:
+        """Names of all streams, in the order of their numbers."""
+        folder = os.path.join(self.path, STREAMS)
+        names = [n for n in self.files.list(folder) if self.files.size(os.path.join(folder, n, metadata.NAME)) is not None]
+        commits = {name: stream.read_commit(self.files, os.path.join(folder, name)) for name in names}
+        numbers = [commit.stream for commit in commits.values()]
+        if len(set(numbers)) != len(numbers):
+            raise CorruptionError(f"two streams of {self.path!r} have the same number: {sorted(numbers)}", file=folder)
+        return sorted(names, key=lambda name: commits[name].stream)
+
+    def create_stream(self, name: str, num_envs: int, capacity: int) -> None:
+        """Adds an empty stream; it appears whole, between two listings of any reader."""
+        check_key(name, "stream")
+        if capacity < num_envs:
+            raise InputError(f"capacity must hold one row of {num_envs} environments, got {capacity}")
+        with fs.translate("creating the stream", name):
+            lock = self.files.lock(self.path)
+            while lock is None:  # held for milliseconds, while another process creates its stream
+                time.sleep(0.01)
+                lock = self.files.lock(self.path)
+            try:
+                names = self.stream_names()
+                if name in names:
+                    return
+                number = 1 + max(stream.read_commit(self.files, self.stream_path(n)).stream for n in names)
+                temporary = os.path.join(self.stream_path(names[0]), SCRATCH, f".tmp-stream-{name}")
+                if self.files.list(temporary):
+                    fs.remove_tree(self.files, temporary)
+                stream.create(self.files, temporary, self.schema, Commit(number, num_envs, capacity, time=time.time()))
+                self.files.rename(temporary, self.stream_path(name))
+                self.files.sync_dir(os.path.join(self.path, STREAMS))
+            finally:
+                lock.release()
+
+    def read_stream(self, name: str, cut: Commit | None = None) -> StreamReader:
+        """The stream as of its newest commit, or of a checkpoint's."""
+        path = self.stream_path(name)
+        for attempt in range(10):
+            commit = cut or stream.read_commit(self.files, path)
+            try:
+                return StreamReader(self.files, path, self.schema, commit)
+            except CorruptionError:
+                # A live writer may have evicted a shard since: then there is a newer commit.
+                newest = stream.read_commit(self.files, path)
+                if attempt == 9 or (newest.sequence, newest.timeline) == (commit.sequence, commit.timeline):
+                    raise
+        raise AssertionError("unreachable")
+
+    def write_stream(self, name: str, checkpoint: Checkpoint | None = None) -> StreamWriter:
+        """Takes the stream's lock and recovers it, at its newest commit or back at a checkpoint's."""
+
+        def choose(newest: Commit) -> Commit:
+            if checkpoint is None or checkpoint.cut[name] == newest:
+                return newest
+            cut = checkpoint.cut[name]
+            later = [c.name for c in self.checkpoints() if name in c.cut and c.cut[name].end > cut.end]
+            if later:
+                raise CheckpointError(
+                    f"going back to checkpoint {checkpoint.name!r} would discard rows that {later} still need; drop "
+                    f"them first (drop_checkpoint), or open the checkpoint with mode='r'"
+                )
+            return dataclasses.replace(
+                cut, sequence=newest.sequence + 1, timeline=newest.timeline + 1, time=time.time()
+            )
+
+        if checkpoint is not None and name not in checkpoint.cut:
+            raise CheckpointError(f"checkpoint {checkpoint.name!r} knows no stream {name!r}")
+        return StreamWriter(
+            self.files, self.stream_path(name), self.schema, self.pool, lambda: self._pins(name), choose
+        )
+
+    def _pins(self, name: str) -> Pins:
+        cuts = [checkpoint.cut[name] for checkpoint in self.checkpoints() if name in checkpoint.cut]
+        return Pins(
+            min([max(0, cut.begin - self.schema.context) for cut in cuts], default=Pins.rows),
+            min([cut.patch_begin for cut in cuts], default=Pins.patches),
+        )
+
+    def checkpoint_names(self) -> list[str]:
+        """Names of all checkpoints, oldest first."""
+        return [checkpoint.name for checkpoint in self.checkpoints()]
+
+    def checkpoints(self) -> list[Checkpoint]:
+        folder = os.path.join(self.path, CHECKPOINTS)
+        found = []
+        for name in self.files.list(folder):
+            if name != metadata.NAME:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
+                    found.append(self._read_checkpoint(name))
+        return sorted(found, key=lambda checkpoint: (checkpoint.time, checkpoint.name))
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        """The checkpoint of that name; CheckpointError when there is none."""
+        try:
+            return self._read_checkpoint(check_key(name, "checkpoint"))
+        except FileNotFoundError as error:
+            raise CheckpointError(f"there is no checkpoint {name!r}; there are {self.checkpoint_names()}") from error
+
+    def _read_checkpoint(self, name: str) -> Checkpoint:
+        folder = os.path.join(self.path, CHECKPOINTS, name)
+        file = os.path.join(folder, metadata.NAME)
+        stored = metadata.read_attributes(self.files, folder)
+        try:
+            cut = {stream: Commit.from_json(record, file) for stream, record in stored["cut"].items()}
+            parts = dict(stored["state"]), dict(stored["metadata"]), float(stored["time"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptionError(f"the checkpoint {file!r} cannot be read: {error!r}", file=file) from error
+        return Checkpoint(name, cut, *parts)
+
+    def write_checkpoint(self, writer: StreamWriter, checkpoint: Checkpoint) -> bool:
+        """Makes a checkpoint durable; False when another stream's writer evicted meanwhile what it pins."""
+        check_key(checkpoint.name, "checkpoint")
+        target = os.path.join(self.path, CHECKPOINTS, checkpoint.name)
+        if self.files.size(os.path.join(target, metadata.NAME)) is not None:
+            raise CheckpointError(f"there is a checkpoint {checkpoint.name!r} already; drop it first, or choose a name")
+        attributes = {
+            "cut": {name: commit.to_json() for name, commit in checkpoint.cut.items()},
+            "state": checkpoint.state,
+            "metadata": checkpoint.metadata,
+            "time": checkpoint.time,
+        }
+        with fs.translate("writing the checkpoint", checkpoint.name):
+            temporary = os.path.join(writer.path, SCRATCH, f".tmp-checkpoint-{checkpoint.name}")
+            if self.files.list(temporary):
+                fs.remove_tree(self.files, temporary)
+            metadata.create_group(self.files, temporary, attributes)
+            self.files.rename(temporary, target)
+            self.files.sync_dir(os.path.dirname(target))
+        for name, commit in checkpoint.cut.items():
+            if name != writer.name and stream.read_commit(self.files, self.stream_path(name)).begin > commit.begin:
+                self.drop_checkpoint(checkpoint.name, writer)
+                return False
+        return True
+
+    def drop_checkpoint(self, name: str, writer: StreamWriter) -> None:
+        """Removes a checkpoint; the next commit gives the space back that only it needed."""
+        self.checkpoint(name)
+        with fs.translate("dropping the checkpoint", name):
+            doomed = os.path.join(writer.path, SCRATCH, f".tmp-dropped-{name}")
+            self.files.rename(os.path.join(self.path, CHECKPOINTS, name), doomed)
+            self.files.sync_dir(os.path.join(self.path, CHECKPOINTS))
+            fs.remove_tree(self.files, doomed)
+
+    def close(self) -> None:
+        self.pool.shutdown()

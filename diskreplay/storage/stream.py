@@ -1,0 +1,300 @@
+"""One stream: a table of rows and a table of patches, their commit, recovery and eviction.
+
+A commit, in order: append the new chunks and indexes to the open shards, fsync them and, where files are new, their
+directories; replace the stream's ``zarr.json``, which holds the commit record; then unlink the shards that no row
+of the new window, no context row and no checkpoint needs.
+
+Recovery, on opening to write: take the lock, cut the open shards back to their committed bytes, remove shards that the
+record does not know, load the last chunks back into the write buffers. Opening to read changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from typing import Generic, TypeVar
+
+from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
+from diskreplay.schema import Column, Schema
+from diskreplay.storage import files as fs
+from diskreplay.storage import metadata
+from diskreplay.storage.column import ColumnReader, ColumnWriter
+from diskreplay.storage.commit import Commit, Tail
+
+PATCHES = "patches"
+SCRATCH = "start"
+"""The array whose directory takes temporary files: Zarr readers list groups, never the inside of an array."""
+
+AnyColumn = TypeVar("AnyColumn", bound=ColumnReader)
+
+
+class _Stream(Generic[AnyColumn]):
+    """The columns of a stream: ``rows`` and ``patches`` by name."""
+
+    def __init__(
+        self, files: fs.Files, path: str, schema: Schema, commit: Commit, make: Callable[..., AnyColumn]
+    ) -> None:
+        self.files = files
+        self.path = path
+        self.name = os.path.basename(path)
+        self.schema = schema
+        self.commit_record = commit
+        envs = commit.num_envs
+        self.rows = {c.name: make(files, os.path.join(path, c.name), self.name, c, envs) for c in schema.columns}
+        self.patches = {
+            c.name: make(files, os.path.join(path, PATCHES, c.name), self.name, c, 1) for c in schema.patch_columns
+        }
+
+    @property
+    def floor(self) -> int:
+        """The first row that is kept: the window and the context that frame stacks need before it."""
+        return max(0, self.commit_record.begin - self.schema.context)
+
+    def columns(self) -> Iterator[tuple[str, AnyColumn]]:
+        """All columns by their path below the stream's group."""
+        yield from self.rows.items()
+        for name, column in self.patches.items():
+            yield f"{PATCHES}/{name}", column
+
+    def load(self, commit: Commit) -> None:
+        """Takes a commit record over and reads the indexes that it adds."""
+        for path, column in self.columns():
+            below = path.startswith(PATCHES)
+            end = commit.patch_end if below else commit.end
+            begin = commit.patch_begin if below else max(0, commit.begin - self.schema.context)
+            tail = commit.tails.get(path, Tail(0, 0))
+            if end > begin and (end - 1) // column.column.shard_rows != tail.shard:
+                raise CorruptionError(
+                    f"the commit record of {self.path!r} says {end} rows but shard {tail.shard} as the last of {path!r}",
+                    file=os.path.join(self.path, metadata.NAME), stream=self.name, column=path,
+                )  # fmt: skip
+            column.load(begin, end, tail)
+        self.commit_record = commit
+
+
+class StreamReader(_Stream[ColumnReader]):
+    """A stream as of one commit; ``refresh`` goes on to the newest."""
+
+    def __init__(self, files: fs.Files, path: str, schema: Schema, commit: Commit) -> None:
+        super().__init__(files, path, schema, commit, ColumnReader)
+        self.load(commit)
+
+
+class StreamWriter(_Stream[ColumnWriter]):
+    """A stream that this object holds the lock of. Its methods are not thread-safe."""
+
+    def __init__(
+        self,
+        files: fs.Files,
+        path: str,
+        schema: Schema,
+        pool: Executor,
+        pinned: Callable[[], Pins],
+        choose: Callable[[Commit], Commit],
+    ) -> None:
+        """``choose`` turns the newest commit into the one to go on from: another one is made the newest first."""
+        lock = files.lock(path)
+        if lock is None:
+            raise LockedError(
+                f"the stream {os.path.basename(path)!r} of {os.path.dirname(os.path.dirname(path))!r} is being written by "
+                f"{files.lock_holder(path)}; close that writer, open another stream, or open with mode='r'"
+            )
+        self._lock = lock
+        self._pinned = pinned
+        self.failure: WriteFailedError | None = None
+        try:
+            newest = read_commit(files, path)
+            commit = choose(newest)
+            super().__init__(
+                files, path, schema, commit,
+                lambda files, path, stream, column, envs: ColumnWriter(files, path, stream, column, envs, pool),
+            )  # fmt: skip
+            with fs.translate("recovering", path):
+                if commit != newest:
+                    self.replace_record(commit)
+                self._first_shards = self._recover(commit)
+            self.load(commit)
+            for column in self.rows.values():
+                column.resume(commit.end)
+            for column in self.patches.values():
+                column.resume(commit.patch_end)
+        except BaseException:
+            lock.release()
+            raise
+
+    def _recover(self, commit: Commit) -> dict[str, int]:
+        """Makes the files what the record says; the lowest shard on disk of each column."""
+        scratch = os.path.join(self.path, SCRATCH)
+        for name in self.files.list(scratch):
+            if name.startswith(".tmp-"):
+                _remove(self.files, os.path.join(scratch, name))
+        lowest = {}
+        for path, column in self.columns():
+            tail = commit.tails.get(path)
+            kept = []
+            for shard, file in column.shards_on_disk():
+                if tail is None or shard > tail.shard:
+                    self.files.unlink(file)
+                    continue
+                kept.append(shard)
+                if shard == tail.shard:
+                    size = self.files.size(file) or 0
+                    if size < tail.size:
+                        raise column.damage(shard, size, f"the file ends before its {tail.size} committed bytes")
+                    if size > tail.size:
+                        handle = self.files.open(file, write=True)
+                        handle.truncate(tail.size)
+                        handle.sync()
+            lowest[path] = min(kept, default=0)
+        return lowest
+
+    @property
+    def end(self) -> int:
+        """One past the newest row, committed or not."""
+        return self.rows[SCRATCH].end
+
+    @property
+    def patch_end(self) -> int:
+        """One past the newest patch, committed or not."""
+        return next(iter(self.patches.values())).end
+
+    def waiting_bytes(self) -> int:
+        """Encoded bytes in RAM that wait for a commit, about."""
+        return sum(len(data) for _, c in self.columns() for s in c.sealed.values() for data in s.encoded)
+
+    def check(self) -> None:
+        """StateError when the stream takes no more writes."""
+        if self.failure:
+            raise StateError(f"the store stopped writing after an error and must be reopened: {self.failure}")
+
+    @contextlib.contextmanager
+    def _stop_on_failure(self) -> Iterator[None]:
+        self.check()
+        try:
+            with fs.translate("committing", self.path):
+                yield
+        except WriteFailedError as error:
+            self.failure = error
+            raise
+        except BaseException as error:
+            # Half a commit is on disk and what of it is unknown: only recovery may write now.
+            self.failure = WriteFailedError(0, f"the commit of {self.path!r} was cut short: {error!r}; reopen the store")
+            raise
+
+    def commit(self, begin: int, patch_begin: int, publish: contextlib.AbstractContextManager[object]) -> Commit:
+        """Makes every row durable and moves the window's first row to ``begin``; ``publish`` guards the readers."""
+        self.check()
+        staged = {path: appended for path, column in self.columns() if (appended := column.stage())}
+        record = dataclasses.replace(
+            self.commit_record,
+            sequence=self.commit_record.sequence + 1,
+            begin=begin,
+            end=self.end,
+            patch_begin=patch_begin,
+            patch_end=self.patch_end,
+            tails={**self.commit_record.tails, **{path: appended[-1].tail for path, appended in staged.items()}},
+            time=time.time(),
+        )
+        columns = dict(self.columns())
+        with self._stop_on_failure():
+            written = []
+            for path, appended in staged.items():
+                column = columns[path]
+                for append in appended:
+                    file = self.files.open(column.shard_path(append.shard), write=True)
+                    file.pwrite(append.parts, append.offset)
+                    written.append((file, column.directory if append.offset == 0 else None))
+                if appended[-1].shard != column.tail.shard:
+                    column.grow(appended[-1].shard)
+            for file, _ in written:
+                file.sync()
+            for directory in {directory for _, directory in written if directory}:
+                self.files.sync_dir(directory)
+            self.replace_record(record)
+        with publish:
+            for path, column in self.columns():
+                column.publish(staged.get(path, []), self.patch_end if path.startswith(PATCHES) else record.end)
+            self.commit_record = record
+        with self._stop_on_failure():
+            self.evict()
+        return record
+
+    def replace_record(self, record: Commit) -> None:
+        """Atomically and durably makes ``record`` the commit of the stream: the point of no return."""
+        temporary = os.path.join(self.path, SCRATCH, ".tmp-commit")
+        target = os.path.join(self.path, metadata.NAME)
+        fs.replace(self.files, target, metadata.dump(metadata.group_document(record.to_json())), temporary)
+
+    def evict(self) -> None:
+        """Unlinks the shards that neither the committed window nor a checkpoint needs."""
+        record = self.commit_record
+        floors = {path: record.patch_begin if path.startswith(PATCHES) else self.floor for path, _ in self.columns()}
+        if not any(self._below(path, column, floors[path]) for path, column in self.columns()):
+            return
+        pins = self._pinned()
+        for path, column in self.columns():
+            pin = pins.patches if path.startswith(PATCHES) else pins.rows
+            for shard in self._below(path, column, min(floors[path], pin)):
+                file = column.shard_path(shard)
+                if self.files.size(file) is not None:
+                    self.files.unlink(file)
+                self._first_shards[path] = shard + 1
+            column.trim(floors[path])
+
+    def _below(self, path: str, column: ColumnWriter, row: int) -> range:
+        """The shards on disk that hold only rows below ``row``."""
+        return range(self._first_shards[path], min(row // column.column.shard_rows, column.tail.shard))
+
+    def release(self) -> None:
+        """Gives the lock back; writes that no commit holds are gone."""
+        self._lock.release()
+
+
+@dataclasses.dataclass(frozen=True)
+class Pins:
+    """The lowest row and patch of a stream that a checkpoint needs."""
+
+    rows: int = 1 << 62
+    patches: int = 1 << 62
+
+
+def create(files: fs.Files, path: str, schema: Schema, commit: Commit) -> None:
+    """Makes a new, empty stream at ``path``: its groups and arrays."""
+    metadata.create_group(files, path, commit.to_json())
+    groups = {os.path.dirname(c.name) for c in schema.columns}
+    groups |= {PATCHES} | {os.path.join(PATCHES, os.path.dirname(c.name)) for c in schema.patch_columns}
+    for group in sorted({parent for group in groups for parent in _parents(group)}):
+        metadata.create_group(files, os.path.join(path, group))
+    for column in schema.columns:
+        _create_array(files, os.path.join(path, column.name), column, commit.num_envs)
+    for column in schema.patch_columns:
+        _create_array(files, os.path.join(path, PATCHES, column.name), column, 1)
+
+
+def _create_array(files: fs.Files, path: str, column: Column, num_envs: int) -> None:
+    files.mkdir(path)
+    metadata.write(files, path, metadata.array_document(column, num_envs, column.shard_rows))
+    files.sync_dir(os.path.dirname(path))
+
+
+def _parents(group: str) -> Iterator[str]:
+    """A path and all above it: ``a/b`` gives ``a`` and ``a/b``."""
+    parts = [part for part in group.split("/") if part]
+    for depth in range(len(parts)):
+        yield "/".join(parts[: depth + 1])
+
+
+def _remove(files: fs.Files, path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        fs.remove_tree(files, path)
+    else:
+        files.unlink(path)
+
+
+def read_commit(files: fs.Files, path: str) -> Commit:
+    """The stream's newest commit record."""
+    return Commit.from_json(metadata.read_attributes(files, path), os.path.join(path, metadata.NAME))

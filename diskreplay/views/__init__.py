@@ -1,0 +1,1 @@
+"""What a sample looks like: transitions made from rows at sampling time."""

@@ -1,0 +1,144 @@
+"""Observations of sampled rows: frame stacks and next observations, made from frames that are stored once.
+
+For a sample at row ``r`` of one environment, step ``s`` means the frame of row ``r + s``; a stack of ``k`` frames is
+steps ``1 - k`` to 0, its next observation's stack is steps ``2 - k`` to 1, so one block of steps ``1 - k`` to 1 holds
+both.
+
+1. Steps that belong to the row's history, and the next row's frame, are consecutive rows: one request.
+2. Where the next observation stands in the patch table (the true final observation, or the newest of all), step 1 is
+   that patch.
+3. Where the history ends early, the steps before it are zeros, repeat the first frame, or are patches, as the code in
+   the column ``start`` says.
+4. Where a next stack does not follow from its stack (special; a caller that gave one), all its frames are patches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.index.log import StreamLog
+from diskreplay.schema import START, Stack, Start
+from diskreplay.storage import gather
+from diskreplay.storage.cache import ChunkCache
+from diskreplay.storage.column import ColumnReader
+
+Ids = NDArray[np.int64]
+Rest = Callable[[], None]
+"""What remains to be done without the buffer's lock."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ObsSource:
+    """One observation leaf of one stream: its columns on disk and in RAM."""
+
+    name: str
+    stack: Stack
+    log: StreamLog
+    rows: ColumnReader
+    patches: ColumnReader
+    cache: ChunkCache
+
+
+def fill(
+    source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids, first_step: int, last_step: int
+) -> list[Rest]:
+    """Fills ``out[place]``, ``(steps, *shape)`` each, with steps ``first_step`` to ``last_step`` (at most 1) of the rows.
+
+    Needs the buffer's lock; what it returns is to be called in order, without it.
+    """
+    log = source.log
+    older = max(0, -first_step)
+    depth, cut_short = log.history(rows, envs, older)
+    first = rows - depth if first_step <= 0 else rows + 1
+    last = rows + last_step
+    rest: list[Rest] = []
+    patched = None
+    if last_step == 1:
+        patch = log.next_patch.array[rows % log.next_patch.length, envs]
+        patched = np.flatnonzero(patch >= 0)
+        if len(patched):
+            last[patched] = rows[patched]
+    wanted = slice(None) if patched is None or not len(patched) or first_step <= 0 else np.flatnonzero(last >= first)
+    rest += _copy(source, out, place[wanted], envs[wanted], first[wanted], last[wanted], (rows + first_step)[wanted])
+    if patched is not None and len(patched):
+        rest += _copy_patches(source, out, place[patched], 1 - first_step, patch[patched])
+    if older and cut_short.any():
+        rest += _pad(source, out, place, rows, envs, depth, np.flatnonzero(cut_short & (depth < older)), older)
+    return rest
+
+
+def next_stacks(source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids) -> list[Rest]:
+    """Overwrites the next stacks ``out[place]`` (frames, *shape) that do not follow from their row's stack."""
+    log, frames, rest = source.log, source.stack.frames, []
+    for at, row, env in zip(place.tolist(), rows.tolist(), envs.tolist(), strict=True):
+        patch = log.next_older_patches.get((row, env))
+        if patch is not None:
+            steps = np.arange(frames - 1)
+            rest += _copy_patches(source, out, np.full(frames - 1, at), frames - 2 - steps, patch + steps)
+    return rest
+
+
+def _copy(
+    source: ObsSource, out: NDArray[Any], place: Ids, envs: Ids, first: Ids, last: Ids, base: Ids
+) -> list[Rest]:  # fmt: skip
+    """Rows ``first`` to ``last`` (inclusive) of each sample, row ``base`` being the first step of ``out``."""
+    ring = source.log.rings.get(source.name)
+    if ring is None:
+        requests = gather.Requests(place, envs, first, last, base)
+        plan = gather.plan(source.rows, requests, out, source.cache)
+        return [lambda: gather.run(plan, source.cache)] if plan.pieces else []
+    for step in range(out.shape[1]):
+        at = base + step
+        if (base >= first).all() and (at <= last).all() and len(place) == len(out):
+            out[place, step] = ring.array[at % ring.length, envs]
+        else:
+            here = (at >= first) & (at <= last)
+            out[place[here], step] = ring.array[at[here] % ring.length, envs[here]]
+    return []
+
+
+def _copy_patches(source: ObsSource, out: NDArray[Any], place: Ids, step: Any, patch: Ids) -> list[Rest]:
+    """The observation of each patch to ``out[place, step]``."""
+    ring = source.log.patches.get(source.name)
+    if ring is not None:
+        out[place, step] = ring.array[patch % ring.length]
+        return []
+    requests = gather.Requests(place, np.zeros_like(patch), patch, patch, patch - step)
+    plan = gather.plan(source.patches, requests, out, source.cache)
+    return [lambda: gather.run(plan, source.cache)] if plan.pieces else []
+
+
+def _pad(
+    source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids, depth: Ids, short: Ids, older: int
+) -> list[Rest]:
+    """The steps before the history of the samples ``short``."""
+    log = source.log
+    codes = log.take(START, rows[short] - depth[short], envs[short])
+    rest: list[Rest] = []
+    repeated = []
+    for at, code in zip(short.tolist(), codes.tolist(), strict=True):
+        missing = older - int(depth[at])
+        target = int(place[at])
+        if code == Start.REPEAT:
+            repeated.append((target, missing))
+        elif code == Start.PATCHES:
+            patch = log.older_patches[int(rows[at] - depth[at]), int(envs[at])]
+            back = np.arange(missing)
+            rest += _copy_patches(source, out, np.full(missing, target), missing - 1 - back, patch + back)
+        else:
+            out[target, :missing] = 0
+
+    def repeat() -> None:
+        for target, missing in repeated:
+            out[target, :missing] = out[target, missing]
+
+    if repeated and source.name in log.rings:
+        repeat()
+    elif repeated:
+        rest.append(repeat)
+    return rest
