@@ -14,9 +14,10 @@
 """
 
 from diskreplay import errors
+from diskreplay.buffers.autoreset import final_observations
 from diskreplay.buffers.batch import Batch
 from diskreplay.buffers.loader import Loader
-from diskreplay.buffers.replay import ReplayBuffer, final_observations
+from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.index.episodes import Episode
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Codec, Column, Schema, Start

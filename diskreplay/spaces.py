@@ -128,7 +128,12 @@ def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
                 "high": _bound_to_json(space.high),
             }
         case spaces.Discrete():
-            return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": space.dtype.name}  # type: ignore[union-attr]  # gymnasium types dtype as optional
+            return {
+                "kind": "Discrete",
+                "n": int(space.n),
+                "start": int(space.start),
+                "dtype": np.dtype(cast(Any, space.dtype)).name,
+            }
         case spaces.MultiDiscrete():
             return {
                 "kind": "MultiDiscrete",

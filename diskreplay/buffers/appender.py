@@ -22,7 +22,7 @@ from diskreplay import spaces
 from diskreplay.buffers.inputs import Slot, check_reward
 from diskreplay.errors import InputError
 from diskreplay.index.log import StreamLog
-from diskreplay.schema import OBS, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Schema, Stack, Start
+from diskreplay.schema import OBS, PLACE, REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema, Stack, Start
 from diskreplay.storage.stream import StreamWriter
 
 Array = NDArray[Any]
@@ -75,17 +75,22 @@ class Appender:
         self.writer = writer
         self.log = log
         self.num_envs = num_envs
+        self.lead = 0 if num_envs == 1 else 1
+        """Axes before the frames: the environments, when there are several."""
         self.leaves = [ObsLeaf(c, s, num_envs) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
         self.actions = [Slot(c.name, c.shape, c.dtype, num_envs) for c in schema.action_columns]
         self.reward = Slot(REWARD, (), writer.rows[REWARD].column.dtype, num_envs, lossy=True)
-        self.flags = [Slot(name, (), np.dtype(bool), num_envs) for name in (TERMINATED, TRUNCATED, VALID)]
+        self.flag = {name: Slot(name, (), np.dtype(bool), num_envs) for name in (TERMINATED, TRUNCATED, VALID)}
         self.extras = {c.name: Slot(c.name, c.shape, c.dtype, num_envs) for c in schema.extra_columns}
         self.single_frames = not any(leaf.stacked for leaf in self.leaves)
-        self._columns = list(writer.rows.values())
-        self._rings = [log.rings.get(column.column.name) for column in self._columns]
-        self._obs = list(zip(self.leaves, self._columns, self._rings, strict=False))
-        self._continues: Any = np.zeros((), np.uint8) if num_envs == 1 else np.zeros(num_envs, np.uint8)
-        self._all_valid: Array = np.ones(() if num_envs == 1 else num_envs, bool)
+        self._nested_obs = not isinstance(schema.obs_tree, str)
+        self._nested_action = not isinstance(schema.action_tree, str)
+        self._columns = [
+            (column, log.rings.get(column.column.name), column.column.chunk_rows) for column in writer.rows.values()
+        ]
+        self._obs = self._columns[: len(self.leaves)]
+        self._continues: Any = np.uint8(0) if num_envs == 1 else np.zeros(num_envs, np.uint8)
+        self._all_valid: Any = True if num_envs == 1 else np.ones(num_envs, bool)
         self._ended: Any = True  # whether the row before ended or was no transition, of each environment
         self._follows: Any = True  # whether the pending stack follows from the row before
         self._pending_patched = False
@@ -112,58 +117,59 @@ class Appender:
         log.pending = True
         self._pending_patched = True
 
-    @property
-    def lead(self) -> int:
-        return 0 if self.num_envs == 1 else 1
-
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
         valid: Any, extra: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Adds one row; InputError, before any change, where an argument breaks its rule."""
-        given = [leaf.slot.check(x) for leaf, x in zip(self.leaves, self._flat_obs(obs, OBS), strict=True)]
-        following = [leaf.slot.check(x) for leaf, x in zip(self.leaves, self._flat_obs(next_obs, "next_obs"), strict=True)]
-        tree = self.schema.action_tree
-        flat_action = [action] if isinstance(tree, str) else spaces.flatten(tree, action, "action")
-        actions = [slot.check(value) for slot, value in zip(self.actions, flat_action, strict=True)]
+        given, following = self._check_obs(obs, OBS), self._check_obs(next_obs, "next_obs")
+        flat = spaces.flatten(self.schema.action_tree, action, "action") if self._nested_action else (action,)
+        values = [slot.check(value) for slot, value in zip(self.actions, flat, strict=True)]
         rewards = self.reward.check(reward)
         check_reward(rewards)
-        flags = self.flags
-        ends = flags[0].check(terminated)
-        cuts = flags[1].check(truncated)
-        is_valid = self._all_valid if valid is None else flags[2].check(valid)
+        ends, cuts = self.flag[TERMINATED].check(terminated), self.flag[TRUNCATED].check(truncated)
+        is_valid = self._all_valid if valid is None else self.flag[VALID].check(valid)
         if extra.keys() != self.extras.keys():
             missing, unknown = sorted(self.extras.keys() - extra.keys()), sorted(extra.keys() - self.extras.keys())
-            raise InputError(f"add: the columns {missing} are missing" if missing else f"add: unknown columns {unknown}")
+            raise InputError(
+                f"add: the columns {missing} are missing" if missing else f"add: unknown columns {unknown}"
+            )
         extras = [slot.check(extra[name]) for name, slot in self.extras.items()]
         self.writer.check()
 
-        stacks, frames = zip(*(leaf.split(x) for leaf, x in zip(self.leaves, given, strict=True)), strict=True)
-        next_stacks, next_frames = zip(
-            *(leaf.split(x) for leaf, x in zip(self.leaves, following, strict=True)), strict=True
-        )
         log = self.log
         log.reserve()
+        if self.single_frames:
+            stacks = frames = given
+            next_stacks = next_frames = following
+        else:
+            stacks, frames = self._split(given)
+            next_stacks, next_frames = self._split(following)
         start = self._start(stacks, frames, is_valid)
-        self._write([*frames, *actions, rewards, ends, cuts, is_valid, start, *extras])
         row = log.end
+        self._write(row, [*frames, *values, rewards, ends, cuts, is_valid, start, *extras])
         log.next_patch.array[row % log.next_patch.length] = -1
         log.next_patch.end = log.end = row + 1
         self._put_pending(next_frames)
-        if self.lead:
-            self._ended = ends | cuts | ~is_valid
-        else:
-            self._ended = bool(ends) or bool(cuts) or not is_valid
+        self._ended = ends | cuts | ~is_valid if self.lead else (ends or cuts or not is_valid)
         if not self.single_frames:
             self._follow(stacks, next_stacks, row)
         log.pending = True
         self._pending_patched = False
 
-    def _flat_obs(self, value: Any, what: str) -> list[Any]:
-        tree = self.schema.obs_tree
-        return [value] if isinstance(tree, str) else spaces.flatten(tree, value, what)
+    def _check_obs(self, value: Any, what: str) -> list[Array]:
+        """The leaves of an observation, as given."""
+        if not self._nested_obs:
+            return [self.leaves[0].slot.check(value)]
+        flat = spaces.flatten(self.schema.obs_tree, value, what)
+        return [leaf.slot.check(part) for leaf, part in zip(self.leaves, flat, strict=True)]
 
-    def _start(self, stacks: tuple[Array, ...], frames: tuple[Array, ...], is_valid: Array) -> Any:
+    def _split(self, given: list[Array]) -> tuple[list[Array], list[Array]]:
+        """The leaves as stacks, where they are given so, and their newest frames."""
+        pairs = [leaf.split(value) for leaf, value in zip(self.leaves, given, strict=True)]
+        return [stack for stack, _ in pairs], [frame for _, frame in pairs]
+
+    def _start(self, stacks: list[Array], frames: list[Array], is_valid: Array) -> Any:
         """The row's start codes; puts the pending observations that it does not continue into the patch table."""
         log = self.log
         if log.pending:
@@ -186,24 +192,24 @@ class Appender:
             start[env] = self._explain(stacks, frames, env) if np.atleast_1d(is_valid)[env] else Start.ZEROS
         return start if self.lead else start[0]
 
-    def _same(self, stacks: tuple[Array, ...]) -> Any:
+    def _same(self, stacks: list[Array]) -> Any:
         """Whether the observation is the pending one, bit for bit: a bool, or one for each environment."""
         row = self.log.end
         same: Any = True
-        for (leaf, column, _), given in zip(self._obs, stacks, strict=True):
-            expected = leaf.pending if leaf.stacked else column.single[row % column.column.chunk_rows]
+        for leaf, (column, _, rows), given in zip(self.leaves, self._obs, stacks, strict=True):
+            expected = column.single[row % rows] if leaf.pending is None else leaf.pending
             if not self.lead:
                 same = same and given.tobytes() == expected.tobytes()
             else:
                 same = same & _same_rows(given, expected)
         return same
 
-    def _explain(self, stacks: tuple[Array, ...], frames: tuple[Array, ...], env: int) -> Start:
+    def _explain(self, stacks: list[Array], frames: list[Array], env: int) -> Start:
         """Which padding rule gives the older frames of a row that starts anew; the patch table takes them if none."""
         if self.single_frames:
             return self.schema.padding
-        stacks = tuple(stack[env] if self.lead else stack for stack in stacks)
-        frames = tuple(frame[env] if self.lead else frame for frame in frames)
+        if self.lead:
+            stacks, frames = [stack[env] for stack in stacks], [frame[env] for frame in frames]
         older = [stack[:-1] for leaf, stack in zip(self.leaves, stacks, strict=True) if leaf.stacked]
         newest = [frame for leaf, frame in zip(self.leaves, frames, strict=True) if leaf.stacked]
         if not any(part.any() for part in older):
@@ -220,35 +226,30 @@ class Appender:
             self._patch(self.log.end, env, -back, values)
         return Start.PATCHES
 
-    def _write(self, values: list[Any]) -> None:
-        """Puts row ``end`` into the write buffers and the rings, and moves the columns on."""
-        row = self.log.end
-        for column, ring, value in zip(self._columns, self._rings, values, strict=True):
-            rows = column.column.chunk_rows
-            column.single[row % rows] = value
+    def _write(self, row: int, values: list[Any]) -> None:
+        """Puts a row into the write buffers and the rings, and moves the columns on."""
+        lead = self.lead
+        for (column, ring, rows), value in zip(self._columns, values, strict=True):
+            at = row % rows
+            column.single[at] = value
             if ring is not None:
-                if self.lead:
-                    ring.array[row % ring.length] = value
-                else:
-                    ring.array[row % ring.length, 0] = value
+                # One environment: the value lacks the axis, which numpy would have to broadcast.
+                ring.array[row % ring.length if lead else (row % ring.length, 0)] = value
                 ring.end = row + 1
-            if (row + 1) % rows:
-                column.end = row + 1
-            else:
+            if at + 1 == rows:
                 column.advance()
+            else:
+                column.end = row + 1
 
-    def _put_pending(self, frames: Any) -> None:
+    def _put_pending(self, frames: list[Array]) -> None:
         """Puts the newest next frames into the place of row ``end``."""
         row = self.log.end
-        for (_, column, ring), frame in zip(self._obs, frames, strict=True):
-            column.single[row % column.column.chunk_rows] = frame
+        for (column, ring, rows), frame in zip(self._obs, frames, strict=True):
+            column.single[row % rows] = frame
             if ring is not None:
-                if self.lead:
-                    ring.array[row % ring.length] = frame
-                else:
-                    ring.array[row % ring.length, 0] = frame
+                ring.array[row % ring.length, 0 if not self.lead else slice(None)] = frame
 
-    def _follow(self, stacks: tuple[Array, ...], next_stacks: tuple[Array, ...], row: int) -> None:
+    def _follow(self, stacks: list[Array], next_stacks: list[Array], row: int) -> None:
         """Keeps the next stacks for comparison; those that do not follow from ``stacks`` go to the patch table."""
         follows = np.ones(self.num_envs, bool)
         for leaf, stack, following in zip(self.leaves, stacks, next_stacks, strict=True):
@@ -274,7 +275,7 @@ class Appender:
     def pending_frames(self, env: int) -> list[Array]:
         """The pending frames of one environment."""
         row = self.log.end
-        return [column.slots[row % column.column.chunk_rows, env] for _, column, _ in self._obs]
+        return [column.slots[row % rows, env] for column, _, rows in self._obs]
 
     def patch_pending(self) -> None:
         """Puts the pending observations into the patch table, as a commit needs them: they are no row yet."""
@@ -297,6 +298,13 @@ class Appender:
 
 def _same_rows(a: Array, b: Array) -> NDArray[np.bool]:
     """Which entries of the first axis are the same, bit for bit."""
-    word = np.uint64 if a[0].nbytes % 8 == 0 else np.uint8
-    same: NDArray[np.bool] = (a.reshape(len(a), -1).view(word) == b.reshape(len(b), -1).view(word)).all(axis=1)
+    same: NDArray[np.bool] = (_words(a) == _words(b)).all(axis=1)
     return same
+
+
+def _words(values: Array) -> Array:
+    """Each entry of the first axis as integers, of eight bytes where that goes up: what compares fastest."""
+    flat = values.reshape(len(values), -1)
+    if flat.strides[1] != flat.itemsize:
+        flat = np.ascontiguousarray(flat)
+    return flat.view(np.uint64 if flat.shape[1] * flat.itemsize % 8 == 0 else np.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
+from diskreplay.buffers import blocks
 from diskreplay.buffers.batch import Batch
 from diskreplay.index.log import STREAM_SHIFT, StreamLog
 from diskreplay.schema import TERMINATED, TRUNCATED, Column, Schema, Stack
 from diskreplay.storage import gather
 from diskreplay.storage.cache import ChunkCache
+from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.stream import StreamReader, StreamWriter
 from diskreplay.views import observations
 from diskreplay.views.observations import ObsSource, Rest
@@ -34,9 +37,7 @@ class StreamPart:
         self.schema = schema
         self.stream = stream
         self.cache = cache
-        self.log = StreamLog(
-            commit.stream, schema.columns, schema.patch_columns, commit.num_envs, rows, schema.context
-        )
+        self.log = StreamLog(commit.stream, schema.columns, schema.patch_columns, commit.num_envs, rows, schema.context)
         self.sources = [
             ObsSource(c.name, stack, self.log, stream.rows[c.name], stream.patches[c.name], cache)
             for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
@@ -58,6 +59,28 @@ class StreamPart:
         log.slide(commit.begin)
         log.drop_patches()
 
+    def large_columns(self) -> list[ColumnReader]:
+        """The columns that are not mirrored in RAM."""
+        return [column for name, column in self.stream.rows.items() if name not in self.log.rings]
+
+    def pending(self) -> list[Array] | None:
+        """The newest next stacks, ``(num_envs, frames, *shape)`` a leaf; None when there is no row."""
+        log = self.log
+        if log.end == log.floor:
+            return None
+        envs = np.arange(log.num_envs)
+        rows = np.full(log.num_envs, log.end - 1)
+        found = []
+        for source in self.sources:
+            frames = source.stack.frames
+            out = np.empty((log.num_envs, frames, *source.rows.column.shape), source.rows.column.dtype)
+            rest = observations.fill(source, out, envs, rows, envs, 2 - frames, 1)
+            rest += observations.next_stacks(source, out, envs, rows, envs)
+            for step in rest:
+                step()
+            found.append(out)
+        return found
+
     def with_cache(self, cache: ChunkCache) -> StreamPart:
         """The same stream, its chunks decoded into another cache."""
         other = copy.copy(self)
@@ -67,7 +90,7 @@ class StreamPart:
 
     def window_bytes(self) -> int:
         """Decoded bytes of the large columns in the window."""
-        wide = sum(c.column.item_bytes for c in self.stream.rows.values() if not c.column.resident)
+        wide = sum(column.column.item_bytes for column in self.large_columns())
         return wide * (self.log.end - self.log.begin) * self.log.num_envs
 
 
@@ -90,16 +113,11 @@ def draft(schema: Schema, parts: Sequence[StreamPart], view: Transition, ids: Id
     groups = _by_stream(parts, ids)
     rest: list[Rest] = []
     size = len(ids)
-    reward, discount = np.empty(size, schema.columns[_reward_at(schema)].dtype), np.empty(size, np.float32)
-    ends = {name: np.empty(size, bool) for name in (TERMINATED, TRUNCATED)}
-    last_rows = []
-    for part, place, rows, envs in groups:
-        total, last, scale = part.log.returns(rows, envs, view.n_step, view.gamma)
-        last_rows.append(last)
-        for name, flag in ends.items():
-            flag[place] = part.log.take(name, last, envs)
-        reward[place] = total
-        discount[place] = np.where(ends[TERMINATED][place], 0.0, scale)
+    found = [_ends(part, rows, envs, view) for part, _, rows, envs in groups]
+    last_rows = [ends[0] for ends in found]
+    reward, terminated, truncated, discount = (
+        _scatter(groups, [ends[which] for ends in found], size) for which in range(1, 5)
+    )
     pairs = [_observe(schema, groups, last_rows, leaf, view.n_step, size, rest) for leaf in range(len(schema.stacks))]
     actions = [_values(groups, column, size, rest) for column in schema.action_columns]
     batch = Batch(
@@ -107,8 +125,8 @@ def draft(schema: Schema, parts: Sequence[StreamPart], view: Transition, ids: Id
         action=spaces.unflatten(schema.action_tree, actions),
         reward=reward,
         next_obs=spaces.unflatten(schema.obs_tree, [following for _, following in pairs]),
-        terminated=ends[TERMINATED],
-        truncated=ends[TRUNCATED],
+        terminated=terminated,
+        truncated=truncated,
         discount=discount,
         index=ids,
         weight=weight,
@@ -132,23 +150,35 @@ def _by_stream(parts: Sequence[StreamPart], ids: Ids) -> list[Group]:
     return groups
 
 
-def _reward_at(schema: Schema) -> int:
-    return len(schema.obs_columns) + len(schema.action_columns)
+def _ends(part: StreamPart, rows: Ids, envs: Ids, view: Transition) -> tuple[Ids, Array, Array, Array, Array]:
+    """Last rows, returns, terminated, truncated and discounts of one stream's samples."""
+    log = part.log
+    total, last, scale = log.returns(rows, envs, view.n_step, view.gamma)
+    terminated = log.take(TERMINATED, last, envs)
+    discount = (scale * ~terminated).astype(np.float32)
+    return last, total, terminated, log.take(TRUNCATED, last, envs), discount
+
+
+def _scatter(groups: list[Group], values: list[Array], size: int) -> Array:
+    """Values of the groups in the order of the batch."""
+    if len(groups) == 1:
+        return values[0]
+    out = np.empty((size, *values[0].shape[1:]), values[0].dtype)
+    for (_, place, _, _), value in zip(groups, values, strict=True):
+        out[place] = value
+    return out
 
 
 def _values(groups: list[Group], column: Column, size: int, rest: list[Rest]) -> Array:
     """A column's values ``(B, *shape)`` at the samples' own rows."""
-    if column.resident and len(groups) == 1:
-        part, _, rows, envs = groups[0]
-        return part.log.take(column.name, rows, envs)
+    if column.resident:
+        taken = [part.log.take(column.name, rows, envs) for part, _, rows, envs in groups]
+        return _scatter(groups, taken, size)
     out = np.empty((size, 1, *column.shape), column.dtype)
     for part, place, rows, envs in groups:
-        if column.resident:
-            out[place, 0] = part.log.take(column.name, rows, envs)
-        else:
-            requests = gather.Requests(place, envs, rows, rows, rows)
-            plan = gather.plan(part.stream.rows[column.name], requests, out, part.cache)
-            rest.append(lambda plan=plan, cache=part.cache: gather.run(plan, cache))
+        requests = gather.Requests(place, envs, rows, rows, rows)
+        plan = gather.plan(part.stream.rows[column.name], requests, out, part.cache)
+        rest.append(functools.partial(gather.run, plan, part.cache))
     return out[:, 0]
 
 
@@ -165,12 +195,12 @@ def _observe(
         for row, env in zip(last.tolist(), envs.tolist(), strict=True)
     )
     if n_step == 1 and not odd and not (column.resident and frames == 1):
-        block = np.empty((size, frames + 1, *column.shape), column.dtype)
+        block = blocks.empty((size, frames + 1, *column.shape), column.dtype)
         for part, place, rows, envs in groups:
             rest += observations.fill(part.sources[leaf], block, place, rows, envs, 1 - frames, 1)
         return _layout(block[:, :frames], stack), _layout(block[:, 1:], stack)
-    obs = np.empty((size, frames, *column.shape), column.dtype)
-    following = np.empty_like(obs)
+    obs = blocks.empty((size, frames, *column.shape), column.dtype)
+    following = blocks.empty(obs.shape, obs.dtype)
     for (part, place, rows, envs), last in zip(groups, last_rows, strict=True):
         source = part.sources[leaf]
         rest += observations.fill(source, obs, place, rows, envs, 1 - frames, 0)

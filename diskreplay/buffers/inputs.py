@@ -18,9 +18,11 @@ from diskreplay.errors import InputError
 class Slot:
     """The rule for one argument: ``(num_envs, *shape)``, or ``shape`` when there is one environment."""
 
-    __slots__ = ("dtype", "lossy", "name", "num_envs", "scalars", "shape", "value_shape")
+    __slots__ = ("dtype", "high", "lossy", "low", "name", "num_envs", "scalars", "shape", "value_shape")
 
-    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], num_envs: int, lossy: bool = False) -> None:
+    def __init__(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], num_envs: int, lossy: bool = False
+    ) -> None:
         self.name = name
         self.value_shape = shape
         self.shape = shape if num_envs == 1 else (num_envs, *shape)
@@ -32,10 +34,14 @@ class Slot:
         if self.shape == ():
             python = {"b": (bool,), "f": (float,)}.get(dtype.kind, ()) if lossy or dtype.kind == "b" else ()
             self.scalars = (dtype.type, *python)
+        self.low, self.high = 1, 0  # of Python integers: none
+        if self.shape == () and dtype.kind in "iu":
+            self.low, self.high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
     def check(self, value: Any) -> Any:
         """``value`` as an array of the slot's shape and dtype, without a copy where it is one; InputError otherwise."""
-        if type(value) in self.scalars:
+        kind = type(value)
+        if kind in self.scalars or (kind is int and self.low <= value <= self.high):
             return value
         if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == self.shape:
             return value
@@ -58,7 +64,7 @@ class Slot:
             converted = array.astype(self.dtype)
             if not self.lossy and not np.array_equal(converted, array, equal_nan=array.dtype.kind in "fc"):
                 raise InputError(
-                    f"{self.name}: must have dtype {self.dtype}; the {array.dtype} values given do not fit without loss: "
+                    f"{self.name}: must have dtype {self.dtype}; the {array.dtype} values do not fit without loss: "
                     f"convert them with .astype, or declare the space with that dtype"
                 )
         return converted
@@ -66,7 +72,7 @@ class Slot:
 
 def check_reward(reward: Any) -> None:
     """InputError where a reward is not finite."""
-    if np.ndim(reward) == 0:
+    if type(reward) is not np.ndarray or reward.ndim == 0:
         if not math.isfinite(reward):
             raise InputError(f"reward must be finite, got {reward}; nothing was added")
     elif not np.isfinite(reward).all():

@@ -11,33 +11,21 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay import schema as schemas
 from diskreplay.buffers import assemble, shuffle
 from diskreplay.buffers.appender import Appender
-from diskreplay.buffers.assemble import StreamPart
 from diskreplay.buffers.batch import Batch
 from diskreplay.buffers.loader import Loader
-from diskreplay.errors import (
-    CheckpointError,
-    ClosedError,
-    CorruptionError,
-    EvictedError,
-    InputError,
-    NotEnoughDataError,
-    ReadOnlyError,
-)
+from diskreplay.buffers.state import rng_to_json, set_rng, settings
+from diskreplay.buffers.streams import Streams
+from diskreplay.errors import CheckpointError, ClosedError, InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.index.episodes import Episode, episodes
-from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.sampling import uniform
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Codec, Schema
-from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
-from diskreplay.views import observations, transition
 from diskreplay.views.transition import Transition
 
 CACHE_BYTES = 256 << 20
@@ -70,39 +58,25 @@ class ReplayBuffer:
         commit_seconds: float = COMMIT_SECONDS,
         seed: int | None = None,
     ) -> None:
-        """Not for users: see :meth:`create` and :meth:`open`. ``stream`` is the one to write, None to write nothing."""
-        self._check_options(cache_bytes, commit_rows, commit_seconds)
+        """Not for users: see :meth:`create` and :meth:`open`. ``stream`` is the one to write, None for none."""
+        state = checkpoint.state if checkpoint else {}
         self._store = store
+        self._view, self._sampler = settings({**store.settings, **state}, view, sampler)
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        if checkpoint:
+            set_rng(self._rng, state, checkpoint.name)
         self._commit_rows = commit_rows
         self._commit_seconds = commit_seconds
         self._write_lock = threading.RLock()
+        """Held by whoever adds, commits or checkpoints; taken before the other one."""
         self._lock = threading.RLock()
+        """Held while the index in RAM is read or changed; never during a write to disk."""
         self._closed = False
-        self._stream = stream
-        state = checkpoint.state if checkpoint else {}
-        self._view, self._sampler = _settings({**store.settings, **state}, view, sampler)
-        self._rng = np.random.Generator(np.random.PCG64(seed))
-        if checkpoint:
-            _set_rng(self._rng, state, checkpoint.name)
-        self._cache = ChunkCache(cache_bytes)
-        self._parts: dict[str, StreamPart] = {}
-        self._writer: StreamWriter | None = None
-        self._checkpoint = checkpoint
-        try:
-            if stream is not None:
-                self._writer = store.write_stream(stream, checkpoint)
-                self._parts[stream] = StreamPart(store.schema, self._writer, self._cache)
-            self._open_readers(checkpoint)
-            self._size_cache()
-            if self._writer is not None:
-                part = self._parts[self._writer.name]
-                self._appender = Appender(store.schema, self._writer, part.log)
-                self._appender.resume(_pending(part))
-        except BaseException:
-            if self._writer is not None:
-                self._writer.release()
-            store.close()
-            raise
+        self._streams = Streams(store, stream, checkpoint, cache_bytes)
+        written = self._streams.written
+        if self._streams.writer is not None and written is not None:
+            self._appender = Appender(store.schema, self._streams.writer, written.log)
+            self._appender.resume(written.pending())
         self._last_commit = time.monotonic()
 
     @classmethod
@@ -134,20 +108,21 @@ class ReplayBuffer:
 
         Args:
             path: a directory that does not exist or is empty.
-            observation_space, action_space: Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them. Dtypes
-                are kept as they are.
-            capacity: transitions (rows x environments) that can be sampled; older ones are evicted and their disk space
-                is given back shard by shard.
+            observation_space, action_space: Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them;
+                dtypes are kept as they are.
+            capacity: transitions (rows x environments) that can be sampled; older ones are evicted, and their disk
+                space is given back shard by shard.
             num_envs: environments that step in lockstep.
             frame_stack: frames of an observation, for every leaf or by name of the leaf. Frames are stored once.
-            stack_axis: where given observations hold the stack: 0, -1, None when they are single frames, which are stacked
-                at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it.
+            stack_axis: where given observations hold the stack: 0, -1, or None when they are single frames, which are
+                stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it.
             stack_padding: what single frames are stacked with at an episode's start: "zero", or "reset" for the first
                 frame repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
             columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space.
             reward_dtype: float32, as most learners want it, or another floating point type.
-            codec: "lz4hc", "lz4", "zstd" (with a level: "lz4hc:5") or "none": for the observations, or by column name.
-            chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from the row's bytes if None.
+            codec: "lz4hc", "lz4", "zstd" (with a level: "lz4hc:5") or "none"; for the observations, or by column.
+            chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from a row's bytes if
+                None.
             view: what a sample looks like; ``Transition()`` if None.
             sampler: which transitions it holds; ``Uniform()`` if None.
             cache_bytes: RAM for decoded chunks.
@@ -166,9 +141,9 @@ class ReplayBuffer:
             stack_axis=stack_axis, stack_padding=stack_padding, columns=columns, reward_dtype=reward_dtype, codec=codec,
             chunk_rows=chunk_rows, shard_rows=shard_rows,
         )  # fmt: skip
-        view, sampler = _settings({}, view, sampler)
-        settings = {"view": view.to_json(), "sampler": sampler.to_json()}
-        store = Store.create(_full_path(path), files or LocalFiles(), schema, settings)
+        view, sampler = settings({}, view, sampler)
+        kept = {"view": view.to_json(), "sampler": sampler.to_json()}
+        store = Store.create(_full_path(path), files or LocalFiles(), schema, kept)
         return cls(
             store, stream=FIRST_STREAM, cache_bytes=cache_bytes, commit_rows=commit_rows,
             commit_seconds=commit_seconds, seed=seed,
@@ -198,15 +173,15 @@ class ReplayBuffer:
             path: of the store.
             mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing.
             stream: to write; a new name makes a new stream, for another process. Ignored with mode "r".
-            checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the rows of
-                ``stream`` after it are discarded, unless a later checkpoint needs them.
+            checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the
+                rows of ``stream`` after it are discarded, unless a later checkpoint needs them.
             num_envs, capacity: of a new stream; as of the first stream if None.
-            view, sampler: as the store was created with (or as of the checkpoint), if None.
+            view, sampler: as the store was created with (or as of the checkpoint) if None.
             cache_bytes, commit_rows, commit_seconds, seed, files: as of :meth:`create`; ``seed`` is not used with a
                 checkpoint, which has its own random state.
 
         Raises:
-            StoreNotFoundError, NotAStoreError, FormatVersionError, CheckpointError: when there is no such thing to open.
+            StoreNotFoundError, NotAStoreError, FormatVersionError, CheckpointError: when there is no such thing.
             LockedError: when another writer holds the stream.
             CorruptionError: when what was committed cannot be read.
         """
@@ -249,30 +224,33 @@ class ReplayBuffer:
 
     @property
     def view(self) -> Transition:
+        """What a sample looks like."""
         return self._view
 
     @property
     def sampler(self) -> Uniform:
+        """Which transitions a sample holds."""
         return self._sampler
 
     @property
     def num_envs(self) -> int:
         """Environments of the stream that is written, or of the first."""
-        return self._parts[self._writer.name].log.num_envs if self._writer else self.schema.num_envs
+        written = self._streams.written
+        return written.log.num_envs if written else self.schema.num_envs
 
     def __len__(self) -> int:
         """Transitions in the windows of all streams, committed or not."""
         with self._lock:
-            return sum(len(part.log) for part in self._parts.values())
+            return len(self._streams)
 
     def __repr__(self) -> str:
         return f"<ReplayBuffer {self.path!r}: {len(self):,} transitions>"
 
     @property
     def episodes(self) -> list[Episode]:
-        """Episodes in the windows of all streams, in order of streams, first rows and environments."""
+        """Episodes in the windows of all streams, in the order of streams, first rows and environments."""
         with self._lock:
-            return [episode for part in self._ordered() for episode in episodes(part.log)]
+            return [episode for part in self._streams for episode in episodes(part.log)]
 
     @property
     def checkpoints(self) -> list[str]:
@@ -280,24 +258,25 @@ class ReplayBuffer:
         return self._store.checkpoint_names()
 
     def stats(self) -> dict[str, Any]:
-        """Facts about the open buffer: transitions, rows, committed rows, decoded chunks in RAM."""
+        """Facts about the open buffer: transitions, capacity, rows and commits of each stream, bytes cached."""
         with self._lock:
+            streams = {
+                part.stream.name: {
+                    "begin": part.log.begin,
+                    "end": part.log.end,
+                    "committed": part.stream.commit_record.end,
+                    "num_envs": part.log.num_envs,
+                    "patches": part.log.patch_end - part.log.patch_begin,
+                    "sequence": part.stream.commit_record.sequence,
+                }
+                for part in self._streams
+            }
             return {
-                "transitions": len(self),
-                "capacity": sum(p.stream.commit_record.capacity for p in self._parts.values()),
-                "streams": {
-                    name: {
-                        "begin": part.log.begin,
-                        "end": part.log.end,
-                        "committed": part.stream.commit_record.end,
-                        "num_envs": part.log.num_envs,
-                        "patches": part.log.patch_end - part.log.patch_begin,
-                        "sequence": part.stream.commit_record.sequence,
-                    }
-                    for name, part in self._parts.items()
-                },
-                "cache_bytes": self._cache.budget_bytes,
-                "cache_used_bytes": self._cache.used_bytes,
+                "transitions": len(self._streams),
+                "capacity": sum(part.stream.commit_record.capacity for part in self._streams),
+                "streams": streams,
+                "cache_bytes": self._streams.cache.budget_bytes,
+                "cache_used_bytes": self._streams.cache.used_bytes,
             }
 
     # Adding
@@ -317,8 +296,8 @@ class ReplayBuffer:
             next_obs: the true next observation; at an episode's end its final observation, not the one after the reset.
                 For vector environments that reset in the same step, see :func:`diskreplay.final_observations`.
             terminated, truncated: bool, as Gymnasium defines them.
-            valid: bool; False where an environment's step is no transition, as in the step in which Gymnasium's next-step
-                autoreset resets; such a row is never sampled. All True if None.
+            valid: bool; False where an environment's step is no transition, as in the step in which Gymnasium's
+                next-step autoreset resets; such a row is never sampled. All True if None.
             **extra: the user's own columns, all of them.
 
         Raises:
@@ -358,7 +337,7 @@ class ReplayBuffer:
                 patch_begin = log.drop_patches()
             writer.commit(log.begin, patch_begin, self._lock)
             with self._lock:
-                self._size_cache()
+                self._streams.size_cache()
 
     def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
         """Commits, and names this point: rows, sampler and random state stay available until it is dropped.
@@ -378,11 +357,11 @@ class ReplayBuffer:
             self.commit()
             for _ in range(10):
                 with self._lock:
-                    cut = {part_name: part.stream.commit_record for part_name, part in self._parts.items()}
+                    cut = self._streams.commits
                     state = {
                         "view": self._view.to_json(),
                         "sampler": self._sampler.to_json(),
-                        "rng": _rng_to_json(self._rng),
+                        "rng": rng_to_json(self._rng),
                     }
                 if self._store.write_checkpoint(writer, Checkpoint(name, cut, state, given, time.time())):
                     return
@@ -408,10 +387,18 @@ class ReplayBuffer:
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
         batch_size = schemas.check_count("batch_size", batch_size)
+        n_step = self._view.n_step
         with self._lock:
             self._check_open()
-            ids, weight = self._draw(batch_size)
-            draft = assemble.draft(self.schema, list(self._parts.values()), self._view, ids, weight)
+            if batch_size > len(self._streams):
+                raise NotEnoughDataError(
+                    f"sample({batch_size}): the buffer holds {len(self._streams)} transitions; add more steps, or ask "
+                    f"for fewer"
+                )
+            ids, weight = self._sampler.sample(
+                self._rng, self._streams.spans(), lambda ids: self._streams.is_transition(ids, n_step), batch_size
+            )
+            draft = assemble.draft(self.schema, self._streams.parts, self._view, ids, weight)
         return draft.finish()
 
     def get(self, index: Any) -> Batch:
@@ -425,9 +412,9 @@ class ReplayBuffer:
         ids = ids.astype(np.int64)
         with self._lock:
             self._check_open()
-            self._check_ids(ids)
+            self._streams.check(ids, self._view.n_step)
             weight = np.ones(len(ids), np.float32)
-            draft = assemble.draft(self.schema, self._ordered(), self._view, ids, weight)
+            draft = assemble.draft(self.schema, self._streams.parts, self._view, ids, weight)
         return draft.finish()
 
     def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader:
@@ -466,7 +453,7 @@ class ReplayBuffer:
         for _ in range(epochs):
             with self._lock:
                 self._check_open()
-                parts = self._ordered()
+                parts = self._streams.parts
             yield from shuffle.epoch(
                 self.schema, parts, self._view, self._rng, batch_size, pool_bytes, drop_last, self._lock
             )
@@ -475,11 +462,9 @@ class ReplayBuffer:
         """Goes on to the newest commits of the streams that others write; whether anything changed."""
         with self._write_lock, self._lock:
             self._check_open()
-            before = {name: part.stream.commit_record for name, part in self._parts.items()}
-            self._checkpoint = None
-            self._open_readers(None)
-            self._size_cache()
-            return before != {name: part.stream.commit_record for name, part in self._parts.items()}
+            before = self._streams.commits
+            self._streams.open_readers(None)
+            return before != self._streams.commits
 
     # End
 
@@ -489,16 +474,13 @@ class ReplayBuffer:
             if self._closed:
                 return
             try:
-                if self._writer is not None and self._writer.failure is None:
+                writer = self._streams.writer
+                if writer is not None and writer.failure is None:
                     self.commit()
             finally:
                 with self._lock:
                     self._closed = True
-                    if self._writer is not None:
-                        self._writer.release()
-                    self._parts.clear()
-                    self._cache = ChunkCache(0)
-                    self._store.close()
+                    self._streams.release()
 
     def __enter__(self) -> ReplayBuffer:
         return self
@@ -514,167 +496,13 @@ class ReplayBuffer:
 
     def _writable(self) -> StreamWriter:
         self._check_open()
-        if self._writer is None:
+        if self._streams.writer is None:
             raise ReadOnlyError(f"the buffer {self.path!r} was opened with mode='r'; open it with mode='r+' to write")
-        return self._writer
-
-    def _ordered(self) -> list[StreamPart]:
-        return sorted(self._parts.values(), key=lambda part: part.log.stream)
-
-    def _draw(self, batch_size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        held = len(self)
-        if batch_size > held:
-            raise NotEnoughDataError(
-                f"sample({batch_size}): the buffer holds {held} transitions; add more steps, or ask for fewer"
-            )
-        spans = [(part.log.first_id, part.log.stop_id) for part in self._ordered() if len(part.log)]
-        return self._sampler.sample(self._rng, spans, self._is_transition, batch_size)
-
-    def _is_transition(self, ids: NDArray[np.int64]) -> NDArray[np.bool]:
-        parts = list(self._parts.values())
-        if len(parts) == 1:
-            return parts[0].log.is_transition(*parts[0].log.locate(ids), self._view.n_step)
-        good = np.zeros(len(ids), bool)
-        for part in parts:
-            here = ids >> STREAM_SHIFT == part.log.stream
-            good[here] = part.log.is_transition(*part.log.locate(ids[here]), self._view.n_step)
-        return good
-
-    def _check_ids(self, ids: NDArray[np.int64]) -> None:
-        known = np.zeros(len(ids), bool)
-        for part in self._parts.values():
-            log = part.log
-            here = (ids >> STREAM_SHIFT == log.stream) & (ids < log.stop_id)
-            gone = here & (ids < log.first_id)
-            if gone.any():
-                raise EvictedError(
-                    f"transition {ids[gone][0]} has left the window, which begins at {log.first_id} in this stream"
-                )
-            known |= here
-        if not known.all() or not self._is_transition(ids).all():
-            bad = ids[~known][0] if not known.all() else ids[~self._is_transition(ids)][0]
-            raise InputError(f"index {bad} names no transition that can be sampled")
-
-    def _open_readers(self, checkpoint: Checkpoint | None) -> None:
-        """Opens or brings up to date the streams that this buffer does not write."""
-        names = list(checkpoint.cut) if checkpoint else self._store.stream_names()
-        for name in names:
-            if self._writer is not None and name == self._writer.name:
-                continue
-            part = self._parts.get(name)
-            reader = self._store.read_stream(name, checkpoint.cut[name] if checkpoint else None)
-            if part is not None and reader.commit_record == part.stream.commit_record:
-                continue
-            if part is not None and reader.commit_record.timeline == part.stream.commit_record.timeline:
-                part.stream.load(reader.commit_record)
-                part.catch_up()
-                continue
-            if part is not None:
-                for _, column in part.stream.columns():
-                    self._cache.drop(column)
-            self._parts[name] = StreamPart(self.schema, reader, self._cache)
-
-    def _size_cache(self) -> None:
-        """Tells the cache how much there is to cache, and takes out of it what left the window."""
-        self._cache.resize_window(sum(part.window_bytes() for part in self._parts.values()))
-        for part in self._parts.values():
-            for name, column in part.stream.rows.items():
-                if name not in part.log.rings:
-                    self._cache.drop(column, part.log.floor // column.column.chunk_rows)
-
-
-def final_observations(next_obs: Any, info: Mapping[str, Any]) -> Any:
-    """The true next observations of a vector environment that resets in the same step.
-
-    With Gymnasium's ``AutoresetMode.SAME_STEP`` (and Gymnasium 0.29's vector environments) ``step`` returns the
-    observation after the reset, and the final one in ``info["final_obs"]`` (``info["final_observation"]``), an object
-    array with an entry where ``info["_final_obs"]`` is True.
-
-    Args:
-        next_obs: as ``step`` returned it, ``(num_envs, *obs_shape)``, nested as the space.
-        info: as ``step`` returned it.
-
-    Returns:
-        A copy of ``next_obs`` with the final observations in their places; ``next_obs`` itself where none ended.
-    """
-    key = "final_obs" if "final_obs" in info else "final_observation"
-    if key not in info:
-        return next_obs
-    finals = info[key]
-    ended = np.flatnonzero(info[f"_{key}"])
-
-    def put(value: Any, at: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {name: put(part, lambda env, name=name: at(env)[name]) for name, part in value.items()}
-        if isinstance(value, tuple):
-            return tuple(put(part, lambda env, i=i: at(env)[i]) for i, part in enumerate(value))
-        filled = np.array(value)
-        for env in ended:
-            filled[env] = at(env)
-        return filled
-
-    if isinstance(finals, Mapping):  # nested spaces: a mapping of object arrays
-        def entry(env: int, node: Any = finals) -> Any:
-            return {k: entry(env, v) for k, v in node.items()} if isinstance(node, Mapping) else node[env]
-
-        return put(next_obs, entry)
-    return put(next_obs, lambda env: finals[env])
+        return self._streams.writer
 
 
 def _full_path(path: PathLike) -> str:
     text = os.fspath(path)
     if not isinstance(text, str) or not text:
         raise InputError(f"path must be a non-empty text or path, got {path!r}")
-    return os.path.abspath(text)
-
-
-def _settings(
-    stored: Mapping[str, Any], view: Transition | None, sampler: Uniform | None
-) -> tuple[Transition, Uniform]:
-    """The given view and sampler, else the stored ones, else the plainest."""
-    try:
-        if view is None:
-            view = transition.from_json(stored["view"]) if "view" in stored else Transition()
-        if sampler is None:
-            sampler = uniform.from_json(stored["sampler"]) if "sampler" in stored else Uniform()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptionError(f"the stored view or sampler cannot be read: {error!r}") from error
-    if not isinstance(view, Transition):
-        raise InputError(f"view must be a Transition, got {view!r}")
-    if not isinstance(sampler, Uniform):
-        raise InputError(f"sampler must be Uniform, got {sampler!r}")
-    return view, sampler
-
-
-def _pending(part: StreamPart) -> list[NDArray[Any]] | None:
-    """The newest next stacks, ``(num_envs, frames, *shape)`` a leaf; None when there is no row."""
-    log = part.log
-    if log.end == log.floor:
-        return None
-    rows, envs, place = np.full(log.num_envs, log.end - 1), np.arange(log.num_envs), np.arange(log.num_envs)
-    found = []
-    for source in part.sources:
-        frames = source.stack.frames
-        out = np.empty((log.num_envs, frames, *source.rows.column.shape), source.rows.column.dtype)
-        rest = observations.fill(source, out, place, rows, envs, 2 - frames, 1)
-        rest += observations.next_stacks(source, out, place, rows, envs)
-        for step in rest:
-            step()
-        found.append(out)
-    return found
-
-
-def _rng_to_json(rng: np.random.Generator) -> dict[str, Any]:
-    """The state of a PCG64 generator; its 128-bit numbers as text, for JSON readers that lack them."""
-    state = rng.bit_generator.state
-    numbers = {key: str(value) for key, value in state["state"].items()}
-    return {**{key: state[key] for key in ("bit_generator", "has_uint32", "uinteger")}, "state": numbers}
-
-
-def _set_rng(rng: np.random.Generator, state: Mapping[str, Any], name: str) -> None:
-    try:
-        stored = state["rng"]
-        numbers = {key: int(value) for key, value in stored["state"].items()}
-        rng.bit_generator.state = {**stored, "state": numbers}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptionError(f"the random state of checkpoint {name!r} cannot be read: {error!r}") from error
+    return os.path.abspath(text)  # noqa: PTH100  # resolve() would follow links, which the user may move

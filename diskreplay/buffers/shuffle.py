@@ -4,8 +4,8 @@
    pool twice; each has a cursor. Where the cuts fall is random.
 2. A round moves every cursor on by one chunk, and takes all transitions that it passes; its last row waits for the next
    round, because its next observation is in the next chunk.
-3. The round's transitions are permuted and given out in batches. Their chunks are decoded into the pool the first time
-   that one is touched, and dropped when the cursor has passed them.
+3. The chunks of the round are decoded into the pool, and those of the round before dropped, but for the last chunk of
+   each cursor, which holds the context of its next rows. The round's transitions are permuted and given out.
 
 So neighbours in time stand in one round, but each round mixes the whole log, and the memory is bounded.
 """
@@ -24,10 +24,13 @@ from diskreplay.buffers.assemble import StreamPart
 from diskreplay.buffers.batch import Batch
 from diskreplay.index.log import STREAM_SHIFT
 from diskreplay.schema import Schema
+from diskreplay.storage import gather
 from diskreplay.storage.cache import ChunkCache
 from diskreplay.views.transition import Transition
 
 POOL_BYTES = 128 << 20
+POOL_SLACK = 3
+"""What a round may hold at most, over ``pool_bytes``: context and what is left of the round before."""
 SMALL_CHUNK_ROWS = 1024
 """Rows that a cursor moves on by when no column is on disk alone."""
 
@@ -57,7 +60,7 @@ def epoch(
     pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object],
 ) -> Iterator[Batch]:  # fmt: skip
     """One pass; see the module's docstring. Takes the buffer's lock for each batch."""
-    pool = ChunkCache(1 << 62)
+    pool = ChunkCache(POOL_SLACK * pool_bytes + (64 << 20))
     parts = [part.with_cache(pool) for part in parts]
     wide = [column for column in schema.columns if not column.resident]
     chunk_rows = max((column.chunk_rows for column in wide), default=SMALL_CHUNK_ROWS)
@@ -68,7 +71,9 @@ def epoch(
     while cursors or len(waiting) >= batch_size or (len(waiting) and not drop_last):
         while cursors and len(waiting) < batch_size:
             with lock:
-                waiting = np.concatenate([waiting, _round(parts, cursors, view, rng, chunk_rows)])
+                ids = _round(parts, cursors, view, rng, chunk_rows)
+                waiting = np.concatenate([waiting, ids])
+                _load(pool, parts, waiting, schema.context, view.n_step)
             cursors = [cursor for cursor in cursors if cursor.row < cursor.stop]
         while len(waiting) >= batch_size or (len(waiting) and not cursors):
             ids, waiting = waiting[:batch_size], waiting[batch_size:]
@@ -79,7 +84,6 @@ def epoch(
                 draft = assemble.draft(schema, parts, view, ids, np.ones(len(ids), np.float32))
             if len(ids):
                 yield draft.finish()
-        _forget(pool, parts, cursors)
 
 
 def _cut(parts: Sequence[StreamPart], rng: np.random.Generator, count: int, chunk_rows: int) -> list[Cursor]:
@@ -118,16 +122,18 @@ def _present(parts: Sequence[StreamPart], ids: Ids) -> NDArray[np.bool]:
     return present
 
 
-def _forget(pool: ChunkCache, parts: Sequence[StreamPart], cursors: Sequence[Cursor]) -> None:
-    """Drops the chunks that every cursor has passed; the one before a cursor's row holds its context."""
+def _load(pool: ChunkCache, parts: Sequence[StreamPart], ids: Ids, context: int, n_step: int) -> None:
+    """Decodes the chunks of a round's rows, of the context before and the next observation after them, into the pool.
+
+    Chunks that no row of this round needs are dropped first; the last of the round before is still needed.
+    """
     for part in parts:
-        here = [cursor for cursor in cursors if cursor.part is part]
-        for name, column in part.stream.rows.items():
-            if name in part.log.rings:
-                continue
-            rows = column.column.chunk_rows
-            needed = {((c.row - back) // rows, c.env) for c in here for back in (0, part.log.context)}
-            ahead = {(c.env, c.row // rows) for c in here}
-            pool.keep(column, lambda key, needed=needed, ahead=ahead: key in needed or (key[1], key[0] - 1) in ahead)
-        for column in part.stream.patches.values():
-            pool.drop(column)
+        rows, envs = part.log.locate(ids[ids >> STREAM_SHIFT == part.log.stream])
+        for column in part.large_columns():
+            steps = np.arange(-context, n_step + 1)
+            wanted = np.clip(rows[:, None] + steps, part.log.floor, part.log.end - 1) // column.column.chunk_rows
+            lanes = np.unique(wanted * part.log.num_envs + envs[:, None])
+            chunk, group = np.divmod(lanes, part.log.num_envs)
+            pool.drop_but(column, chunk, group)
+            on_disk = chunk < column.committed // column.column.chunk_rows
+            gather.load(column, chunk[on_disk], group[on_disk], pool)

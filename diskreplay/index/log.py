@@ -77,7 +77,7 @@ class StreamLog:
         """Rows and environments of ids of this stream."""
         local = ids - (self.stream << STREAM_SHIFT)
         if self.num_envs == 1:
-            return local, np.zeros_like(local)
+            return local, np.zeros(len(local), np.int64)
         rows, envs = np.divmod(local, self.num_envs)
         return rows, envs
 
@@ -160,48 +160,45 @@ class StreamLog:
             ring.trim(self.patch_begin)
         return self.patch_begin
 
-    def has_next(self, rows: Ids, envs: Ids) -> NDArray[np.bool]:
-        """Whether a row's next observation is known: the newest rows of a reader may lack it."""
-        if self.pending:
-            return np.ones(len(rows), bool)
-        return (rows + 1 < self.end) | (self.next_patch.array[rows % self.next_patch.length, envs] >= 0)
-
     def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool]:
         """Whether a row's environment does not go on in the next row, as far as is known."""
         done = self.take(TERMINATED, rows, envs) | self.take(TRUNCATED, rows, envs)
         following = rows + 1 < self.end
         starts = self.take(START, np.where(following, rows + 1, rows), envs) != Start.CONTINUES
-        return done | (following & starts)
+        cut: NDArray[np.bool] = done | (following & starts)
+        return cut
 
     def is_transition(self, rows: Ids, envs: Ids, n_step: int = 1) -> NDArray[np.bool]:
         """Whether rows of the window are transitions whose ``n_step`` window is complete."""
-        good = self.take(VALID, rows, envs) & self.has_next(rows, envs)
+        good = self.take(VALID, rows, envs) if self.invalid else np.ones(len(rows), bool)
         if n_step > 1:
             for at in np.flatnonzero(good & (rows + n_step > self.end)):
-                row, env = rows[at], envs[at]
-                tail = np.arange(row, self.end)
-                good[at] = self.is_cut(tail, np.full_like(tail, env)).any()
+                tail = np.arange(rows[at], self.end)
+                good[at] = self.is_cut(tail, np.full_like(tail, envs[at])).any()
         return good
 
-    def history(self, rows: Ids, envs: Ids, frames: int) -> tuple[Ids, NDArray[np.bool]]:
-        """How many of the ``frames`` rows before each row belong to its history, and whether that is fewer than asked."""
-        depth = np.zeros(len(rows), np.int64)
-        alive = np.ones(len(rows), bool)
-        for back in range(frames):
-            at = np.maximum(rows - back, 0)
-            alive &= self.take(START, at, envs) == Start.CONTINUES
-            depth += alive
-        return depth, ~alive if frames else np.zeros(len(rows), bool)
+    def history(self, rows: Ids, envs: Ids, frames: int) -> Ids:
+        """How many of the ``frames`` rows before each row belong to its history: 0 to ``frames``."""
+        if not frames:
+            return np.zeros(len(rows), np.int64)
+        steps = np.maximum(rows[:, None] - np.arange(frames), 0)
+        continues = self.take(START, steps, envs[:, None]) == Start.CONTINUES
+        if continues.all():
+            return np.full(len(rows), frames)
+        depth: Ids = np.logical_and.accumulate(continues, axis=1).sum(axis=1)
+        return depth
 
     def returns(self, rows: Ids, envs: Ids, n_step: int, gamma: float) -> tuple[NDArray[Any], Ids, NDArray[Any]]:
         """Discounted rewards of up to ``n_step`` steps, the last row of each window, and ``gamma ** steps``."""
         reward = self.take(REWARD, rows, envs)
-        last = rows.copy()
         scale = np.full(len(rows), gamma, np.float64)
+        if n_step == 1:
+            return reward, rows, scale
+        last = rows.copy()
         total = reward.astype(np.float64)
-        alive = ~self.is_cut(rows, envs) if n_step > 1 else None
+        alive = ~self.is_cut(rows, envs)
         for _ in range(n_step - 1):
-            if alive is None or not alive.any():
+            if not alive.any():
                 break
             at = last[alive] + 1
             total[alive] += scale[alive] * self.take(REWARD, at, envs[alive])

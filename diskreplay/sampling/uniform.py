@@ -60,7 +60,8 @@ def draw(rng: np.random.Generator, spans: Spans, lengths: list[int], size: int) 
         return picks + spans[0][0]
     ends = np.cumsum(lengths)
     which = np.searchsorted(ends, picks, side="right")
-    return picks - (ends - lengths)[which] + np.array([start for start, _ in spans])[which]
+    ids: Ids = picks - (ends - lengths)[which] + np.array([start for start, _ in spans])[which]
+    return ids
 
 
 def from_json(stored: dict[str, Any]) -> Uniform:

@@ -3,7 +3,10 @@
 Sampling touches chunks at random, so a chunk that is kept is worth the same as any other: the cache admits chunks
 until its budget is full and then stays as it is, which saves the churn of replacement; room appears when rows leave
 the window. Where the budget is below ``MIN_SHARE`` of the window, the memory serves better as the system's page
-cache, and nothing is admitted. Arrays in the cache are never written to, so a reader may hold one without a lock.
+cache, and nothing is admitted.
+
+Each column has a *slab* of slots, one decoded chunk each; untouched slots take no memory. Slots are read and given
+up under the buffer's lock, and filled without it, before anybody can find them.
 """
 
 from __future__ import annotations
@@ -12,14 +15,60 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.storage.column import ColumnReader
 
+Ids = NDArray[np.int64]
+
 MIN_SHARE = 0.25
 
-Key = tuple[int, int]
-"""Chunk and environment."""
+
+class Slab:
+    """The decoded chunks of one column: ``values`` is (slots, chunk_rows, *shape)."""
+
+    def __init__(self, column: ColumnReader, slots: int) -> None:
+        self.values: NDArray[Any] = np.empty(
+            (slots, column.column.chunk_rows, *column.column.shape), column.column.dtype
+        )
+        self.chunk = np.full(slots, -1, np.int64)
+        """The chunk in each slot, -1 where there is none."""
+        self.group = np.full(slots, -1, np.int64)
+        self.used = 0
+        """Slots below this number have been used at least once."""
+        self.free: list[int] = []
+        self._slot = np.full((1, column.groups), -1, np.int64)
+
+    def find(self, chunk: Ids, group: Ids) -> Ids:
+        """The slot of each chunk, -1 where it is not here."""
+        slot = self._slot[chunk % len(self._slot), group]
+        return np.where((slot >= 0) & (self.chunk[slot] == chunk), slot, -1)
+
+    def take_slot(self) -> int | None:
+        """A slot for a chunk, or None when all are taken."""
+        if self.free:
+            return self.free.pop()
+        if self.used == len(self.values):
+            return None
+        self.used += 1
+        return self.used - 1
+
+    def enter(self, chunk: Ids, group: Ids, slot: Ids, span: int) -> None:
+        """Makes filled slots findable; ``span`` is the number of chunks in the window, or more."""
+        if len(self._slot) < span:
+            self._slot = np.full((2 * span, self._slot.shape[1]), -1, np.int64)
+            held = np.flatnonzero(self.chunk >= 0)
+            self._slot[self.chunk[held] % len(self._slot), self.group[held]] = held
+        self.chunk[slot], self.group[slot] = chunk, group
+        self._slot[chunk % len(self._slot), group] = slot
+
+    def drop(self, doomed: NDArray[np.bool]) -> int:
+        """Gives up the slots (a mask over all); how many there were."""
+        slots = np.flatnonzero(doomed & (self.chunk >= 0))
+        self.chunk[slots] = -1
+        self.free += slots.tolist()
+        return len(slots)
 
 
 class ChunkCache:
@@ -33,41 +82,74 @@ class ChunkCache:
         self.budget_bytes = budget_bytes
         self.used_bytes = 0
         self.window_bytes = 0
-        self._chunks: dict[ColumnReader, dict[Key, NDArray[Any]]] = {}
+        self._slabs: dict[ColumnReader, Slab] = {}
         self._lock = threading.Lock()
 
-    def of(self, column: ColumnReader) -> dict[Key, NDArray[Any]]:
-        """The chunks held of one column; look, don't touch."""
-        return self._chunks.setdefault(column, {})
+    def slab(self, column: ColumnReader) -> Slab | None:
+        """The column's slab, if it has one."""
+        return self._slabs.get(column)
 
     def resize_window(self, window_bytes: int) -> None:
         """Tells the decoded size of all that can be sampled; gives the memory back when the share is too small."""
         self.window_bytes = window_bytes
-        if self.used_bytes and self.budget_bytes < MIN_SHARE * window_bytes:
+        if self._slabs and self.budget_bytes < MIN_SHARE * window_bytes:
             with self._lock:
-                for held in self._chunks.values():
-                    held.clear()
+                self._slabs.clear()
                 self.used_bytes = 0
 
-    def admit(self, column: ColumnReader) -> bool:
+    def admits(self, column: ColumnReader) -> bool:
         """Whether a newly decoded chunk of the column should be kept."""
-        size = column.column.item_bytes * column.column.chunk_rows
-        return self.used_bytes + size <= self.budget_bytes and self.budget_bytes >= MIN_SHARE * self.window_bytes
+        if self.budget_bytes < MIN_SHARE * self.window_bytes:
+            return False
+        return self.used_bytes + column.decoded_bytes <= self.budget_bytes
 
-    def put(self, column: ColumnReader, key: Key, values: NDArray[Any]) -> None:
-        with self._lock:
-            held = self.of(column)
-            if key not in held and self.admit(column):
-                held[key] = values
-                self.used_bytes += values.nbytes
+    def put(self, column: ColumnReader, chunk: int, group: int, values: NDArray[Any]) -> None:
+        """Keeps a copy of a complete chunk's values (chunk_rows, *shape), if there is room."""
+        self.fill(column, np.array([chunk]), np.array([group]), lambda _, slot: np.copyto(slot, values))
 
-    def keep(self, column: ColumnReader, wanted: Callable[[Key], bool]) -> None:
-        """Forgets the column's chunks that are not ``wanted``."""
+    def fill(self, column: ColumnReader, chunk: Ids, group: Ids, decode: Callable[[int, NDArray[Any]], None]) -> None:
+        """Keeps complete chunks (n,), as far as there is room; ``decode(i, slot)`` fills a slot with the i-th."""
         with self._lock:
-            held = self.of(column)
-            for key in [key for key in held if not wanted(key)]:
-                self.used_bytes -= held.pop(key).nbytes
+            slab = self._slabs.get(column)
+            if slab is None:
+                slab = self._slabs[column] = Slab(column, self.budget_bytes // column.decoded_bytes)
+            missing = np.flatnonzero((slab.find(chunk, group) < 0) & (chunk >= column.entries.begin))
+            slots = []
+            try:
+                for one in missing.tolist():
+                    slot = slab.take_slot() if self.admits(column) else None
+                    if slot is None:
+                        break
+                    slots.append(slot)
+                    self.used_bytes += column.decoded_bytes
+                    decode(one, slab.values[slot])
+            except BaseException:
+                slab.free.append(slots.pop())
+                self.used_bytes -= column.decoded_bytes
+                raise
+            finally:
+                filled = missing[: len(slots)]
+                slab.enter(chunk[filled], group[filled], np.array(slots, np.int64), column.entries.length)
 
     def drop(self, column: ColumnReader, below: int = 1 << 62) -> None:
-        """Forgets the column's chunks with a number below ``below``; all by default."""
-        self.keep(column, lambda key: key[0] >= below)
+        """Forgets the column's chunks with a number below ``below``, by default all. Needs the buffer's lock."""
+        slab = self._slabs.get(column)
+        if slab is not None:
+            with self._lock:
+                self.used_bytes -= slab.drop(slab.chunk < below) * column.decoded_bytes
+
+    def forget(self, column: ColumnReader) -> None:
+        """Gives the column's slab back. Needs the buffer's lock."""
+        self.drop(column)
+        with self._lock:
+            self._slabs.pop(column, None)
+
+    def drop_but(self, column: ColumnReader, chunk: Ids, group: Ids) -> None:
+        """Forgets the column's chunks that are not among these. Needs the buffer's lock."""
+        slab = self._slabs.get(column)
+        if slab is not None:
+            with self._lock:
+                slots = slab.find(chunk, group)
+                doomed = np.ones(len(slab.chunk), bool)
+                doomed[slots[slots >= 0]] = False
+                self.used_bytes -= slab.drop(doomed) * column.decoded_bytes

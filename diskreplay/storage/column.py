@@ -57,9 +57,11 @@ class ColumnReader:
         self.group_envs = num_envs if column.resident else 1
         self.shard_chunks = column.shard_rows // column.chunk_rows
         self.chunk_shape = (column.chunk_rows, self.group_envs, *column.shape)
+        self.decoded_bytes = column.chunk_rows * self.group_envs * column.item_bytes
         self.entries = Ring((self.groups, 2), np.int64, self.shard_chunks)
         self.tail = Tail(0, 0)
         self.end = 0
+        self.committed = 0
         self._handles: collections.OrderedDict[int, fs.File] = collections.OrderedDict()
 
     @property
@@ -78,7 +80,7 @@ class ColumnReader:
             for shard in range(known, (end_row - 1) // self.column.shard_rows + 1):
                 self.entries.extend(self.read_index(shard, tail.size if shard == tail.shard else None))
             self.tail = tail
-        self.end = end_row
+        self.end = self.committed = end_row
         self.trim(first_row)
 
     def trim(self, first_row: int) -> None:
@@ -115,26 +117,34 @@ class ColumnReader:
         except chunks.DamagedError as error:
             raise self.damage(shard, max(offset, 0), str(error)) from error
 
-    def locate(self, chunk: int, group: int) -> tuple[fs.File, int, int]:
-        """File, offset and bytes of a committed chunk."""
-        if not self.entries.begin <= chunk < self.entries.end:
-            raise EvictedError(f"chunk {chunk} of column {self.column.name!r} in stream {self.stream!r} is not retained")
-        offset, size = self.entries.array[chunk % self.entries.length, group].tolist()
-        shard = chunk // self.shard_chunks
-        if offset < 0:
-            raise self.damage(shard, None, f"chunk {chunk} of environment group {group} is missing", chunk)
-        return self.handle(shard), offset, size
+    def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> list[tuple[fs.File, int, int]]:
+        """File, offset and bytes of committed chunks (n,)."""
+        if not len(chunk):
+            return []
+        if int(chunk.min()) < self.entries.begin or int(chunk.max()) >= self.entries.end:
+            raise EvictedError(
+                f"chunks {chunk.min()} to {chunk.max()} of column {self.column.name!r} in stream {self.stream!r} are "
+                f"not all retained; the first that is, is {self.entries.begin}"
+            )
+        entries = self.entries.array[chunk % self.entries.length, group]
+        if (entries[:, 0] < 0).any():
+            lost = int(chunk[np.flatnonzero(entries[:, 0] < 0)[0]])
+            raise self.damage(lost // self.shard_chunks, None, f"chunk {lost} is missing", lost)
+        shards = (chunk // self.shard_chunks).tolist()
+        files = {shard: self.handle(shard) for shard in dict.fromkeys(shards)}
+        return [(files[shard], *entry) for shard, entry in zip(shards, entries.tolist(), strict=True)]
 
-    def decode(self, data: bytes, out: NDArray[Any], chunk: int, offset: int) -> None:
-        """Decodes the bytes of a chunk that were read at ``offset`` into ``out`` (chunk_shape)."""
+    def decode(self, source: tuple[fs.File, int, int], out: NDArray[Any], chunk: int) -> None:
+        """Reads and decodes a chunk that :meth:`locate` found into ``out``, contiguous, of a chunk's size."""
+        file, offset, size = source
         try:
-            chunks.decode(self.column.codec, data, out)
+            chunks.decode(self.column.codec, file.pread(size, offset), out)
         except chunks.DamagedError as error:
             raise self.damage(chunk // self.shard_chunks, offset, str(error), chunk) from error
 
     def read_chunk(self, chunk: int, group: int, out: NDArray[Any]) -> None:
-        handle, offset, size = self.locate(chunk, group)
-        self.decode(handle.pread(size, offset), out, chunk, offset)
+        """Reads and decodes one chunk into ``out`` (chunk_shape)."""
+        self.decode(self.locate(np.array([chunk]), np.array([group]))[0], out, chunk)
 
     def read_rows(self, start: int, stop: int) -> NDArray[Any]:
         """A copy of committed rows ``[start, stop)``: ``(rows, num_envs, *shape)``."""
@@ -199,7 +209,6 @@ class ColumnWriter(ColumnReader):
         self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int, pool: Executor
     ) -> None:
         super().__init__(files, directory, stream, column, num_envs)
-        self.committed = 0
         self.sealed: dict[int, Sealed] = {}
         self._unsettled: collections.deque[Sealed] = collections.deque()
         self._pool = pool

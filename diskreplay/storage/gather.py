@@ -1,11 +1,12 @@
 """Rows of a large column into a batch: one small read a chunk, decoded where the CPU's cache is warm.
 
 1. A *request* is a run of consecutive rows of one environment and the place in the batch that takes it.
-2. Requests are cut at chunk borders into *pieces*, sorted by chunk, so that a chunk is decoded once however many
-   pieces lie in it, and a cold disk is read forwards.
-3. Under the buffer's lock, :func:`plan` copies the pieces that stand in RAM and notes for the others where they are
+2. Where most of the rows stand in the decoded cache, one vectorised gather takes them all.
+3. The other requests are cut at chunk borders into *pieces*, sorted by chunk, so that a chunk is decoded once however
+   many pieces lie in it, and a cold disk is read forwards.
+4. Under the buffer's lock, :func:`plan` copies the pieces that stand in RAM and notes for the others where they are
    read. A noted file stays open as long as the plan lives, so that an eviction meanwhile takes nothing away.
-4. Without the lock, :func:`run` reads, decodes and copies the rest.
+5. Without the lock, :func:`run` reads, decodes and copies the rest.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.storage import chunks
 from diskreplay.storage import files as fs
-from diskreplay.storage.cache import ChunkCache
+from diskreplay.storage.cache import ChunkCache, Slab
 from diskreplay.storage.column import ColumnReader, ColumnWriter
 
 Ids = NDArray[np.int64]
@@ -38,100 +40,150 @@ class Requests:
     base: Ids
 
 
-Piece = tuple[int, int, int, int, int, int]
-"""Place in the batch, step in it, row in the chunk, rows, chunk, environment."""
+Source = tuple[fs.File, int, int] | bytes
+"""Where a chunk comes from: file, offset, bytes to read; or its encoded bytes."""
 
-Source = tuple[fs.File, int, int] | bytes | NDArray[Any]
-"""Where a chunk comes from: file, offset, bytes to read; or its encoded bytes; or its values."""
+Piece = tuple[int, int, int, int, int, int, Source]
+"""Place in the batch, step in it, row in the chunk, rows, chunk, environment, source of the chunk."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is left to read: pieces as parallel lists, sorted by chunk."""
+    """What is left to read."""
 
     column: ColumnReader
     out: NDArray[Any]
-    pieces: list[Piece]
-    sources: dict[tuple[int, int], Source]  # of each chunk and environment
+    pieces: list[Piece]  # those of one chunk stand together
     full_chunks: int  # chunks below this number will not change
 
 
-def split(requests: Requests, chunk_rows: int) -> list[Piece]:
-    """The pieces of the requests; see :class:`Plan`."""
-    first_chunk = requests.first // chunk_rows
-    extra = requests.last // chunk_rows - first_chunk
+MIN_HITS = 0.5
+"""The share of rows in the cache from which on one gather over all is worth the rows that it takes in vain."""
+
+
+def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
+    """The pieces of the requests without their sources, ``(6, n)``, sorted by chunk; see :data:`Piece`."""
     place, env, first, last, base = requests.place, requests.env, requests.first, requests.last, requests.base
-    chunk = first_chunk
+    chunk = first // chunk_rows
+    extra = last // chunk_rows - chunk
     if extra.any():
         which = np.repeat(np.arange(len(extra)), extra + 1)
         starts = np.cumsum(extra + 1) - (extra + 1)
-        chunk = first_chunk[which] + np.arange(len(which)) - starts[which]
+        chunk = chunk[which] + np.arange(len(which)) - starts[which]
         place, env, first, last, base = place[which], env[which], first[which], last[which], base[which]
     chunk_row = chunk * chunk_rows
     low = np.maximum(first, chunk_row)
     high = np.minimum(last, chunk_row + (chunk_rows - 1))
-    order = np.lexsort((env, chunk)) if len(chunk) > 1 else slice(None)
-    columns = (place, low - base, low - chunk_row, high - low + 1, chunk, env)
-    return list(zip(*(column[order].tolist() for column in columns), strict=True))
+    pieces = np.stack([place, low - base, low - chunk_row, high - low + 1, chunk, env])
+    return pieces[:, np.lexsort((env, chunk)) if env.any() else np.argsort(chunk)]
 
 
 def plan(column: ColumnReader, requests: Requests, out: NDArray[Any], cache: ChunkCache) -> Plan:
-    """Copies what is in RAM into ``out`` (batch, steps, *shape); the rest is for :func:`run`. Needs the lock."""
-    pieces = split(requests, column.column.chunk_rows)
-    sources: dict[tuple[int, int], Source] = {}
-    cached = cache.of(column)
-    on_disk = column.end // column.column.chunk_rows
+    """Copies what is in RAM into ``out`` (batch, steps, *shape); the rest is for :func:`run`. Needs the lock.
+
+    Places of ``out`` that no request names may be overwritten with anything, where ``out`` has one request a place.
+    """
+    slab = cache.slab(column)
+    full_chunks = column.end // column.column.chunk_rows
+    gathered = False
+    if slab is not None:
+        left, gathered = _from_slab(slab, column.column.chunk_rows, requests, out)
+        if left is None:
+            return Plan(column, out, [], full_chunks)
+        requests = left
+    split_up = split(requests, column.column.chunk_rows)
+    pieces: list[Piece] = []
+    if slab is not None and not gathered:
+        slots = slab.find(split_up[4], split_up[5])
+        hits = slots >= 0
+        for (place, step, row, rows, _, _), slot in zip(
+            split_up[:, hits].T.tolist(), slots[hits].tolist(), strict=True
+        ):
+            out[place, step : step + rows] = slab.values[slot, row : row + rows]
+        split_up = split_up[:, ~hits]
     if isinstance(column, ColumnWriter):
-        on_disk = column.committed // column.column.chunk_rows
-        pieces = [piece for piece in pieces if piece[4] < on_disk or not _copy_from_ram(column, piece, out, sources)]
-    for piece in pieces:
-        at = piece[4:]
-        if at not in sources:
-            values = cached.get(at)
-            sources[at] = column.locate(*at) if values is None else values
-    return Plan(column, out, pieces, sources, on_disk)
+        in_ram = split_up[4] >= column.committed // column.column.chunk_rows
+        if in_ram.any():
+            pieces = _from_ram(column, split_up[:, in_ram], out)
+            split_up = split_up[:, ~in_ram]
+    pieces += zip(*split_up.tolist(), column.locate(split_up[4], split_up[5]), strict=True)
+    return Plan(column, out, pieces, full_chunks)
 
 
-def _copy_from_ram(column: ColumnWriter, piece: Piece, out: NDArray[Any], sources: dict[tuple[int, int], Source]) -> bool:
-    """Copies a piece of a chunk that no commit holds in full; False where its bytes must be decoded first."""
-    place, step, row, rows, chunk, env = piece
-    if chunk == column.end // column.column.chunk_rows:
-        values = column.buffer[env, :, 0]
-    else:
-        sealed = column.sealed.get(chunk)
-        if sealed is None:
-            return False
-        kept = sealed.values  # one read: a commit may be replacing it by its bytes right now
-        if kept is None:
-            sources[chunk, env] = sealed.encoded[env]
-            return False
-        values = kept[env, :, 0]
-    out[place, step : step + rows] = values[row : row + rows]
-    return True
+def _from_slab(slab: Slab, chunk_rows: int, requests: Requests, out: NDArray[Any]) -> tuple[Requests | None, bool]:
+    """Gathers the rows in the cache, if they are most; the requests that are left, None for none; whether it did."""
+    count = len(requests.place)
+    if count != len(out):
+        return requests, False
+    steps = np.arange(out.shape[1])
+    rows = requests.base[:, None] + steps
+    slots = slab.find(rows // chunk_rows, requests.env[:, None])
+    wanted = (rows >= requests.first[:, None]) & (rows <= requests.last[:, None])
+    missing = (wanted & (slots < 0)).any(axis=1)
+    if count - int(missing.sum()) < MIN_HITS * count:
+        return requests, False
+    if not np.array_equal(requests.place, np.arange(count)):
+        return requests, False
+    source = np.maximum(slots, 0) * chunk_rows + rows % chunk_rows
+    flat = slab.values.reshape(len(slab.values) * chunk_rows, -1)
+    # "clip" only because with "raise" numpy would gather into a copy first: every index is in range.
+    np.take(flat, source.ravel(), axis=0, out=out.reshape(source.size, -1), mode="clip")
+    if not missing.any():
+        return None, True
+    return Requests(*(getattr(requests, field.name)[missing] for field in dataclasses.fields(requests))), True
+
+
+def _from_ram(column: ColumnWriter, split_up: NDArray[np.int64], out: NDArray[Any]) -> list[Piece]:
+    """Copies the pieces of chunks that no commit holds in full; gives back those that must be decoded first."""
+    left: list[Piece] = []
+    for place, step, row, rows, chunk, env in split_up.T.tolist():
+        if chunk == column.end // column.column.chunk_rows:
+            values: NDArray[Any] | None = column.buffer[env, :, 0]
+        elif chunk in column.sealed:
+            sealed = column.sealed[chunk]
+            kept = sealed.values  # one look: a commit may be replacing it by its bytes right now
+            values = None if kept is None else kept[env, :, 0]
+            if values is None:
+                left.append((place, step, row, rows, chunk, env, sealed.encoded[env]))
+        else:
+            values = None
+            (source,) = column.locate(np.array([chunk]), np.array([env]))
+            left.append((place, step, row, rows, chunk, env, source))
+        if values is not None:
+            out[place, step : step + rows] = values[row : row + rows]
+    return left
 
 
 def run(plan: Plan, cache: ChunkCache) -> None:
     """Reads, decodes and copies the pieces of a plan; CorruptionError names the place of a damaged chunk."""
-    column, out, sources = plan.column, plan.out, plan.sources
-    scratch = _scratch(column)
-    values, at = scratch, (-1, -1)
-    for place, step, row, rows, chunk, env in plan.pieces:
-        if at != (chunk, env):
-            at = (chunk, env)
-            source = sources[at]
-            if isinstance(source, np.ndarray):
-                values = source
-            elif isinstance(source, bytes):
-                values = scratch
-                column.decode(source, values, chunk, 0)
-            else:
-                file, offset, size = source
-                keep = chunk < plan.full_chunks and cache.admit(column)
-                values = np.empty_like(scratch) if keep else scratch
-                column.decode(file.pread(size, offset), values, chunk, offset)
-                if keep:
-                    cache.put(column, at, values)
-        out[place, step : step + rows] = values[row : row + rows]
+    column, out, codec = plan.column, plan.out, plan.column.column.codec
+    values, at, offset = _scratch(column), (-1, -1), 0
+    admits = cache.admits(column)
+    try:
+        for place, step, row, rows, chunk, env, source in plan.pieces:
+            if at != (chunk, env):
+                at, offset = (chunk, env), 0
+                if isinstance(source, bytes):
+                    chunks.decode(codec, source, values)
+                else:
+                    file, offset, size = source
+                    chunks.decode(codec, file.pread(size, offset), values)
+                if admits and chunk < plan.full_chunks:
+                    cache.put(column, chunk, env, values)
+                    admits = cache.admits(column)
+            out[place, step : step + rows] = values[row : row + rows]
+    except chunks.DamagedError as error:
+        raise column.damage(at[0] // column.shard_chunks, offset, str(error), at[0]) from error
+
+
+def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> None:
+    """Decodes committed chunks (n,) into the cache, as far as it admits them."""
+    sources = column.locate(chunk, group)
+
+    def decode(which: int, slot: NDArray[Any]) -> None:
+        column.decode(sources[which], slot, int(chunk[which]))
+
+    cache.fill(column, chunk, group, decode)
 
 
 def _scratch(column: ColumnReader) -> NDArray[Any]:

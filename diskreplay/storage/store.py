@@ -118,7 +118,9 @@ class Store:
     def stream_names(self) -> list[str]:
         """Names of all streams, in the order of their numbers."""
         folder = os.path.join(self.path, STREAMS)
-        names = [n for n in self.files.list(folder) if self.files.size(os.path.join(folder, n, metadata.NAME)) is not None]
+        names = [
+            n for n in self.files.list(folder) if self.files.size(os.path.join(folder, n, metadata.NAME)) is not None
+        ]
         commits = {name: stream.read_commit(self.files, os.path.join(folder, name)) for name in names}
         numbers = [commit.stream for commit in commits.values()]
         if len(set(numbers)) != len(numbers):

@@ -69,7 +69,7 @@ class _Stream(Generic[AnyColumn]):
             tail = commit.tails.get(path, Tail(0, 0))
             if end > begin and (end - 1) // column.column.shard_rows != tail.shard:
                 raise CorruptionError(
-                    f"the commit record of {self.path!r} says {end} rows but shard {tail.shard} as the last of {path!r}",
+                    f"the commit record of {self.path!r} says {end} rows but shard {tail.shard} as last of {path!r}",
                     file=os.path.join(self.path, metadata.NAME), stream=self.name, column=path,
                 )  # fmt: skip
             column.load(begin, end, tail)
@@ -100,8 +100,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         lock = files.lock(path)
         if lock is None:
             raise LockedError(
-                f"the stream {os.path.basename(path)!r} of {os.path.dirname(os.path.dirname(path))!r} is being written by "
-                f"{files.lock_holder(path)}; close that writer, open another stream, or open with mode='r'"
+                f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open another stream, or open with mode='r'"
             )
         self._lock = lock
         self._pinned = pinned
@@ -182,7 +181,9 @@ class StreamWriter(_Stream[ColumnWriter]):
             raise
         except BaseException as error:
             # Half a commit is on disk and what of it is unknown: only recovery may write now.
-            self.failure = WriteFailedError(0, f"the commit of {self.path!r} was cut short: {error!r}; reopen the store")
+            self.failure = WriteFailedError(
+                0, f"the commit of {self.path!r} was cut short: {error!r}; reopen the store"
+            )
             raise
 
     def commit(self, begin: int, patch_begin: int, publish: contextlib.AbstractContextManager[object]) -> Commit:
@@ -267,7 +268,7 @@ def create(files: fs.Files, path: str, schema: Schema, commit: Commit) -> None:
     metadata.create_group(files, path, commit.to_json())
     groups = {os.path.dirname(c.name) for c in schema.columns}
     groups |= {PATCHES} | {os.path.join(PATCHES, os.path.dirname(c.name)) for c in schema.patch_columns}
-    for group in sorted({parent for group in groups for parent in _parents(group)}):
+    for group in sorted({parent for path_below in groups for parent in _parents(path_below)}):
         metadata.create_group(files, os.path.join(path, group))
     for column in schema.columns:
         _create_array(files, os.path.join(path, column.name), column, commit.num_envs)

@@ -15,6 +15,7 @@ both.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -47,13 +48,13 @@ class ObsSource:
 def fill(
     source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids, first_step: int, last_step: int
 ) -> list[Rest]:
-    """Fills ``out[place]``, ``(steps, *shape)`` each, with steps ``first_step`` to ``last_step`` (at most 1) of the rows.
+    """Fills ``out[place]``, ``(steps, *shape)``, with steps ``first_step`` to ``last_step`` (at most 1) of the rows.
 
     Needs the buffer's lock; what it returns is to be called in order, without it.
     """
     log = source.log
     older = max(0, -first_step)
-    depth, cut_short = log.history(rows, envs, older)
+    depth = log.history(rows, envs, older)
     first = rows - depth if first_step <= 0 else rows + 1
     last = rows + last_step
     rest: list[Rest] = []
@@ -67,8 +68,9 @@ def fill(
     rest += _copy(source, out, place[wanted], envs[wanted], first[wanted], last[wanted], (rows + first_step)[wanted])
     if patched is not None and len(patched):
         rest += _copy_patches(source, out, place[patched], 1 - first_step, patch[patched])
-    if older and cut_short.any():
-        rest += _pad(source, out, place, rows, envs, depth, np.flatnonzero(cut_short & (depth < older)), older)
+    short = np.flatnonzero(depth < older)
+    if len(short):
+        rest += _pad(source, out, place, rows, envs, depth, short, older)
     return rest
 
 
@@ -91,7 +93,7 @@ def _copy(
     if ring is None:
         requests = gather.Requests(place, envs, first, last, base)
         plan = gather.plan(source.rows, requests, out, source.cache)
-        return [lambda: gather.run(plan, source.cache)] if plan.pieces else []
+        return [functools.partial(gather.run, plan, source.cache)] if plan.pieces else []
     for step in range(out.shape[1]):
         at = base + step
         if (base >= first).all() and (at <= last).all() and len(place) == len(out):
@@ -110,7 +112,7 @@ def _copy_patches(source: ObsSource, out: NDArray[Any], place: Ids, step: Any, p
         return []
     requests = gather.Requests(place, np.zeros_like(patch), patch, patch, patch - step)
     plan = gather.plan(source.patches, requests, out, source.cache)
-    return [lambda: gather.run(plan, source.cache)] if plan.pieces else []
+    return [functools.partial(gather.run, plan, source.cache)] if plan.pieces else []
 
 
 def _pad(

@@ -13,9 +13,9 @@ from diskreplay.schema import check_count
 class Transition:
     """Transitions of ``n_step`` steps, made at sampling time (n-step returns as in Sutton and Barto 2018, chapter 7).
 
-    ``reward`` is the sum of ``gamma ** i * reward_i`` over the steps until the episode ends, ``next_obs`` the observation
-    after the last of them, and ``discount`` what its value counts: ``gamma ** steps``, or 0 after termination. A
-    truncated or cut off episode keeps its discount: its next observation is the true final one.
+    ``reward`` is the sum of ``gamma ** i * reward_i`` over the steps until the episode ends, ``next_obs`` the
+    observation after the last of them, and ``discount`` what its value counts: ``gamma ** steps``, or 0 after
+    termination. A truncated or cut off episode keeps its discount: its next observation is the true final one.
 
     Args:
         n_step: steps of one transition, at least 1.

@@ -1,0 +1,47 @@
+"""What vector environments that reset by themselves hide: the final observations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def final_observations(next_obs: Any, info: Mapping[str, Any]) -> Any:
+    """The true next observations of a vector environment that resets in the same step.
+
+    With Gymnasium's ``AutoresetMode.SAME_STEP`` (and Gymnasium 0.29's vector environments) ``step`` returns the
+    observation after the reset, and the final one in ``info["final_obs"]`` (``info["final_observation"]``), an object
+    array with an entry where ``info["_final_obs"]`` is True.
+
+    Args:
+        next_obs: as ``step`` returned it, ``(num_envs, *obs_shape)``, nested as the space.
+        info: as ``step`` returned it.
+
+    Returns:
+        A copy of ``next_obs`` with the final observations in their places; ``next_obs`` itself where none ended.
+    """
+    key = "final_obs" if "final_obs" in info else "final_observation"
+    if key not in info:
+        return next_obs
+    finals = info[key]
+    ended = np.flatnonzero(info[f"_{key}"])
+
+    def put(value: Any, at: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: put(part, lambda env, name=name: at(env)[name]) for name, part in value.items()}
+        if isinstance(value, tuple):
+            return tuple(put(part, lambda env, i=i: at(env)[i]) for i, part in enumerate(value))
+        filled = np.array(value)
+        for env in ended:
+            filled[env] = at(env)
+        return filled
+
+    if isinstance(finals, Mapping):  # nested spaces: a mapping of object arrays
+
+        def entry(env: int, node: Any = finals) -> Any:
+            return {k: entry(env, v) for k, v in node.items()} if isinstance(node, Mapping) else node[env]
+
+        return put(next_obs, entry)
+    return put(next_obs, lambda env: finals[env])

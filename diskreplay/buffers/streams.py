@@ -1,0 +1,126 @@
+"""All streams of a store as one window: the one that is written here, and those that others write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers.assemble import StreamPart
+from diskreplay.errors import EvictedError, InputError
+from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.storage.cache import ChunkCache
+from diskreplay.storage.commit import Commit
+from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.storage.stream import StreamWriter
+
+Ids = NDArray[np.int64]
+
+
+class Streams:
+    """The open streams, in the order of their numbers. The buffer's lock guards every call.
+
+    Args:
+        store: whose streams.
+        written: name of the stream to write, None for none.
+        checkpoint: to return to; the newest commits if None.
+        cache_bytes: RAM for decoded chunks of all of them.
+    """
+
+    def __init__(self, store: Store, written: str | None, checkpoint: Checkpoint | None, cache_bytes: int) -> None:
+        self.store = store
+        self.cache = ChunkCache(cache_bytes)
+        self.writer: StreamWriter | None = None
+        self._parts: dict[str, StreamPart] = {}
+        try:
+            if written is not None:
+                self.writer = store.write_stream(written, checkpoint)
+                self._parts[written] = StreamPart(store.schema, self.writer, self.cache)
+            self.open_readers(checkpoint)
+        except BaseException:
+            self.release()
+            raise
+
+    def __iter__(self) -> Iterator[StreamPart]:
+        return iter(self._parts.values())
+
+    def __len__(self) -> int:
+        """Transitions in all windows."""
+        return sum(len(part.log) for part in self)
+
+    @property
+    def parts(self) -> list[StreamPart]:
+        return list(self)
+
+    @property
+    def written(self) -> StreamPart | None:
+        """The stream that is written here."""
+        return self._parts[self.writer.name] if self.writer else None
+
+    @property
+    def commits(self) -> dict[str, Commit]:
+        """The commit that each stream stands at, by its name."""
+        return {name: part.stream.commit_record for name, part in self._parts.items()}
+
+    def open_readers(self, checkpoint: Checkpoint | None) -> None:
+        """Opens, or brings up to date, the streams that others write."""
+        names = list(checkpoint.cut) if checkpoint else self.store.stream_names()
+        for name in names:
+            if self.writer is not None and name == self.writer.name:
+                continue
+            part = self._parts.get(name)
+            reader = self.store.read_stream(name, checkpoint.cut[name] if checkpoint else None)
+            if part is None or reader.commit_record.timeline != part.stream.commit_record.timeline:
+                if part is not None:
+                    for _, column in part.stream.columns():
+                        self.cache.forget(column)
+                self._parts[name] = StreamPart(self.store.schema, reader, self.cache)
+            elif reader.commit_record != part.stream.commit_record:
+                part.stream.load(reader.commit_record)
+                part.catch_up()
+        self._parts = dict(sorted(self._parts.items(), key=lambda item: item[1].log.stream))
+        self.size_cache()
+
+    def size_cache(self) -> None:
+        """Tells the cache how much there is to cache, and takes out of it what left the window."""
+        self.cache.resize_window(sum(part.window_bytes() for part in self))
+        for part in self:
+            for column in part.large_columns():
+                self.cache.drop(column, part.log.floor // column.column.chunk_rows)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """The ids of each stream's window, half-open, where it is not empty."""
+        return [(part.log.first_id, part.log.stop_id) for part in self if len(part.log)]
+
+    def is_transition(self, ids: Ids, n_step: int) -> NDArray[np.bool]:
+        """Which ids of the windows are transitions of ``n_step`` complete steps."""
+        if n_step == 1 and not any(part.log.invalid for part in self):
+            return np.ones(len(ids), bool)
+        good = np.zeros(len(ids), bool)
+        for part in self:
+            here = ids >> STREAM_SHIFT == part.log.stream
+            good[here] = part.log.is_transition(*part.log.locate(ids[here]), n_step)
+        return good
+
+    def check(self, ids: Ids, n_step: int) -> None:
+        """EvictedError or InputError where an id is not, or not any more, that of a transition."""
+        known = np.zeros(len(ids), bool)
+        for part in self:
+            log = part.log
+            here = (ids >> STREAM_SHIFT == log.stream) & (ids < log.stop_id)
+            gone = here & (ids < log.first_id)
+            if gone.any():
+                raise EvictedError(f"transition {ids[gone][0]} has left the window, which begins at {log.first_id}")
+            known |= here
+        bad = ids[~known] if not known.all() else ids[~self.is_transition(ids, n_step)]
+        if len(bad):
+            raise InputError(f"index {bad[0]} names no transition that can be sampled")
+
+    def release(self) -> None:
+        """Gives the lock back and forgets everything."""
+        if self.writer is not None:
+            self.writer.release()
+        self._parts.clear()
+        self.cache = ChunkCache(0)
+        self.store.close()
