@@ -1,7 +1,7 @@
 """Arrays addressed by ids that only ever grow.
 
-A :class:`Ring` holds the values of ids ``[begin, end)``, half-open, in arrays of one length: the value of ``id`` stands
-at ``id % length``. It grows when the span no longer fits, so nothing is lost by a ring that was made too small.
+A :class:`Ring` holds the values of ids ``[begin, end)``, half-open: the value of ``id`` stands at ``id % length``. It
+grows when they no longer fit, so it takes memory for what it holds, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -11,22 +11,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+FIRST_LENGTH = 1024
+
 
 class Ring:
     """The values of ids ``[begin, end)``: ``ring.array[ids % ring.length]`` is ``(*ids.shape, *shape)``."""
 
-    __slots__ = ("array", "begin", "end", "length")
+    __slots__ = ("array", "begin", "end", "length", "most")
 
-    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, length: int = 1024) -> None:
-        self.length = max(int(length), 1)
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, most: int = 1 << 62) -> None:
+        """``most`` is the number of ids that will be held at a time, as far as is known; more is no error."""
+        self.length = min(FIRST_LENGTH, max(most, 1))
+        self.most = most
         self.array: NDArray[Any] = np.zeros((self.length, *shape), dtype)
         self.begin = 0
         self.end = 0
 
     def reserve(self, end: int) -> None:
         """Makes room for ids up to ``end``; their values are undefined until they are set."""
-        if end - self.begin > self.length:
-            length = max(end - self.begin, 2 * self.length)
+        needed = end - self.begin
+        if needed > self.length:
+            length = max(needed, min(2 * self.length, self.most))
             array = np.zeros((length, *self.array.shape[1:]), self.array.dtype)
             ids = np.arange(self.begin, self.end)
             array[ids % length] = self.array[ids % self.length]

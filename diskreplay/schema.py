@@ -25,6 +25,7 @@ FORMAT_VERSION = 1
 ACTION, OBS, REWARD, TERMINATED, TRUNCATED, VALID, START = (
     "action", "obs", "reward", "terminated", "truncated", "valid", "start",
 )  # fmt: skip
+ALWAYS_RESIDENT = (REWARD, TERMINATED, TRUNCATED, VALID, START)
 PLACE = "place"
 RESERVED = {
     OBS, ACTION, REWARD, TERMINATED, TRUNCATED, VALID, START, PLACE,
@@ -32,22 +33,9 @@ RESERVED = {
 }  # fmt: skip
 
 DTYPES = frozenset(
-    [
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    ]
+    {"bool", "complex64", "complex128"}
+    | {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+    | {f"float{bits}" for bits in (16, 32, 64)}
 )
 """The data types of the Zarr v3 core specification."""
 
@@ -229,6 +217,8 @@ class Schema:
         needed += [REWARD, TERMINATED, TRUNCATED, VALID, START]
         if names[: len(needed)] != needed or len(set(names)) != len(names):
             raise SchemaError(f"the columns must begin with {needed} and not repeat, got {names}")
+        if not all(column.resident for column in self.columns if column.name in ALWAYS_RESIDENT):
+            raise SchemaError(f"the columns {ALWAYS_RESIDENT} must be resident")
         if len(self.stacks) != len(spaces.leaves(self.obs_tree)):
             raise SchemaError(f"one stack for each observation leaf is needed, got {len(self.stacks)}")
 
@@ -353,9 +343,7 @@ def build(
     reward = np.dtype(reward_dtype)
     if reward.kind != "f":
         raise SchemaError(f"reward_dtype must be a floating point type, got {reward}")
-    layouts.append((REWARD, (), reward))
-    layouts += [(name, (), np.dtype(bool)) for name in (TERMINATED, TRUNCATED, VALID)]
-    layouts.append((START, (), np.dtype(np.uint8)))
+    layouts += zip(ALWAYS_RESIDENT, [()] * 5, [reward, *[np.dtype(bool)] * 3, np.dtype(np.uint8)], strict=True)
     layouts += [_extra(name, value) for name, value in (columns or {}).items()]
     names = [name for name, _, _ in layouts]
     for what, setting in (("codec", codec), ("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
@@ -378,7 +366,8 @@ def _column(
     codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None,
 ) -> Column:  # fmt: skip
     item = math.prod(shape) * dtype.itemsize
-    resident = item <= RESIDENT_ROW_BYTES and item * rows * num_envs <= RESIDENT_COLUMN_BYTES
+    small = item <= RESIDENT_ROW_BYTES and item * rows * num_envs <= RESIDENT_COLUMN_BYTES
+    resident = small or name in ALWAYS_RESIDENT
     chunk_width = item * num_envs if resident else item
     if shard_rows is None:
         least = chunk_rows if chunk_rows is not None else max(1, rows // MAX_SHARDS)

@@ -138,6 +138,7 @@ class Appender:
         self.writer.check()
 
         log = self.log
+        self.writer.half_row = True
         log.reserve()
         if self.single_frames:
             stacks = frames = given
@@ -156,6 +157,7 @@ class Appender:
             self._follow(stacks, next_stacks, row)
         log.pending = True
         self._pending_patched = False
+        self.writer.half_row = False
 
     def _check_obs(self, value: Any, what: str) -> list[Array]:
         """The leaves of an observation, as given."""

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import gymnasium
@@ -15,11 +15,19 @@ import numpy as np
 from diskreplay import schema as schemas
 from diskreplay.buffers import assemble, shuffle
 from diskreplay.buffers.appender import Appender
+from diskreplay.buffers.assemble import Draft
 from diskreplay.buffers.batch import Batch
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.state import rng_to_json, set_rng, settings
 from diskreplay.buffers.streams import Streams
-from diskreplay.errors import CheckpointError, ClosedError, InputError, NotEnoughDataError, ReadOnlyError
+from diskreplay.errors import (
+    CheckpointError,
+    ClosedError,
+    CorruptionError,
+    InputError,
+    NotEnoughDataError,
+    ReadOnlyError,
+)
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Codec, Schema
@@ -72,6 +80,7 @@ class ReplayBuffer:
         self._lock = threading.RLock()
         """Held while the index in RAM is read or changed; never during a write to disk."""
         self._closed = False
+        self._checkpoint = checkpoint
         self._streams = Streams(store, stream, checkpoint, cache_bytes)
         written = self._streams.written
         if self._streams.writer is not None and written is not None:
@@ -387,19 +396,33 @@ class ReplayBuffer:
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
         batch_size = schemas.check_count("batch_size", batch_size)
-        n_step = self._view.n_step
-        with self._lock:
-            self._check_open()
-            if batch_size > len(self._streams):
-                raise NotEnoughDataError(
-                    f"sample({batch_size}): the buffer holds {len(self._streams)} transitions; add more steps, or ask "
-                    f"for fewer"
-                )
-            ids, weight = self._sampler.sample(
-                self._rng, self._streams.spans(), lambda ids: self._streams.is_transition(ids, n_step), batch_size
+        return self._beside_writers(lambda: self._draft(batch_size))
+
+    def _draft(self, batch_size: int) -> Draft:
+        held = len(self._streams)
+        if batch_size > held:
+            raise NotEnoughDataError(
+                f"sample({batch_size}): the buffer holds {held} transitions; add more steps, or ask for fewer"
             )
-            draft = assemble.draft(self.schema, self._streams.parts, self._view, ids, weight)
-        return draft.finish()
+        n_step = self._view.n_step
+        ids, weight = self._sampler.sample(
+            self._rng, self._streams.spans(), lambda ids: self._streams.is_transition(ids, n_step), batch_size
+        )
+        return assemble.draft(self.schema, self._streams.parts, self._view, ids, weight)
+
+    def _beside_writers(self, draft: Callable[[], Draft]) -> Batch:
+        """A batch; made again after a refresh where another process evicted meanwhile what was to be read."""
+        while True:
+            try:
+                with self._lock:
+                    self._check_open()
+                    drafted = draft()
+                return drafted.finish()
+            except CorruptionError:
+                with self._lock:
+                    if self._checkpoint or not self._streams.outrun():
+                        raise
+                self.refresh()
 
     def get(self, index: Any) -> Batch:
         """The transitions that ``index``, int64 ``(B,)`` of some batch, names.
@@ -410,12 +433,13 @@ class ReplayBuffer:
         if ids.dtype.kind not in "iu" or ids.ndim != 1:
             raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
         ids = ids.astype(np.int64)
-        with self._lock:
-            self._check_open()
+
+        def draft() -> Draft:
             self._streams.check(ids, self._view.n_step)
             weight = np.ones(len(ids), np.float32)
-            draft = assemble.draft(self.schema, self._streams.parts, self._view, ids, weight)
-        return draft.finish()
+            return assemble.draft(self.schema, self._streams.parts, self._view, ids, weight)
+
+        return self._beside_writers(draft)
 
     def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader:
         """An endless iterator of batches that a background thread samples ahead.
@@ -463,6 +487,7 @@ class ReplayBuffer:
         with self._write_lock, self._lock:
             self._check_open()
             before = self._streams.commits
+            self._checkpoint = None
             self._streams.open_readers(None)
             return before != self._streams.commits
 
@@ -475,7 +500,7 @@ class ReplayBuffer:
                 return
             try:
                 writer = self._streams.writer
-                if writer is not None and writer.failure is None:
+                if writer is not None and writer.takes_writes:
                     self.commit()
             finally:
                 with self._lock:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.assemble import StreamPart
 from diskreplay.errors import EvictedError, InputError
 from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.storage import stream
 from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
@@ -116,6 +117,15 @@ class Streams:
         bad = ids[~known] if not known.all() else ids[~self.is_transition(ids, n_step)]
         if len(bad):
             raise InputError(f"index {bad[0]} names no transition that can be sampled")
+
+    def outrun(self) -> bool:
+        """Whether another writer has evicted, or rewritten, rows of a window that is open here."""
+        for part in self:
+            if part.stream is not self.writer:
+                newest, ours = stream.read_commit(self.store.files, part.stream.path), part.stream.commit_record
+                if newest.begin > ours.begin or newest.timeline != ours.timeline:
+                    return True
+        return False
 
     def release(self) -> None:
         """Gives the lock back and forgets everything."""

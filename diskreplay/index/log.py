@@ -41,7 +41,7 @@ class StreamLog:
         self.context = context
         length = rows + context + 2
         self.rings = {c.name: Ring((num_envs, *c.shape), c.dtype, length) for c in columns if c.resident}
-        self.patches = {c.name: Ring(c.shape, c.dtype, 64) for c in patch_columns if c.resident}
+        self.patches = {c.name: Ring(c.shape, c.dtype) for c in patch_columns if c.resident}
         self.next_patch = Ring((num_envs,), np.int64, length)
         """Patch id of a row's true next observation, -1 where that is the next row's observation."""
         self.older_patches: dict[tuple[int, int], int] = {}
@@ -88,6 +88,7 @@ class StreamLog:
 
     def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
         """Takes over rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
+        self.slide(begin)
         count = len(values[START])
         for name, ring in self.rings.items():
             ring.end = max(ring.begin, self.end)
@@ -97,7 +98,6 @@ class StreamLog:
         counted = values[VALID][max(0, self.begin - self.end) :]
         self.invalid += counted.size - int(counted.sum())
         self.end += count
-        self.slide(begin)
 
     def restart(self, begin: int, first_patch: int) -> None:
         """Forgets everything; rows are taken over from the context of ``begin`` on."""

@@ -58,7 +58,7 @@ class ColumnReader:
         self.shard_chunks = column.shard_rows // column.chunk_rows
         self.chunk_shape = (column.chunk_rows, self.group_envs, *column.shape)
         self.decoded_bytes = column.chunk_rows * self.group_envs * column.item_bytes
-        self.entries = Ring((self.groups, 2), np.int64, self.shard_chunks)
+        self.entries = Ring((self.groups, 2), np.int64)
         self.tail = Tail(0, 0)
         self.end = 0
         self.committed = 0
@@ -157,6 +157,8 @@ class ColumnReader:
                 self.read_chunk(chunk, group, scratch)
                 envs = slice(group * self.group_envs, (group + 1) * self.group_envs)
                 out[low - start : high - start, envs] = scratch[low - chunk * rows : high - chunk * rows]
+        if self.column.resident:
+            self._handles.clear()  # read once, and from then on in RAM
         return out
 
     def damage(self, shard: int, offset: int | None, what: str, chunk: int | None = None) -> CorruptionError:

@@ -100,11 +100,14 @@ class StreamWriter(_Stream[ColumnWriter]):
         lock = files.lock(path)
         if lock is None:
             raise LockedError(
-                f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open another stream, or open with mode='r'"
+                f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open another "
+                f"stream, or open with mode='r'"
             )
         self._lock = lock
         self._pinned = pinned
         self.failure: WriteFailedError | None = None
+        self.half_row = False
+        """A row is being put in: set by who does it. What is interrupted half-way must never be committed."""
         try:
             newest = read_commit(files, path)
             commit = choose(newest)
@@ -165,10 +168,16 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Encoded bytes in RAM that wait for a commit, about."""
         return sum(len(data) for _, c in self.columns() for s in c.sealed.values() for data in s.encoded)
 
+    @property
+    def takes_writes(self) -> bool:
+        """Whether no write has failed and no row was interrupted half-way."""
+        return self.failure is None and not self.half_row
+
     def check(self) -> None:
         """StateError when the stream takes no more writes."""
-        if self.failure:
-            raise StateError(f"the store stopped writing after an error and must be reopened: {self.failure}")
+        if not self.takes_writes:
+            cause = self.failure or "adding a row was interrupted half-way"
+            raise StateError(f"the store stopped writing and must be reopened; the last commit is intact: {cause}")
 
     @contextlib.contextmanager
     def _stop_on_failure(self) -> Iterator[None]:
