@@ -9,7 +9,7 @@ A :data:`Tree` is that structure with leaf names at its ends; values travel flat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import gymnasium
@@ -90,16 +90,16 @@ def flatten(structure: Tree, value: Any, what: str) -> list[Any]:
 
 def unflatten(structure: Tree, values: Sequence[Any]) -> Any:
     """The nested value whose leaves are ``values``: the inverse of :func:`flatten`."""
-    remaining = iter(values)
+    return _build(structure, iter(values))
 
-    def build(node: Tree) -> Any:
-        if isinstance(node, str):
-            return next(remaining)
-        if isinstance(node, dict):
-            return {key: build(child) for key, child in node.items()}
-        return tuple(build(child) for child in node)
 
-    return build(structure)
+def _build(node: Tree, remaining: Iterator[Any]) -> Any:
+    # No nested function: one that calls itself is a reference cycle, and would keep the arrays until collected.
+    if isinstance(node, str):
+        return next(remaining)
+    if isinstance(node, dict):
+        return {key: _build(child, remaining) for key, child in node.items()}
+    return tuple(_build(child, remaining) for child in node)
 
 
 def leaf_layout(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -74,9 +74,7 @@ class StreamPart:
         for source in self.sources:
             frames = source.stack.frames
             out = np.empty((log.num_envs, frames, *source.rows.column.shape), source.rows.column.dtype)
-            rest = observations.fill(source, out, envs, rows, envs, 2 - frames, 1)
-            rest += observations.next_stacks(source, out, envs, rows, envs)
-            for step in rest:
+            for step in observations.fill_next(source, out, envs, rows, envs):
                 step()
             found.append(out)
         return found
@@ -188,7 +186,7 @@ def _observe(
     """Observations and next observations of one leaf; views of one block where they overlap."""
     column, stack = schema.obs_columns[leaf], schema.stacks[leaf]
     frames = stack.frames
-    odd = any(
+    odd = stack.axis is not None and any(
         (row, env) in part.log.next_older_patches
         for (part, _, _, envs), last in zip(groups, last_rows, strict=True)
         if part.log.next_older_patches
@@ -198,19 +196,17 @@ def _observe(
         block = blocks.empty((size, frames + 1, *column.shape), column.dtype)
         for part, place, rows, envs in groups:
             rest += observations.fill(part.sources[leaf], block, place, rows, envs, 1 - frames, 1)
-        return _layout(block[:, :frames], stack), _layout(block[:, 1:], stack)
+        return _layout(block[:, :frames], stack, rest), _layout(block[:, 1:], stack, rest)
     obs = blocks.empty((size, frames, *column.shape), column.dtype)
     following = blocks.empty(obs.shape, obs.dtype)
     for (part, place, rows, envs), last in zip(groups, last_rows, strict=True):
         source = part.sources[leaf]
         rest += observations.fill(source, obs, place, rows, envs, 1 - frames, 0)
-        rest += observations.fill(source, following, place, last, envs, 2 - frames, 1)
-        if odd:
-            rest += observations.next_stacks(source, following, place, last, envs)
-    return _layout(obs, stack), _layout(following, stack)
+        rest += observations.fill_next(source, following, place, last, envs)
+    return _layout(obs, stack, rest), _layout(following, stack, rest)
 
 
-def _layout(frames: Array, stack: Stack) -> Array:
+def _layout(frames: Array, stack: Stack, rest: list[Rest]) -> Array:
     """``(B, frames, *frame_shape)`` in the layout of the observations that were given."""
     if stack.frames == 1:
         return frames[:, 0]
@@ -220,5 +216,8 @@ def _layout(frames: Array, stack: Stack) -> Array:
         return frames.reshape(len(frames), -1, *frames.shape[3:])
     if not stack.channels:
         return np.moveaxis(frames, 1, -1)
+    # Frames and channels are no neighbours in memory: this copies, once the frames are there.
     moved = np.moveaxis(frames, 1, -2)
-    return moved.reshape(*moved.shape[:-2], -1)
+    out = np.empty((*moved.shape[:-2], moved.shape[-2] * moved.shape[-1]), moved.dtype)
+    rest.append(functools.partial(np.copyto, out.reshape(moved.shape), moved))
+    return out

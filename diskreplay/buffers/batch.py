@@ -43,15 +43,7 @@ class Batch:
 
     def map(self, function: Callable[[Any], Any]) -> Batch:
         """The batch with ``function`` applied to every array."""
-
-        def walk(value: Any) -> Any:
-            if isinstance(value, Mapping):
-                return {key: walk(part) for key, part in value.items()}
-            if isinstance(value, tuple):
-                return tuple(walk(part) for part in value)
-            return function(value)
-
-        return Batch(**{field.name: walk(getattr(self, field.name)) for field in dataclasses.fields(self)})
+        return Batch(**{field.name: _map(function, getattr(self, field.name)) for field in dataclasses.fields(self)})
 
     def torch(self, device: Any = None) -> Batch:
         """The batch as torch tensors, on ``device`` if one is given; on the CPU they share memory with the arrays.
@@ -67,3 +59,11 @@ class Batch:
             return torch.from_numpy(np.asarray(array)).to(device) if device is not None else torch.from_numpy(array)
 
         return self.map(tensor)
+
+
+def _map(function: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _map(function, part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_map(function, part) for part in value)
+    return function(value)

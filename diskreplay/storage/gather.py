@@ -78,15 +78,17 @@ def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
     return pieces[:, np.lexsort((env, chunk)) if env.any() else np.argsort(chunk)]
 
 
-def plan(column: ColumnReader, requests: Requests, out: NDArray[Any], cache: ChunkCache) -> Plan:
+def plan(
+    column: ColumnReader, requests: Requests, out: NDArray[Any], cache: ChunkCache, *, exact: bool = False
+) -> Plan:
     """Copies what is in RAM into ``out`` (batch, steps, *shape); the rest is for :func:`run`. Needs the lock.
 
-    Places of ``out`` that no request names may be overwritten with anything, where ``out`` has one request a place.
+    Steps of ``out`` that no request names may be overwritten with anything, unless ``exact``.
     """
     slab = cache.slab(column)
     full_chunks = column.end // column.column.chunk_rows
     gathered = False
-    if slab is not None:
+    if slab is not None and not exact:
         left, gathered = _from_slab(slab, column.column.chunk_rows, requests, out)
         if left is None:
             return Plan(column, out, [], full_chunks)

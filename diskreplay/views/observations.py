@@ -74,14 +74,21 @@ def fill(
     return rest
 
 
-def next_stacks(source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids) -> list[Rest]:
-    """Overwrites the next stacks ``out[place]`` (frames, *shape) that do not follow from their row's stack."""
-    log, frames, rest = source.log, source.stack.frames, []
-    for at, row, env in zip(place.tolist(), rows.tolist(), envs.tolist(), strict=True):
-        patch = log.next_older_patches.get((row, env))
-        if patch is not None:
-            steps = np.arange(frames - 1)
-            rest += _copy_patches(source, out, np.full(frames - 1, at), frames - 2 - steps, patch + steps)
+def fill_next(source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids) -> list[Rest]:
+    """Fills ``out[place]``, ``(frames, *shape)``, with the stacks that follow the rows; as :func:`fill`."""
+    frames, older = source.stack.frames, source.log.next_older_patches
+    if not older or source.stack.axis is None:
+        return fill(source, out, place, rows, envs, 2 - frames, 1)
+    patches = [older.get(at) for at in zip(rows.tolist(), envs.tolist(), strict=True)]
+    rest: list[Rest] = []
+    follows = np.flatnonzero([patch is None for patch in patches])
+    if len(follows):
+        rest += fill(source, out, place[follows], rows[follows], envs[follows], 2 - frames, 1)
+    # Those that do not follow are not filled from the rows first: that may be done later than what is copied here.
+    steps = np.arange(frames)
+    for at, patch in zip(place.tolist(), patches, strict=True):
+        if patch is not None:  # the frame one step before the newest
+            rest += _copy_patches(source, out, np.full(frames, at), frames - 1 - steps, patch - 1 + steps)
     return rest
 
 
@@ -111,7 +118,7 @@ def _copy_patches(source: ObsSource, out: NDArray[Any], place: Ids, step: Any, p
         out[place, step] = ring.array[patch % ring.length]
         return []
     requests = gather.Requests(place, np.zeros_like(patch), patch, patch, patch - step)
-    plan = gather.plan(source.patches, requests, out, source.cache)
+    plan = gather.plan(source.patches, requests, out, source.cache, exact=True)
     return [functools.partial(gather.run, plan, source.cache)] if plan.pieces else []
 
 
