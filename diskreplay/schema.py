@@ -219,6 +219,14 @@ class Schema:
             raise SchemaError(f"the columns must begin with {needed} and not repeat, got {names}")
         if not all(column.resident for column in self.columns if column.name in ALWAYS_RESIDENT):
             raise SchemaError(f"the columns {ALWAYS_RESIDENT} must be resident")
+        axes = {stack.axis is None for stack in self.stacks if stack.frames > 1}
+        if len(axes) > 1:
+            raise SchemaError(
+                "observation leaves with a frame_stack must all be given stacked, or all as single frames: where a "
+                "step starts anew, one rule must explain the older frames of all; see stack_axis"
+            )
+        if self.padding not in (Start.ZEROS, Start.REPEAT):
+            raise SchemaError(f"padding must be zeros or repeat, got {self.padding.name.lower()}")
         if len(self.stacks) != len(spaces.leaves(self.obs_tree)):
             raise SchemaError(f"one stack for each observation leaf is needed, got {len(self.stacks)}")
 

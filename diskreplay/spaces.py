@@ -21,6 +21,8 @@ from diskreplay.errors import CorruptionError, InputError, SchemaError
 Tree = str | dict[str, Any] | tuple[Any, ...]
 """A leaf's name, or a dict or tuple of trees."""
 
+MAX_KEY_BYTES = 128
+"""A key names a file or directory, with a few letters more while it is being made."""
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 ADVICE = {
     "Text": "encode the text to a fixed-length integer Box first",
@@ -49,8 +51,8 @@ def tree(space: gymnasium.Space[Any], name: str) -> Tree:
 
 def check_key(key: object, where: str) -> str:
     """``key`` if it can name a Zarr node, else SchemaError."""
-    if not isinstance(key, str) or not key or len(key) > 128:
-        raise SchemaError(f"{where}: keys must be strings of 1 to 128 characters, got {key!r}")
+    if not isinstance(key, str) or not key or len(key.encode(errors="replace")) > MAX_KEY_BYTES:
+        raise SchemaError(f"{where}: keys must be strings of 1 to {MAX_KEY_BYTES} bytes, got {key!r}")
     bad = set(key) & set('/\\\0:*?"<>|')
     if bad or key.startswith((".", "__")) or key == "zarr.json" or not key.isprintable():
         raise SchemaError(f"{where}: the key {key!r} cannot name a Zarr array; use letters, digits, '_' and '-'")

@@ -201,7 +201,7 @@ class Appender:
         for leaf, (column, _, rows), given in zip(self.leaves, self._obs, stacks, strict=True):
             expected = column.single[row % rows] if leaf.pending is None else leaf.pending
             if not self.lead:
-                same = same and given.tobytes() == expected.tobytes()
+                same = same and np.asarray(given, expected.dtype).tobytes() == expected.tobytes()
             else:
                 same = same & _same_rows(given, expected)
         return same
@@ -214,17 +214,16 @@ class Appender:
             stacks, frames = [stack[env] for stack in stacks], [frame[env] for frame in frames]
         older = [stack[:-1] for leaf, stack in zip(self.leaves, stacks, strict=True) if leaf.stacked]
         newest = [frame for leaf, frame in zip(self.leaves, frames, strict=True) if leaf.stacked]
-        if not any(part.any() for part in older):
+        # Bits are compared, as everywhere: a negative zero is no padding.
+        if not any(any(part.tobytes()) for part in older):
             return Start.ZEROS
-        if all((part == frame).all() for part, frame in zip(older, newest, strict=True)):
+        if all(part.tobytes() == frame.tobytes() * len(part) for part, frame in zip(older, newest, strict=True)):
             return Start.REPEAT
         for back in range(1, self.schema.context + 1):
             values = []
             for leaf, stack, frame in zip(self.leaves, stacks, frames, strict=True):
-                if not leaf.stacked:
-                    values.append(frame if self.schema.padding == Start.REPEAT else np.zeros_like(frame))
-                else:
-                    values.append(stack[-1 - back] if back < leaf.stack.frames else np.zeros_like(frame))
+                given = leaf.stacked and back < leaf.stack.frames
+                values.append(stack[-1 - back] if given else np.zeros_like(frame))
             self._patch(self.log.end, env, -back, values)
         return Start.PATCHES
 
@@ -270,7 +269,7 @@ class Appender:
                     if leaf.stacked:
                         values.append(frames[-1 - back] if back < leaf.stack.frames else np.zeros_like(frames[-1]))
                     else:
-                        values.append(frames)
+                        values.append(frames)  # a leaf without a stack: only offset 1 is ever looked at
                 self._patch(row, env, 1 + back, values)
         self._follows = follows if self.lead else bool(follows[0])
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from diskreplay import spaces
 from diskreplay.buffers import blocks
 from diskreplay.buffers.batch import Batch
+from diskreplay.errors import CorruptionError
 from diskreplay.index.log import STREAM_SHIFT, StreamLog
 from diskreplay.schema import TERMINATED, TRUNCATED, Column, Schema, Stack
 from diskreplay.storage import gather
@@ -58,6 +59,11 @@ class StreamPart:
             log.add_patches({name: self.stream.patches[name].read_rows(*span)[:, 0] for name in log.patches})
         log.slide(commit.begin)
         log.drop_patches()
+        wrong = log.inconsistency()
+        if wrong:
+            raise CorruptionError(
+                f"stream {self.stream.path!r}: {wrong}; run 'diskreplay verify'", stream=self.stream.name
+            )
 
     def large_columns(self) -> list[ColumnReader]:
         """The columns that are not mirrored in RAM."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import CorruptionError, InputError
+from diskreplay.errors import CorruptionError, FormatVersionError, InputError
 from diskreplay.sampling import uniform
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.views import transition
@@ -22,7 +22,9 @@ def settings(stored: Mapping[str, Any], view: Transition | None, sampler: Unifor
         if sampler is None:
             sampler = uniform.from_json(stored["sampler"]) if "sampler" in stored else Uniform()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptionError(f"the stored view or sampler cannot be read: {error!r}") from error
+        raise FormatVersionError(
+            f"the store's own view or sampler is not one of this version ({error}); name one: view=..., sampler=..."
+        ) from error
     if not isinstance(view, Transition):
         raise InputError(f"view must be a Transition, got {view!r}")
     if not isinstance(sampler, Uniform):

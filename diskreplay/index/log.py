@@ -160,6 +160,24 @@ class StreamLog:
             ring.trim(self.patch_begin)
         return self.patch_begin
 
+    def inconsistency(self) -> str | None:
+        """What in rows taken over from disk breaks a rule that sampling relies on; None when nothing does."""
+        if self.end == self.floor:
+            return None
+        starts = self.rings[START].span(self.floor, self.end)
+        if starts.max() > max(Start):
+            return f"a start code is {starts.max()}, above {max(Start)}"
+        if self.floor == 0 and (starts[0] == Start.CONTINUES).any():
+            return "row 0 says that it continues the row before it"
+        rows, envs = np.nonzero(starts == Start.PATCHES)
+        if not all(
+            place in self.older_patches for place in zip((rows + self.floor).tolist(), envs.tolist(), strict=True)
+        ):
+            return "a row lacks the patches that its start code promises"
+        if (self.next_patch.array[(self.end - 1) % self.next_patch.length] < 0).any():
+            return f"the newest row, {self.end - 1}, lacks the patch with its next observation"
+        return None
+
     def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool]:
         """Whether a row's environment does not go on in the next row, as far as is known."""
         done = self.take(TERMINATED, rows, envs) | self.take(TRUNCATED, rows, envs)

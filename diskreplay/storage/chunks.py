@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from diskreplay.schema import Codec
 
-# Chunks are one Blosc block: its thread pool would only cost. zarr-python sets the same.
+# Chunks are encoded as one Blosc block: its thread pool would only cost. zarr-python sets the same.
 blosc.use_threads = False
 
 CRC_BYTES = 4
@@ -46,7 +46,8 @@ def encode(codec: Codec, values: NDArray[Any]) -> bytes:
     if flat.dtype.kind in "bc":
         # Blosc takes an element's size from the buffer; these kinds have no buffer format that it knows.
         flat = flat.view(f"V{flat.itemsize}" if flat.dtype.kind == "c" else np.uint8)
-    return seal(blosc.compress(flat, codec.name.encode(), codec.level, shuffle, 0))
+    # One block: Blosc's own choice cuts a chunk of frames, and matches across the cuts are lost.
+    return seal(blosc.compress(flat, codec.name.encode(), codec.level, shuffle, flat.nbytes))
 
 
 def decode(codec: Codec, data: bytes, out: NDArray[Any]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -47,7 +47,17 @@ def shard_number(name: str, column: Column) -> int | None:
 class ColumnReader:
     """The committed chunks of one column; all methods raise CorruptionError with the exact place."""
 
-    def __init__(self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int) -> None:
+    def __init__(
+        self,
+        files: fs.Files,
+        directory: str,
+        stream: str,
+        column: Column,
+        num_envs: int,
+        still_current: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``still_current`` is asked whenever a file has been opened: whether it is what the entries are about."""
+        self._still_current = still_current
         self.files = files
         self.directory = directory
         self.stream = stream
@@ -101,6 +111,8 @@ class ColumnReader:
                 handle = self.files.open(self.shard_path(shard))
             except FileNotFoundError as error:
                 raise self.damage(shard, None, "the shard's file is missing") from error
+            if not self._still_current():
+                raise self.damage(shard, None, "the stream has gone back to a checkpoint; refresh")
             self._handles[shard] = handle
             if len(self._handles) > MAX_HANDLES:
                 self._handles.popitem(last=False)

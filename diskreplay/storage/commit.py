@@ -1,7 +1,7 @@
 """The commit record: what of a stream is durable. One small JSON object, replaced atomically.
 
-It stands in the ``zarr.json`` of the stream's group, under ``attributes["diskreplay"]``. Readers trust it, never a
-file's length.
+It stands in the ``zarr.json`` of the stream's group, under ``attributes["diskreplay"]``. Readers trust it for the last
+shard of each array, never the file's length; the shards before it are complete and do not change.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from typing import Any
 
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.schema import check_count
+
+MAX_STREAMS = 1 << 15
+MAX_IDS = 1 << 48
+"""Both together are what the ids of transitions, int64, can name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +76,10 @@ class Commit:
                 raise ValueError(f"time must be finite, got {seconds!r}")
             if counts["begin"] > counts["end"] or counts["patch_begin"] > counts["patch_end"]:
                 raise ValueError("begin must not pass end")
+            if counts["end"] - counts["begin"] > max(1, counts["capacity"] // counts["num_envs"]):
+                raise ValueError("the window must not hold more rows than the capacity")
+            if counts["stream"] >= MAX_STREAMS or counts["end"] * counts["num_envs"] > MAX_IDS:
+                raise ValueError(f"there are at most {MAX_STREAMS} streams of {MAX_IDS} transitions")
         except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
             message = f"the commit record of {file!r} cannot be read: {type(error).__name__}: {error}"
             raise CorruptionError(message, file=file) from error

@@ -1,8 +1,8 @@
 """The one seam to the file system: every read, write, fsync, rename and unlink of a store goes through here.
 
 :class:`Files` names the operations, :class:`LocalFiles` does them, and a test puts another implementation in its
-place to fail, tear or lose them. Paths are plain strings. Assumptions about the medium: a rename within a
-directory is atomic; what was fsynced before a crash is there after it; an fsync of a directory makes its
+place to fail, tear or lose them. Paths are plain strings. Assumptions about the medium: a rename within the
+file system is atomic; what was fsynced before a crash is there after it; an fsync of a directory makes its
 entries durable.
 
 Errors of the operating system come out as they are; :func:`translate` turns them into this package's own.

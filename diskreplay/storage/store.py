@@ -27,8 +27,8 @@ from diskreplay.schema import FORMAT_VERSION, Schema
 from diskreplay.spaces import check_key
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
-from diskreplay.storage.commit import Commit
-from diskreplay.storage.stream import SCRATCH, Pins, StreamReader, StreamWriter
+from diskreplay.storage.commit import MAX_STREAMS, Commit
+from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, Pins, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = "streams", "checkpoints"
 FIRST_STREAM = "0"
@@ -142,9 +142,13 @@ class Store:
                 if name in names:
                     return
                 number = 1 + max(stream.read_commit(self.files, self.stream_path(n)).stream for n in names)
-                temporary = os.path.join(self.stream_path(names[0]), SCRATCH, f".tmp-stream-{name}")
-                if self.files.list(temporary):
-                    fs.remove_tree(self.files, temporary)
+                if number >= MAX_STREAMS:
+                    raise InputError(f"a store has at most {MAX_STREAMS} streams")
+                scratch = os.path.join(self.stream_path(names[0]), SCRATCH)
+                for left in self.files.list(scratch):
+                    if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
+                        fs.remove_tree(self.files, os.path.join(scratch, left))
+                temporary = os.path.join(scratch, f"{TEMPORARY_STREAM}{name}")
                 stream.create(self.files, temporary, self.schema, Commit(number, num_envs, capacity, time=time.time()))
                 self.files.rename(temporary, self.stream_path(name))
                 self.files.sync_dir(os.path.join(self.path, STREAMS))
@@ -155,13 +159,12 @@ class Store:
         """The stream as of its newest commit, or of a checkpoint's."""
         path = self.stream_path(name)
         for attempt in range(10):
-            commit = cut or stream.read_commit(self.files, path)
+            newest = stream.read_commit(self.files, path)
             try:
-                return StreamReader(self.files, path, self.schema, commit)
+                return StreamReader(self.files, path, self.schema, cut or newest, newest.timeline)
             except CorruptionError:
                 # A live writer may have evicted a shard since: then there is a newer commit.
-                newest = stream.read_commit(self.files, path)
-                if attempt == 9 or (newest.sequence, newest.timeline) == (commit.sequence, commit.timeline):
+                if attempt == 9 or stream.read_commit(self.files, path).sequence == newest.sequence:
                     raise
         raise AssertionError("unreachable")
 
@@ -227,7 +230,7 @@ class Store:
         return Checkpoint(name, cut, *parts)
 
     def write_checkpoint(self, writer: StreamWriter, checkpoint: Checkpoint) -> bool:
-        """Makes a checkpoint durable; False when another stream's writer evicted meanwhile what it pins."""
+        """Makes a checkpoint durable; False when another stream's writer gave up meanwhile what it pins."""
         check_key(checkpoint.name, "checkpoint")
         target = os.path.join(self.path, CHECKPOINTS, checkpoint.name)
         if self.files.size(os.path.join(target, metadata.NAME)) is not None:
@@ -246,7 +249,8 @@ class Store:
             self.files.rename(temporary, target)
             self.files.sync_dir(os.path.dirname(target))
         for name, commit in checkpoint.cut.items():
-            if name != writer.name and stream.read_commit(self.files, self.stream_path(name)).begin > commit.begin:
+            newest = stream.read_commit(self.files, self.stream_path(name))
+            if name != writer.name and (newest.begin > commit.begin or newest.timeline != commit.timeline):
                 self.drop_checkpoint(checkpoint.name, writer)
                 return False
         return True

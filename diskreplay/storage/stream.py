@@ -26,6 +26,7 @@ from diskreplay.storage.column import ColumnReader, ColumnWriter
 from diskreplay.storage.commit import Commit, Tail
 
 PATCHES = "patches"
+TEMPORARY_STREAM = ".tmp-stream-"
 SCRATCH = "start"
 """The array whose directory takes temporary files: Zarr readers list groups, never the inside of an array."""
 
@@ -77,11 +78,23 @@ class _Stream(Generic[AnyColumn]):
 
 
 class StreamReader(_Stream[ColumnReader]):
-    """A stream as of one commit; ``refresh`` goes on to the newest."""
+    """A stream as of one commit; ``load`` goes on to a newer one of the same timeline.
 
-    def __init__(self, files: fs.Files, path: str, schema: Schema, commit: Commit) -> None:
-        super().__init__(files, path, schema, commit, ColumnReader)
+    Args:
+        timeline: of the newest commit when ``commit`` was read; a checkpoint's own may be older.
+    """
+
+    def __init__(self, files: fs.Files, path: str, schema: Schema, commit: Commit, timeline: int) -> None:
+        self._timeline = timeline
+        super().__init__(files, path, schema, commit, self._column)
         self.load(commit)
+
+    def _column(self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int) -> ColumnReader:
+        return ColumnReader(files, directory, stream, column, num_envs, self._still_current)
+
+    def _still_current(self) -> bool:
+        """Whether the stream has not gone back to a checkpoint since: then a shard may hold other rows."""
+        return read_commit(self.files, self.path).timeline == self._timeline
 
 
 class StreamWriter(_Stream[ColumnWriter]):
@@ -118,7 +131,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             with fs.translate("recovering", path):
                 if commit != newest:
                     self.replace_record(commit)
-                self._first_shards = self._recover(commit)
+                self._first_shards = self._recover(commit, rewritten=commit != newest)
             self.load(commit)
             for column in self.rows.values():
                 column.resume(commit.end)
@@ -128,16 +141,23 @@ class StreamWriter(_Stream[ColumnWriter]):
             lock.release()
             raise
 
-    def _recover(self, commit: Commit) -> dict[str, int]:
-        """Makes the files what the record says; the lowest shard on disk of each column."""
+    def _recover(self, commit: Commit, rewritten: bool) -> dict[str, int]:
+        """Makes the files what the record says; the lowest shard on disk of each column.
+
+        ``rewritten`` says that the stream has just gone back to a checkpoint: then committed bytes are given up, which
+        a reader may still be reading, so the shard becomes a new file under its old name.
+        """
         scratch = os.path.join(self.path, SCRATCH)
         for name in self.files.list(scratch):
-            if name.startswith(".tmp-"):
+            # Half-made streams belong to whoever holds the store's lock, not the stream's.
+            if name.startswith(".tmp-") and not name.startswith(TEMPORARY_STREAM):
                 _remove(self.files, os.path.join(scratch, name))
         lowest = {}
         for path, column in self.columns():
             tail = commit.tails.get(path)
             kept = []
+            if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
+                self.files.unlink(temporary)
             for shard, file in column.shards_on_disk():
                 if tail is None or shard > tail.shard:
                     self.files.unlink(file)
@@ -148,11 +168,19 @@ class StreamWriter(_Stream[ColumnWriter]):
                     if size < tail.size:
                         raise column.damage(shard, size, f"the file ends before its {tail.size} committed bytes")
                     if size > tail.size:
-                        handle = self.files.open(file, write=True)
-                        handle.truncate(tail.size)
-                        handle.sync()
+                        self._cut(column.directory, file, tail.size, in_place=not rewritten)
             lowest[path] = min(kept, default=0)
         return lowest
+
+    def _cut(self, directory: str, file: str, size: int, in_place: bool) -> None:
+        """Leaves the first ``size`` bytes of a shard."""
+        handle = self.files.open(file, write=in_place)
+        if in_place:
+            handle.truncate(size)
+            handle.sync()
+        else:
+            temporary = os.path.join(self.path, SCRATCH, ".tmp-shard")
+            fs.replace(self.files, file, handle.pread(size, 0), temporary)
 
     @property
     def end(self) -> int:

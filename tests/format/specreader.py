@@ -1,0 +1,256 @@
+"""A reader of format version 1, written from docs/format.md alone: small, slow, and without any of the package's code.
+
+Numbers in comments are sections of that page, ``I...`` its invariants. It stands for the reader that somebody writes in
+another language: it needs JSON, little-endian integers, CRC-32C, and a Blosc decoder.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import struct
+from typing import Any
+
+import numpy as np
+from numcodecs import blosc
+
+MISSING = (1 << 64) - 1
+CONTINUES, ZEROS, REPEAT, PATCHES = range(4)
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+CRC_TABLE = _crc_table()
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli) of the bytes."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ CRC_TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def unseal(data: bytes) -> bytes:
+    """The bytes before a closing CRC-32C that fits them."""
+    (stored,) = struct.unpack("<I", data[-4:])
+    assert crc32c(data[:-4]) == stored, "checksum"
+    return data[:-4]
+
+
+def group_attributes(folder: pathlib.Path) -> dict[str, Any]:
+    document = json.loads((folder / "zarr.json").read_bytes())
+    assert document["zarr_format"] == 3
+    assert document["node_type"] == "group"
+    return document["attributes"].get("diskreplay", {})
+
+
+class Array:
+    """One Zarr array of a stream as of a commit; reads rows ``[floor, end)``."""
+
+    def __init__(
+        self, folder: pathlib.Path, shape: list[int], envs: int, tail: list[int] | None, end: int, dtype: str
+    ) -> None:
+        document = json.loads((folder / "zarr.json").read_bytes())
+        rows, self.envs, *self.shape = document["shape"]
+        assert document["node_type"] == "array"
+        assert (self.envs, self.shape, document["data_type"]) == (envs, shape, dtype)  # I5
+        assert document["chunk_key_encoding"] == {"name": "default", "configuration": {"separator": "."}}
+        (sharding,) = document["codecs"]
+        inner = sharding["configuration"]
+        self.folder, self.end, self.dtype = folder, end, np.dtype(dtype).newbyteorder("<")
+        self.shard_rows = document["chunk_grid"]["configuration"]["chunk_shape"][0]
+        self.chunk_rows, self.chunk_envs = inner["chunk_shape"][:2]
+        self.codecs = [codec["name"] for codec in inner["codecs"]]
+        assert inner["index_location"] == "end"
+        assert rows % self.shard_rows == 0
+        assert rows >= end  # I7
+        self.tail_shard, self.tail_bytes = tail if tail else (0, 0)
+        if end:
+            assert self.tail_shard == (end - 1) // self.shard_rows  # I12
+        self.chunks_of_shard = self.shard_rows // self.chunk_rows
+        self.groups = self.envs // self.chunk_envs
+        self.indexes: dict[int, tuple[bytes, tuple[int, ...]]] = {}
+
+    def shard_file(self, shard: int) -> pathlib.Path:
+        return self.folder / ".".join(["c", str(shard), "0", *("0" for _ in self.shape)])  # 4.3
+
+    def shard(self, shard: int) -> tuple[bytes, tuple[int, ...]]:
+        """The committed bytes of a shard and its index as one flat tuple (4.4)."""
+        if shard not in self.indexes:
+            data = self.shard_file(shard).read_bytes()
+            if shard == self.tail_shard:
+                assert len(data) >= self.tail_bytes  # I13
+                data = data[: self.tail_bytes]
+            entries = self.chunks_of_shard * self.groups * 2
+            self.indexes[shard] = data, struct.unpack(f"<{entries}Q", unseal(data[-8 * entries - 4 :]))
+        return self.indexes[shard]
+
+    def chunk(self, chunk: int, group: int) -> np.ndarray:
+        """One decoded chunk, ``(chunk_rows, chunk_envs, *shape)`` (4.5)."""
+        shard, place = divmod(chunk, self.chunks_of_shard)
+        data, index = self.shard(shard)
+        at = 2 * (place * self.groups + group)
+        offset, size = index[at : at + 2]
+        assert MISSING not in (offset, size)  # I9
+        body = unseal(data[offset : offset + size])
+        if "blosc" in self.codecs:
+            body = blosc.decompress(body)
+        return np.frombuffer(body, self.dtype).reshape(self.chunk_rows, self.chunk_envs, *self.shape)
+
+    def row(self, row: int) -> np.ndarray:
+        """One row, ``(envs, *shape)``."""
+        assert row < self.end
+        chunk, at = divmod(row, self.chunk_rows)
+        return np.concatenate([self.chunk(chunk, group)[at] for group in range(self.groups)])
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Rows ``[start, stop)``, each chunk decoded once."""
+        out = np.empty((stop - start, self.envs, *self.shape), self.dtype)
+        for chunk in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
+            first = chunk * self.chunk_rows
+            low, high = max(start, first), min(stop, first + self.chunk_rows)
+            for group in range(self.groups):
+                envs = slice(group * self.chunk_envs, (group + 1) * self.chunk_envs)
+                out[low - start : high - start, envs] = self.chunk(chunk, group)[low - first : high - first]
+        return out
+
+    def dead_bytes(self) -> int:
+        """Committed bytes of the tail shard that neither a chunk nor the newest index takes (4.6)."""
+        data, index = self.shard(self.tail_shard)
+        used = sum(size for size in index[1::2] if size != MISSING)
+        return len(data) - used - 8 * len(index) - 4
+
+
+class Stream:
+    """One stream as of its commit record, or as of one given (a checkpoint's)."""
+
+    def __init__(self, folder: pathlib.Path, schema: dict[str, Any], record: dict[str, Any] | None = None) -> None:
+        self.record = record = record or group_attributes(folder)
+        self.schema = schema
+        self.envs, self.begin, self.end = record["num_envs"], record["begin"], record["end"]
+        self.context = max(stack["frames"] for stack in schema["stacks"]) - 1
+        self.floor = max(0, self.begin - self.context)
+        assert self.begin <= self.end
+        assert self.end - self.begin <= record["capacity"] // self.envs  # I15
+        tails = record["tails"]
+        self.arrays = {
+            c["name"]: Array(folder / c["name"], c["shape"], self.envs, tails.get(c["name"]), self.end, c["dtype"])
+            for c in schema["columns"]
+        }
+        self.obs_names = [column["name"] for column in schema["columns"][: len(schema["stacks"])]]
+        self.stacks = dict(zip(self.obs_names, schema["stacks"], strict=True))
+        first_patch, end_patch = record["patch_begin"], record["patch_end"]
+        self.patch_arrays = {
+            name: Array(folder / "patches" / name, shape, 1, tails.get(f"patches/{name}"), end_patch, dtype)
+            for name, shape, dtype in [
+                ("place", [3], "int64"),
+                *((c["name"], c["shape"], c["dtype"]) for c in schema["columns"][: len(schema["stacks"])]),
+            ]
+        }
+        # 6.1: (row, environment, offset) -> patch id
+        self.patches: dict[tuple[int, int, int], int] = {}
+        if end_patch > first_patch:
+            places = self.patch_arrays["place"].rows(first_patch, end_patch)[:, 0].tolist()
+            assert [row for row, _, _ in places] == sorted(row for row, _, _ in places)  # I20
+            for number, (row, env, offset) in enumerate(places, first_patch):
+                assert (row, env, offset) not in self.patches  # I19
+                self.patches[row, env, offset] = number
+        if self.end:
+            assert all((self.end - 1, env, 1) in self.patches for env in range(self.envs))  # I21
+        self.columns = {
+            name: array.rows(self.floor, self.end) if self.end else None for name, array in self.arrays.items()
+        }
+
+    def value(self, name: str, row: int, env: int) -> np.ndarray:
+        return self.columns[name][row - self.floor, env]
+
+    def patch(self, name: str, number: int) -> np.ndarray:
+        return self.patch_arrays[name].row(number)[0]
+
+    def ids(self) -> list[int]:
+        """Ids of the transitions of the window, in order (5.3)."""
+        return [
+            self.record["stream"] << 48 | row * self.envs + env
+            for row in range(self.begin, self.end)
+            for env in range(self.envs)
+            if self.value("valid", row, env)
+        ]
+
+    def locate(self, number: int) -> tuple[int, int]:
+        return divmod(number & (1 << 48) - 1, self.envs)
+
+    def stack(self, name: str, row: int, env: int) -> list[np.ndarray]:
+        """Frames of the observation, newest first (7.1)."""
+        frames = self.stacks[name]["frames"]
+        depth = 0
+        while depth < frames - 1 and self.value("start", row - depth, env) == CONTINUES:
+            depth += 1
+        found = [self.value(name, row - back, env) for back in range(depth + 1)]
+        code = self.value("start", row - depth, env)
+        for back in range(1, frames - depth):
+            if code == ZEROS:
+                found.append(np.zeros_like(found[0]))
+            elif code == REPEAT:
+                found.append(found[depth])
+            else:
+                assert code == PATCHES
+                found.append(self.patch(name, self.patches[row - depth, env, -back]))
+        return found
+
+    def next_stack(self, name: str, row: int, env: int) -> list[np.ndarray]:
+        """Frames of the next observation, newest first (7.2)."""
+        frames = self.stacks[name]["frames"]
+        if (row, env, 1) in self.patches:
+            newest = self.patch(name, self.patches[row, env, 1])
+        else:
+            newest = self.value(name, row + 1, env)
+        if (row, env, 2) in self.patches:
+            older = [self.patch(name, self.patches[row, env, 1 + back]) for back in range(1, frames)]
+        else:
+            older = self.stack(name, row, env)[: frames - 1]
+        return [newest, *older]
+
+    def layout(self, name: str, newest_first: list[np.ndarray]) -> np.ndarray:
+        """Frames as the observation space has them (7.3)."""
+        stack = self.stacks[name]
+        frames = newest_first[::-1]
+        if stack["frames"] == 1:
+            return frames[0]
+        if stack["axis"] is None or not stack["channels"]:
+            return np.stack(frames, stack["axis"] or 0)
+        return np.concatenate(frames, stack["axis"])
+
+    def transition(self, number: int) -> dict[str, Any]:
+        """One transition of one step, its observations by the leaves' names."""
+        row, env = self.locate(number)
+        one = {name: self.value(name, row, env) for name in self.arrays if name not in self.obs_names}
+        one["obs"] = {name: self.layout(name, self.stack(name, row, env)) for name in self.obs_names}
+        one["next_obs"] = {name: self.layout(name, self.next_stack(name, row, env)) for name in self.obs_names}
+        return one
+
+
+class Store:
+    """A store's root and its streams, by name."""
+
+    def __init__(self, path: str | pathlib.Path, checkpoint: str | None = None) -> None:
+        root = pathlib.Path(path)
+        ours = group_attributes(root)
+        assert ours["format_version"] == 1
+        self.schema = ours["schema"]
+        cut = None
+        if checkpoint is not None:
+            cut = group_attributes(root / "checkpoints" / checkpoint)["cut"]
+        folders = [folder for folder in (root / "streams").iterdir() if (folder / "zarr.json").is_file()]
+        self.streams = {
+            folder.name: Stream(folder, self.schema, cut and cut[folder.name])
+            for folder in folders
+            if cut is None or folder.name in cut
+        }
