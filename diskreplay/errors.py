@@ -9,6 +9,7 @@ catch                         and then
 :class:`LockedError`          close the other writer, or open with ``mode="r"``
 :class:`StateError`           reopen the store, or do not use it after ``close``
 :class:`CorruptionError`      run ``diskreplay verify``; restore the named file
+:class:`ReadFailedError`      mend the disk or its mount, then call again
 :class:`WriteFailedError`     make room or mend the disk, then reopen: the last commit is intact
 ============================  ==================================================================
 
@@ -141,6 +142,12 @@ class CorruptionError(DiskReplayError):
         self.stream = stream
         self.column = column
         self.rows = rows
+
+
+class ReadFailedError(DiskReplayError, OSError):
+    """The file system refused a read."""
+
+    code = "read-failed"
 
 
 class WriteFailedError(DiskReplayError, OSError):

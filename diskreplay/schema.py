@@ -48,6 +48,8 @@ RESIDENT_COLUMN_BYTES = 128 << 20
 MAX_CHUNK_ROWS = 4096
 MAX_SHARD_ROWS = 65536
 MAX_SHARDS = 4096
+MAX_SET_ROWS = 1 << 24
+"""Rows that a chunk or shard may be set to have."""
 
 
 class Start(enum.IntEnum):
@@ -124,13 +126,14 @@ class Column:
     resident: bool
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.dtype.newbyteorder("="))
         if self.dtype.name not in DTYPES:
             raise SchemaError(
                 f"column {self.name!r}: Zarr has no portable data type for {self.dtype}; use one of {sorted(DTYPES)}"
             )
         for what, value in (("chunk_rows", self.chunk_rows), ("shard_rows", self.shard_rows)):
-            if not 1 <= value <= 1 << 24:
-                raise SchemaError(f"column {self.name!r}: {what} must be 1 to {1 << 24}, got {value}")
+            if not 1 <= value <= MAX_SET_ROWS:
+                raise SchemaError(f"column {self.name!r}: {what} must be 1 to {MAX_SET_ROWS}, got {value}")
         if self.shard_rows % self.chunk_rows:
             raise SchemaError(
                 f"column {self.name!r}: shard_rows must be a multiple of chunk_rows, "
@@ -232,10 +235,12 @@ class Schema:
 
     @property
     def obs_columns(self) -> tuple[Column, ...]:
+        """Leaves of the observation space."""
         return self.columns[: len(self.stacks)]
 
     @property
     def action_columns(self) -> tuple[Column, ...]:
+        """Leaves of the action space."""
         first = len(self.stacks)
         return self.columns[first : first + len(spaces.leaves(self.action_tree))]
 
@@ -348,9 +353,14 @@ def build(
     action_leaves = spaces.leaves(spaces.tree(action_space, ACTION))
     for name, leaf in zip(action_leaves, spaces.leaf_spaces(action_space), strict=True):
         layouts.append((name, *spaces.leaf_layout(leaf, name)))
-    reward = np.dtype(reward_dtype)
+    try:
+        reward = np.dtype(reward_dtype)
+    except TypeError as error:
+        raise SchemaError(f"reward_dtype must be a floating point type, got {reward_dtype!r}") from error
     if reward.kind != "f":
         raise SchemaError(f"reward_dtype must be a floating point type, got {reward}")
+    if columns is not None and not isinstance(columns, Mapping):
+        raise InputError(f"columns must be a mapping of names to dtypes, got {columns!r}")
     layouts += zip(ALWAYS_RESIDENT, [()] * 5, [reward, *[np.dtype(bool)] * 3, np.dtype(np.uint8)], strict=True)
     layouts += [_extra(name, value) for name, value in (columns or {}).items()]
     names = [name for name, _, _ in layouts]
@@ -373,6 +383,11 @@ def _column(
     name: str, shape: tuple[int, ...], dtype: np.dtype[Any], num_envs: int, rows: int,
     codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None,
 ) -> Column:  # fmt: skip
+    what = f"of column {name!r}"
+    chunk_rows, shard_rows = (
+        None if rows_given is None else check_count(f"{setting} {what}", rows_given, most=MAX_SET_ROWS)
+        for setting, rows_given in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows))
+    )
     item = math.prod(shape) * dtype.itemsize
     small = item <= RESIDENT_ROW_BYTES and item * rows * num_envs <= RESIDENT_COLUMN_BYTES
     resident = small or name in ALWAYS_RESIDENT
@@ -387,12 +402,7 @@ def _column(
         chunk_rows = math.gcd(_power_of_two(max(wanted, 1)), shard_rows)
     if codec is None:
         codec = Codec("zstd", 1) if resident else Codec("lz4hc", 4)
-    what = f"of column {name!r}"
-    return Column(
-        name, shape, dtype,
-        check_count(f"chunk_rows {what}", chunk_rows), check_count(f"shard_rows {what}", shard_rows),
-        Codec.parse(codec), resident,
-    )  # fmt: skip
+    return Column(name, shape, dtype, chunk_rows, shard_rows, Codec.parse(codec), resident)
 
 
 def _power_of_two(value: int) -> int:
@@ -464,6 +474,8 @@ def _extra(name: str, value: Any) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
     try:
         shape, dtype = value if isinstance(value, tuple) else ((), value)
         layout = tuple(check_count(f"shape of {name!r}", n) for n in shape), np.dtype(dtype)
-    except TypeError as error:
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
         raise SchemaError(f"columns: {name!r} must be a dtype, (shape, dtype) or a space, got {value!r}") from error
     return (name, *layout)

@@ -164,13 +164,16 @@ def from_json(document: Any) -> gymnasium.Space[Any]:
             low, high = (_bound_from_json(document[key], shape, dtype) for key in ("low", "high"))
             return spaces.Box(low, high, shape, cast(Any, dtype.type))
         if kind == "Discrete":
-            return spaces.Discrete(document["n"], start=document["start"], dtype=np.dtype(document["dtype"]).type)
+            # Older versions of Gymnasium know int64 alone, and no argument for it.
+            kind_of = {} if document["dtype"] == "int64" else {"dtype": np.dtype(document["dtype"]).type}
+            return spaces.Discrete(document["n"], start=document["start"], **kind_of)
         if kind == "MultiDiscrete":
             dtype = np.dtype(document["dtype"])
             start = np.array(document["start"], dtype)
             return spaces.MultiDiscrete(np.array(document["nvec"]), dtype=cast(Any, dtype.type), start=start)
         if kind == "MultiBinary":
-            return spaces.MultiBinary(tuple(document["shape"]))
+            shape = tuple(document["shape"])
+            return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
         raise ValueError(f"unknown kind {kind!r}")
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError, RecursionError) as error:
         raise CorruptionError(f"the stored space {str(document)[:200]} cannot be read: {error}") from error

@@ -80,6 +80,7 @@ class Appender:
         self.leaves = [ObsLeaf(c, s, num_envs) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
         self.actions = [Slot(c.name, c.shape, c.dtype, num_envs) for c in schema.action_columns]
         self.reward = Slot(REWARD, (), writer.rows[REWARD].column.dtype, num_envs, lossy=True)
+        self._largest_reward = float(np.finfo(self.reward.dtype).max)
         self.flag = {name: Slot(name, (), np.dtype(bool), num_envs) for name in (TERMINATED, TRUNCATED, VALID)}
         self.extras = {c.name: Slot(c.name, c.shape, c.dtype, num_envs) for c in schema.extra_columns}
         self.single_frames = not any(leaf.stacked for leaf in self.leaves)
@@ -126,7 +127,7 @@ class Appender:
         flat = spaces.flatten(self.schema.action_tree, action, "action") if self._nested_action else (action,)
         values = [slot.check(value) for slot, value in zip(self.actions, flat, strict=True)]
         rewards = self.reward.check(reward)
-        check_reward(rewards)
+        check_reward(rewards, self._largest_reward)
         ends, cuts = self.flag[TERMINATED].check(terminated), self.flag[TRUNCATED].check(truncated)
         is_valid = self._all_valid if valid is None else self.flag[VALID].check(valid)
         if extra.keys() != self.extras.keys():

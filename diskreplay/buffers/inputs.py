@@ -6,7 +6,6 @@ was given.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -54,6 +53,8 @@ class Slot:
             raise InputError(f"{self.name}: must be an array of shape {self.shape}, got a ragged value") from error
         if array.dtype.kind not in "biufc":
             raise InputError(f"{self.name}: must be numbers of dtype {self.dtype}, got {array.dtype} ({value!r:.80})")
+        if array.dtype.kind == "c" and self.dtype.kind != "c":
+            raise InputError(f"{self.name}: must be real numbers of dtype {self.dtype}, got {array.dtype}")
         if self.num_envs == 1 and array.shape == (1, *self.value_shape):
             array = array[0]
         if array.shape != self.shape:
@@ -62,7 +63,7 @@ class Slot:
             return array
         with np.errstate(all="ignore"):
             converted = array.astype(self.dtype)
-            if not self.lossy and not np.array_equal(converted, array, equal_nan=array.dtype.kind in "fc"):
+            if not self.lossy and not _same_values(converted, array):
                 raise InputError(
                     f"{self.name}: must have dtype {self.dtype}; the {array.dtype} values do not fit without loss: "
                     f"convert them with .astype, or declare the space with that dtype"
@@ -70,11 +71,20 @@ class Slot:
         return converted
 
 
-def check_reward(reward: Any) -> None:
-    """InputError where a reward is not finite."""
+def _same_values(converted: NDArray[Any], given: NDArray[Any]) -> bool:
+    """Whether a conversion lost nothing."""
+    if not np.array_equal(converted, given, equal_nan=given.dtype.kind in "fc"):
+        return False
+    # numpy compares integers and floats as floats, in which neighbouring large integers are the same number.
+    inexact = given.dtype.kind in "iu" and converted.dtype.kind in "fc" and given.itemsize > 4
+    return not inexact or np.array_equal(converted.astype(given.dtype), given)
+
+
+def check_reward(reward: Any, largest: float) -> None:
+    """InputError where a reward is not finite, or is above the largest number of its column."""
     if type(reward) is not np.ndarray or reward.ndim == 0:
-        if not math.isfinite(reward):
-            raise InputError(f"reward must be finite, got {reward}; nothing was added")
+        if not abs(reward) <= largest:
+            raise InputError(f"reward must be finite, and at most {largest:.3g}, got {reward}; nothing was added")
     elif not np.isfinite(reward).all():
         env = int(np.flatnonzero(~np.isfinite(reward))[0])
         raise InputError(f"reward of environment {env} must be finite, got {reward[env]}; nothing was added")

@@ -85,7 +85,11 @@ class ReplayBuffer:
         written = self._streams.written
         if self._streams.writer is not None and written is not None:
             self._appender = Appender(store.schema, self._streams.writer, written.log)
-            self._appender.resume(written.pending())
+            try:
+                self._appender.resume(written.pending())
+            except BaseException:
+                self._streams.release()
+                raise
         self._last_commit = time.monotonic()
 
     @classmethod
@@ -144,7 +148,7 @@ class ReplayBuffer:
             StoreExistsError: when something is at ``path``.
             WriteFailedError: when the file system refuses.
         """
-        cls._check_options(cache_bytes, commit_rows, commit_seconds)
+        cls._check_options(cache_bytes, commit_rows, commit_seconds, seed)
         schema = schemas.build(
             observation_space, action_space, capacity=capacity, num_envs=num_envs, frame_stack=frame_stack,
             stack_axis=stack_axis, stack_padding=stack_padding, columns=columns, reward_dtype=reward_dtype, codec=codec,
@@ -196,9 +200,10 @@ class ReplayBuffer:
         """
         if mode not in ("r", "r+"):
             raise InputError(f"mode must be 'r' or 'r+', got {mode!r}")
-        cls._check_options(cache_bytes, commit_rows, commit_seconds)
+        cls._check_options(cache_bytes, commit_rows, commit_seconds, seed)
         store = Store(_full_path(path), files or LocalFiles())
         cut = store.checkpoint(checkpoint) if checkpoint is not None else None
+        settings({**store.settings, **(cut.state if cut else {})}, view, sampler)  # checked before a stream is made
         if mode == "r+" and stream not in store.stream_names():
             if cut is not None:
                 raise CheckpointError(f"checkpoint {checkpoint!r} knows no stream {stream!r}")
@@ -213,11 +218,13 @@ class ReplayBuffer:
         )  # fmt: skip
 
     @staticmethod
-    def _check_options(cache_bytes: int, commit_rows: int, commit_seconds: float) -> None:
+    def _check_options(cache_bytes: int, commit_rows: int, commit_seconds: float, seed: int | None) -> None:
         schemas.check_count("cache_bytes", cache_bytes, least=0)
         schemas.check_count("commit_rows", commit_rows)
         if not isinstance(commit_seconds, int | float) or not commit_seconds > 0:
             raise InputError(f"commit_seconds must be above 0, got {commit_seconds!r}")
+        if seed is not None:
+            schemas.check_count("seed", seed, least=0, most=1 << 128)
 
     # Facts
 
@@ -244,8 +251,8 @@ class ReplayBuffer:
     @property
     def num_envs(self) -> int:
         """Environments of the stream that is written, or of the first."""
-        written = self._streams.written
-        return written.log.num_envs if written else self.schema.num_envs
+        writer = self._streams.writer
+        return writer.commit_record.num_envs if writer else self.schema.num_envs
 
     def __len__(self) -> int:
         """Transitions in the windows of all streams, committed or not."""
@@ -340,6 +347,7 @@ class ReplayBuffer:
             log = self._appender.log
             self._last_commit = time.monotonic()
             if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
+                writer.reclaim(self._lock)  # a checkpoint may have been dropped
                 return
             with self._lock:
                 self._appender.patch_pending()
@@ -363,6 +371,7 @@ class ReplayBuffer:
                 given = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
             except (TypeError, ValueError) as error:
                 raise InputError(f"metadata must be JSON (numbers, text, lists, dicts): {error}") from error
+            self._store.check_new_checkpoint(name)
             self.commit()
             for _ in range(10):
                 with self._lock:
@@ -449,6 +458,7 @@ class ReplayBuffer:
             prefetch: batches that may wait. They were drawn before rows that were added since; a checkpoint holds the
                 random state with them already drawn.
         """
+        batch_size = schemas.check_count("batch_size", batch_size)
         schemas.check_count("prefetch", prefetch, most=1 << 16)
         return Loader(lambda: self.sample(batch_size), prefetch)
 
@@ -527,7 +537,7 @@ class ReplayBuffer:
 
 
 def _full_path(path: PathLike) -> str:
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise InputError(f"path must be a non-empty text or path, got {path!r}")
     return os.path.abspath(text)  # noqa: PTH100  # resolve() would follow links, which the user may move

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.assemble import StreamPart
-from diskreplay.errors import EvictedError, InputError
+from diskreplay.errors import CorruptionError, EvictedError, InputError
 from diskreplay.index.log import STREAM_SHIFT
 from diskreplay.storage import stream
 from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
-from diskreplay.storage.stream import StreamWriter
+from diskreplay.storage.stream import StreamReader, StreamWriter
 
 Ids = NDArray[np.int64]
 
@@ -72,16 +72,25 @@ class Streams:
                 continue
             part = self._parts.get(name)
             reader = self.store.read_stream(name, checkpoint.cut[name] if checkpoint else None)
-            if part is None or reader.commit_record.timeline != part.stream.commit_record.timeline:
-                if part is not None:
-                    for _, column in part.stream.columns():
-                        self.cache.forget(column)
+            if part is None:
                 self._parts[name] = StreamPart(self.store.schema, reader, self.cache)
+            elif reader.commit_record.timeline != part.stream.commit_record.timeline:
+                self._replace(name, reader)
             elif reader.commit_record != part.stream.commit_record:
-                part.stream.load(reader.commit_record)
-                part.catch_up()
+                try:
+                    part.stream.load(reader.commit_record)
+                    part.catch_up()
+                except CorruptionError:
+                    # Evicted since the reader opened it, or really damaged: then this raises as well.
+                    self._replace(name, reader)
         self._parts = dict(sorted(self._parts.items(), key=lambda item: item[1].log.stream))
         self.size_cache()
+
+    def _replace(self, name: str, reader: StreamReader) -> None:
+        """Puts another reader in the place of a stream's part."""
+        for _, column in self._parts[name].stream.columns():
+            self.cache.forget(column)
+        self._parts[name] = StreamPart(self.store.schema, reader, self.cache)
 
     def size_cache(self) -> None:
         """Tells the cache how much there is to cache, and takes out of it what left the window."""

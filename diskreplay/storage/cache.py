@@ -113,6 +113,8 @@ class ChunkCache:
         with self._lock:
             slab = self._slabs.get(column)
             if slab is None:
+                if column.decoded_bytes > self.budget_bytes:
+                    return
                 slab = self._slabs[column] = Slab(column, self.budget_bytes // column.decoded_bytes)
             missing = np.flatnonzero((slab.find(chunk, group) < 0) & (chunk >= column.entries.begin))
             slots = []

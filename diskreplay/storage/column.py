@@ -111,6 +111,8 @@ class ColumnReader:
                 handle = self.files.open(self.shard_path(shard))
             except FileNotFoundError as error:
                 raise self.damage(shard, None, "the shard's file is missing") from error
+            except OSError as error:
+                raise fs.unreadable(self.shard_path(shard), error) from error
             if not self._still_current():
                 raise self.damage(shard, None, "the stream has gone back to a checkpoint; refresh")
             self._handles[shard] = handle
@@ -121,13 +123,15 @@ class ColumnReader:
     def read_index(self, shard: int, size: int | None) -> NDArray[np.int64]:
         """The index ``(shard_chunks, groups, 2)`` that ends at byte ``size`` of the shard, by default at its end."""
         handle = self.handle(shard)
-        size = handle.size() if size is None else size
-        offset = size - self.index_bytes
-        data = handle.pread(self.index_bytes, offset) if offset >= 0 else b""
+        offset = 0
         try:
+            offset = (handle.size() if size is None else size) - self.index_bytes
+            data = handle.pread(self.index_bytes, offset) if offset >= 0 else b""
             return chunks.decode_index(data, self.shard_chunks, self.groups, max(offset, 0))
         except chunks.DamagedError as error:
             raise self.damage(shard, max(offset, 0), str(error)) from error
+        except OSError as error:
+            raise fs.unreadable(self.shard_path(shard), error) from error
 
     def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> list[tuple[fs.File, int, int]]:
         """File, offset and bytes of committed chunks (n,)."""
@@ -153,6 +157,8 @@ class ColumnReader:
             chunks.decode(self.column.codec, file.pread(size, offset), out)
         except chunks.DamagedError as error:
             raise self.damage(chunk // self.shard_chunks, offset, str(error), chunk) from error
+        except OSError as error:
+            raise fs.unreadable(self.shard_path(chunk // self.shard_chunks), error) from error
 
     def read_chunk(self, chunk: int, group: int, out: NDArray[Any]) -> None:
         """Reads and decodes one chunk into ``out`` (chunk_shape)."""

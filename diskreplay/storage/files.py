@@ -18,7 +18,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from diskreplay.errors import DiskFullError, WriteFailedError
+from diskreplay.errors import DiskFullError, ReadFailedError, WriteFailedError
 
 
 class File(Protocol):
@@ -110,9 +110,13 @@ class LocalLock:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._owner = os.getpid()
 
     def release(self) -> None:
         if self._fd >= 0:
+            if os.getpid() == self._owner:
+                # A process that was forked since holds the same lock: closing our descriptor would leave it there.
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
 
@@ -198,6 +202,13 @@ def translate(action: str, path: str) -> Iterator[None]:
         ) from error
 
 
+def unreadable(path: str, error: OSError) -> ReadFailedError:
+    """What to raise when a file that is there cannot be read."""
+    return ReadFailedError(
+        error.errno, f"reading {path!r} failed: {os.strerror(error.errno) if error.errno else error}; mend the disk"
+    )
+
+
 def replace(files: Files, path: str, data: bytes, temporary: str | None = None) -> None:
     """Atomically and durably makes ``data`` the content of ``path``: write beside, fsync, rename, fsync directory."""
     temporary = temporary or f"{path}.tmp"
@@ -207,6 +218,12 @@ def replace(files: Files, path: str, data: bytes, temporary: str | None = None) 
     file.sync()
     files.rename(temporary, path)
     files.sync_dir(os.path.dirname(path))
+
+
+def clear(files: Files, path: str) -> None:
+    """Removes the directory that an operation which failed half-way may have left under a temporary name."""
+    with contextlib.suppress(FileNotFoundError):
+        remove_tree(files, path)
 
 
 def remove_tree(files: Files, path: str) -> None:

@@ -115,7 +115,7 @@ def plan(
 def _from_slab(slab: Slab, chunk_rows: int, requests: Requests, out: NDArray[Any]) -> tuple[Requests | None, bool]:
     """Gathers the rows in the cache, if they are most; the requests that are left, None for none; whether it did."""
     count = len(requests.place)
-    if count != len(out):
+    if count != len(out) or not count:
         return requests, False
     steps = np.arange(out.shape[1])
     rows = requests.base[:, None] + steps
@@ -176,6 +176,8 @@ def run(plan: Plan, cache: ChunkCache) -> None:
             out[place, step : step + rows] = values[row : row + rows]
     except chunks.DamagedError as error:
         raise column.damage(at[0] // column.shard_chunks, offset, str(error), at[0]) from error
+    except OSError as error:
+        raise fs.unreadable(column.shard_path(at[0] // column.shard_chunks), error) from error
 
 
 def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> None:

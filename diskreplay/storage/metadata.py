@@ -88,7 +88,8 @@ def create_group(files: fs.Files, directory: str, attributes: dict[str, Any] | N
 def read(files: fs.Files, directory: str) -> dict[str, Any]:
     """The document of the node at ``directory``.
 
-    Raises FileNotFoundError when there is none, CorruptionError when it is no JSON object.
+    Raises FileNotFoundError or NotADirectoryError when there is none, ReadFailedError when it cannot be read,
+    CorruptionError when it is no JSON object.
     """
     path = os.path.join(directory, NAME)
     size = files.size(path)
@@ -98,6 +99,10 @@ def read(files: fs.Files, directory: str) -> dict[str, Any]:
         document = json.loads(files.read(path))
     except (ValueError, RecursionError) as error:
         raise CorruptionError(f"{path!r} is not valid JSON: {error}", file=path) from error
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise fs.unreadable(path, error) from error
     if not isinstance(document, dict):
         raise CorruptionError(f"{path!r} must hold a JSON object, got {type(document).__name__}", file=path)
     return document

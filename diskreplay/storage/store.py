@@ -28,7 +28,7 @@ from diskreplay.spaces import check_key
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import MAX_STREAMS, Commit
-from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, Pins, StreamReader, StreamWriter
+from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, Pin, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = "streams", "checkpoints"
 FIRST_STREAM = "0"
@@ -100,8 +100,7 @@ class Store:
         with fs.translate("creating", path):
             if not os.path.isdir(parent):
                 os.makedirs(parent, exist_ok=True)
-            if files.list(temporary):
-                fs.remove_tree(files, temporary)
+            fs.clear(files, temporary)
             attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
             metadata.create_group(files, temporary, attributes)
             metadata.create_group(files, os.path.join(temporary, STREAMS))
@@ -118,9 +117,15 @@ class Store:
     def stream_names(self) -> list[str]:
         """Names of all streams, in the order of their numbers."""
         folder = os.path.join(self.path, STREAMS)
-        names = [
-            n for n in self.files.list(folder) if self.files.size(os.path.join(folder, n, metadata.NAME)) is not None
-        ]
+        names = []
+        for name in self.files.list(folder):
+            if self.files.size(os.path.join(folder, name, metadata.NAME)) is not None:
+                names.append(name)
+            elif name == FIRST_STREAM or self.files.list(os.path.join(folder, name)):
+                file = os.path.join(folder, name, metadata.NAME)
+                raise CorruptionError(f"{file!r} is missing: it is the commit record of the stream {name!r}", file=file)
+        if not names:
+            raise CorruptionError(f"{folder!r} holds no stream", file=folder)
         commits = {name: stream.read_commit(self.files, os.path.join(folder, name)) for name in names}
         numbers = [commit.stream for commit in commits.values()]
         if len(set(numbers)) != len(numbers):
@@ -191,12 +196,10 @@ class Store:
             self.files, self.stream_path(name), self.schema, self.pool, lambda: self._pins(name), choose
         )
 
-    def _pins(self, name: str) -> Pins:
+    def _pins(self, name: str) -> list[Pin]:
         cuts = [checkpoint.cut[name] for checkpoint in self.checkpoints() if name in checkpoint.cut]
-        return Pins(
-            min([max(0, cut.begin - self.schema.context) for cut in cuts], default=Pins.rows),
-            min([cut.patch_begin for cut in cuts], default=Pins.patches),
-        )
+        context = self.schema.context
+        return [Pin((max(0, cut.begin - context), cut.end), (cut.patch_begin, cut.patch_end)) for cut in cuts]
 
     def checkpoint_names(self) -> list[str]:
         """Names of all checkpoints, oldest first."""
@@ -229,12 +232,16 @@ class Store:
             raise CorruptionError(f"the checkpoint {file!r} cannot be read: {error!r}", file=file) from error
         return Checkpoint(name, cut, *parts)
 
+    def check_new_checkpoint(self, name: str) -> str:
+        """Where a checkpoint of that name will stand; InputError or CheckpointError when there can be none."""
+        target = os.path.join(self.path, CHECKPOINTS, check_key(name, "checkpoint"))
+        if self.files.size(os.path.join(target, metadata.NAME)) is not None:
+            raise CheckpointError(f"there is a checkpoint {name!r} already; drop it first, or choose another name")
+        return target
+
     def write_checkpoint(self, writer: StreamWriter, checkpoint: Checkpoint) -> bool:
         """Makes a checkpoint durable; False when another stream's writer gave up meanwhile what it pins."""
-        check_key(checkpoint.name, "checkpoint")
-        target = os.path.join(self.path, CHECKPOINTS, checkpoint.name)
-        if self.files.size(os.path.join(target, metadata.NAME)) is not None:
-            raise CheckpointError(f"there is a checkpoint {checkpoint.name!r} already; drop it first, or choose a name")
+        target = self.check_new_checkpoint(checkpoint.name)
         attributes = {
             "cut": {name: commit.to_json() for name, commit in checkpoint.cut.items()},
             "state": checkpoint.state,
@@ -243,8 +250,7 @@ class Store:
         }
         with fs.translate("writing the checkpoint", checkpoint.name):
             temporary = os.path.join(writer.path, SCRATCH, f".tmp-checkpoint-{checkpoint.name}")
-            if self.files.list(temporary):
-                fs.remove_tree(self.files, temporary)
+            fs.clear(self.files, temporary)
             metadata.create_group(self.files, temporary, attributes)
             self.files.rename(temporary, target)
             self.files.sync_dir(os.path.dirname(target))
@@ -260,6 +266,7 @@ class Store:
         self.checkpoint(name)
         with fs.translate("dropping the checkpoint", name):
             doomed = os.path.join(writer.path, SCRATCH, f".tmp-dropped-{name}")
+            fs.clear(self.files, doomed)
             self.files.rename(os.path.join(self.path, CHECKPOINTS, name), doomed)
             self.files.sync_dir(os.path.join(self.path, CHECKPOINTS))
             fs.remove_tree(self.files, doomed)

@@ -106,7 +106,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         path: str,
         schema: Schema,
         pool: Executor,
-        pinned: Callable[[], Pins],
+        pinned: Callable[[], list[Pin]],
         choose: Callable[[Commit], Commit],
     ) -> None:
         """``choose`` turns the newest commit into the one to go on from: another one is made the newest first."""
@@ -131,6 +131,8 @@ class StreamWriter(_Stream[ColumnWriter]):
             with fs.translate("recovering", path):
                 if commit != newest:
                     self.replace_record(commit)
+                # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
+                self._pinned_shards: dict[str, set[int]] = {path: set() for path, _ in self.columns()}
                 self._first_shards = self._recover(commit, rewritten=commit != newest)
             self.load(commit)
             for column in self.rows.values():
@@ -257,8 +259,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             for path, column in self.columns():
                 column.publish(staged.get(path, []), self.patch_end if path.startswith(PATCHES) else record.end)
             self.commit_record = record
-        with self._stop_on_failure():
-            self.evict()
+        self.reclaim(publish)
         return record
 
     def replace_record(self, record: Commit) -> None:
@@ -267,25 +268,36 @@ class StreamWriter(_Stream[ColumnWriter]):
         target = os.path.join(self.path, metadata.NAME)
         fs.replace(self.files, target, metadata.dump(metadata.group_document(record.to_json())), temporary)
 
-    def evict(self) -> None:
-        """Unlinks the shards that neither the committed window nor a checkpoint needs."""
+    def reclaim(self, publish: contextlib.AbstractContextManager[object]) -> None:
+        """Unlinks the shards that neither the committed window nor a checkpoint needs; ``publish`` as in commit."""
+        with self._stop_on_failure():
+            self._evict(publish)
+
+    def _evict(self, publish: contextlib.AbstractContextManager[object]) -> None:
         record = self.commit_record
         floors = {path: record.patch_begin if path.startswith(PATCHES) else self.floor for path, _ in self.columns()}
         if not any(self._below(path, column, floors[path]) for path, column in self.columns()):
             return
         pins = self._pinned()
         for path, column in self.columns():
-            pin = pins.patches if path.startswith(PATCHES) else pins.rows
-            for shard in self._below(path, column, min(floors[path], pin)):
+            ranges = [pin.patches if path.startswith(PATCHES) else pin.rows for pin in pins]
+            kept = set()
+            for shard in self._below(path, column, floors[path]):
                 file = column.shard_path(shard)
-                if self.files.size(file) is not None:
+                rows = shard * column.column.shard_rows, (shard + 1) * column.column.shard_rows
+                if any(first < rows[1] and rows[0] < stop for first, stop in ranges):
+                    kept.add(shard)
+                elif self.files.size(file) is not None:
                     self.files.unlink(file)
-                self._first_shards[path] = shard + 1
-            column.trim(floors[path])
+                self._first_shards[path] = max(self._first_shards[path], shard + 1)
+            self._pinned_shards[path] = kept
+            with publish:
+                column.trim(floors[path])
 
-    def _below(self, path: str, column: ColumnWriter, row: int) -> range:
-        """The shards on disk that hold only rows below ``row``."""
-        return range(self._first_shards[path], min(row // column.column.shard_rows, column.tail.shard))
+    def _below(self, path: str, column: ColumnWriter, row: int) -> list[int]:
+        """The shards that hold only rows below ``row`` and may be on disk."""
+        below = range(self._first_shards[path], min(row // column.column.shard_rows, column.tail.shard))
+        return [*sorted(self._pinned_shards[path]), *below]
 
     def release(self) -> None:
         """Gives the lock back; writes that no commit holds are gone."""
@@ -293,11 +305,11 @@ class StreamWriter(_Stream[ColumnWriter]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Pins:
-    """The lowest row and patch of a stream that a checkpoint needs."""
+class Pin:
+    """The rows and patches of a stream that a checkpoint needs, half-open."""
 
-    rows: int = 1 << 62
-    patches: int = 1 << 62
+    rows: tuple[int, int]
+    patches: tuple[int, int]
 
 
 def create(files: fs.Files, path: str, schema: Schema, commit: Commit) -> None:

@@ -1,0 +1,249 @@
+"""The command ``diskreplay``: each subcommand calls one function of :mod:`diskreplay.ops` and prints its result."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import click
+from rich.text import Text
+
+import diskreplay
+from diskreplay import formats
+from diskreplay_cli import output, page, text
+from diskreplay_cli.errors import FAILED, INTERRUPTED, OneLineErrors
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+
+store_argument = click.argument("path", type=click.Path())
+
+
+@click.group(name="diskreplay", cls=OneLineErrors, context_settings=CONTEXT)
+@click.version_option(diskreplay.__version__, prog_name="diskreplay", message="%(prog)s %(version)s")
+def main() -> None:
+    """Replay data of reinforcement learning on disk: record, look at, check, export.
+
+    A store is one directory, a Zarr v3 hierarchy. Every command but record reads only, and works while another process
+    writes the store. Exit status: 0 success, 1 verify found a problem, 2 an error, 130 interrupted.
+    """
+
+
+@main.command()
+@click.argument("env_id")
+@store_argument
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    metavar="N",
+    required=True,
+    help="Steps in the end, of all environments together.",
+)
+@click.option(
+    "--envs", type=click.IntRange(1), metavar="N", help="Environments in lockstep.  [default: 1, or as the store]"
+)
+@click.option("--atari", is_flag=True, help="Preprocess Atari: 84x84 grey, every 4th frame, no-ops after a reset.")
+@click.option(
+    "--frame-stack",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Frames that a sample stacks.  [default: 4 with --atari, else 1]",
+)
+@click.option(
+    "--capacity", type=click.IntRange(1), metavar="N", help="Steps to keep.  [default: 1000000, or --steps if more]"
+)
+@click.option(
+    "--seed", type=click.IntRange(0), metavar="N", default=0, show_default=True, help="Of environments and actions."
+)
+@click.option("--resume", is_flag=True, help="Go on with the store at PATH, or begin it when there is none.")
+@click.option(
+    "--commit-seconds", type=click.FloatRange(0, min_open=True), metavar="SECONDS", default=2.0, show_default=True,
+    help="How much a kill may lose.",
+)  # fmt: skip
+@output.json_option
+def record(
+    env_id: str, path: str, steps: int, envs: int | None, atari: bool, frame_stack: int | None, capacity: int | None,
+    seed: int, resume: bool, commit_seconds: float, as_json: bool,
+) -> int:  # fmt: skip
+    """Record random play of the Gymnasium environment ENV_ID into a store at PATH.
+
+    Ctrl-C commits what was recorded, ends, and says how to go on. A killed recording goes on from its last commit by
+    the same command with --resume.
+    """
+    from diskreplay.ops.record import Recorded
+    from diskreplay.ops.record import record as run
+
+    with output.progress("recording", counted=True) as update:
+
+        def report(state: Recorded) -> None:
+            done = f"{text.size(state.stored_bytes)}, {text.ratio(state.ratio)}" if state.raw_bytes else ""
+            update(state.steps, state.total_steps, f"{output.rate(state.new_steps, state.seconds)}  {done}")
+
+        result = run(
+            env_id, path, steps=steps, num_envs=envs, atari=atari, frame_stack=frame_stack, capacity=capacity,
+            seed=seed, resume=resume, commit_seconds=commit_seconds, progress=report,
+        )  # fmt: skip
+    if as_json:
+        output.print_json(result.to_json())
+    elif result.new_steps or result.stopped:
+        click.echo(
+            f"recorded {text.plural(result.new_steps, 'step')}, ending {text.plural(result.new_episodes, 'episode')}, "
+            f"in {result.seconds:.1f} s ({output.rate(result.new_steps, result.seconds)})\n"
+            f"{path} has {result.steps:,} of {result.total_steps:,} steps, {text.size(result.stored_bytes)} on disk, "
+            f"{text.ratio(result.ratio)} smaller than raw"
+        )
+    else:
+        click.echo(f"{path} has {result.steps:,} steps already; ask for more --steps to go on")
+    if not result.stopped:
+        return 0
+    options = {"--steps": steps, "--envs": envs, "--frame-stack": frame_stack, "--capacity": capacity, "--seed": seed}
+    command = ["diskreplay", "record", env_id, path]
+    command += [str(part) for name, value in options.items() if value is not None for part in (name, value)]
+    command += (["--atari"] if atari else []) + ["--resume"]
+    click.echo(f"stopped; everything is committed. To go on:\n  {shlex.join(command)}", err=True)
+    return INTERRUPTED
+
+
+@main.command()
+@store_argument
+@output.json_option
+def inspect(path: str, as_json: bool) -> None:
+    """Show what is in the store at PATH, on one screen.
+
+    The window, episodes with their lengths and returns, every column with its layout and its size on disk, checkpoints,
+    the last commit, and the outcome of a quick check.
+    """
+    from diskreplay.ops.inspect import inspect as run
+
+    facts = run(path)
+    if as_json:
+        output.print_json(facts.to_json())
+    else:
+        page.print_page(output.console(), facts, output.plain_bars())
+
+
+@main.command()
+@store_argument
+@output.json_option
+def verify(path: str, as_json: bool) -> int:
+    """Check every chunk and every invariant of the store at PATH.
+
+    Every problem is named with its stream, column, rows, file and byte. Exit status 1 when there is one.
+    """
+    from diskreplay.ops.verify import verify as run
+
+    with output.progress("verifying", counted=False) as update:
+        result = run(path, lambda done, total: update(done, total, f"{text.size(done)} of {text.size(total)}"))
+    if as_json:
+        output.print_json(result.to_json())
+    else:
+        for problem in result.problems:
+            click.echo(str(problem))
+        outcome = "no problem" if result.ok else text.plural(len(result.problems), "problem")
+        click.echo(
+            f"{outcome} in {text.plural(result.streams, 'stream')}, {text.plural(result.checkpoints, 'checkpoint')}, "
+            f"{text.plural(result.chunks, 'chunk')}, {text.size(result.bytes)} ({result.seconds:.1f} s)"
+        )
+    return 0 if result.ok else FAILED
+
+
+@main.command()
+@store_argument
+@click.argument("out", type=click.Path())
+@click.option(
+    "--format", "format_name", type=click.Choice(sorted(formats.MODULES)), default="d4rl", show_default=True,
+    help="Layout of the file.",
+)  # fmt: skip
+@click.option(
+    "--compression", type=click.Choice(["gzip", "lzf", "none"]), default="gzip", show_default=True,
+    help="Of the file's arrays.",
+)  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@output.json_option
+def export(path: str, out: str, format_name: str, compression: str, overwrite: bool, as_json: bool) -> None:
+    """Write the transitions of the store at PATH to the file OUT.
+
+    d4rl is one HDF5 file of flat arrays, episode after episode. Frames are written once, not stacked; memory stays
+    small however large the store is.
+    """
+    with output.progress("exporting", counted=True) as update:
+        result = formats.exporter(format_name)(
+            path, out, overwrite=overwrite, compression=compression, progress=lambda done, total: update(done, total)
+        )
+    if as_json:
+        output.print_json(result.to_json())
+    else:
+        click.echo(
+            f"{out}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')}, "
+            f"{text.size(result.stored_bytes)} for {text.size(result.raw_bytes)}, in {result.seconds:.1f} s"
+        )
+
+
+@main.command()
+@store_argument
+@click.option(
+    "--episode", type=int, metavar="K", default=0, show_default=True, help="Number of it; from the end if negative."
+)
+@click.option(
+    "--out", type=click.Path(), required=True, help="FILE.png for a contact sheet, FILE.gif for an animation."
+)
+@click.option("--column", metavar="NAME", help="The observation to show.  [default: the first image]")
+@click.option(
+    "--frames", type=click.IntRange(1), metavar="N", help="At most so many.  [default: 40 for PNG, 500 for GIF]"
+)
+@click.option(
+    "--fps", type=click.FloatRange(0.1, 100), metavar="N", default=15.0, show_default=True, help="Of an animation."
+)
+@click.option("--scale", type=click.IntRange(1, 64), metavar="N", help="Enlarge the frames so many times.")
+@output.json_option
+def show(
+    path: str,
+    episode: int,
+    out: str,
+    column: str | None,
+    frames: int | None,
+    fps: float,
+    scale: int | None,
+    as_json: bool,
+) -> None:
+    """Draw the frames of one episode of the store at PATH."""
+    from diskreplay.ops.show import show as run
+
+    result = run(path, out, episode=episode, column=column, frames=frames, fps=fps, scale=scale)
+    if as_json:
+        output.print_json(result.to_json())
+    else:
+        click.echo(
+            f"{out}: {text.plural(result.frames, 'frame')} of episode {result.episode} of {result.episodes} "
+            f"({text.plural(result.length, 'step')}, return {text.number(result.total_reward)}), "
+            f"{result.width}x{result.height}, {text.size(result.stored_bytes)}"
+        )
+
+
+@main.command()
+@click.argument("directory", type=click.Path(), default="demo-output")
+@click.option(
+    "--steps", type=click.IntRange(256), metavar="N", default=20_000, show_default=True, help="Steps to record."
+)
+def demo(directory: str, steps: int) -> int:
+    """Record, sample, checkpoint, reopen, inspect, draw and export Pong.
+
+    Everything goes into DIRECTORY (demo-output by default), where only what an earlier demo wrote is replaced.
+    """
+    from diskreplay.ops.demo import demo as run
+
+    console = output.console()
+    with output.progress("recording", counted=True) as update:
+        finished = run(
+            directory,
+            steps=steps,
+            say=lambda line: console.print(Text(line), soft_wrap=True),
+            show_facts=lambda facts: page.print_page(console, facts, output.plain_bars(), indent=3),
+            progress=lambda state: update(state.steps, state.total_steps, output.rate(state.new_steps, state.seconds)),
+        )
+    if not finished:
+        click.echo("stopped; run the demo again to begin anew", err=True)
+    return 0 if finished else INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The page that ``inspect`` prints: all facts about a store on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from diskreplay.ops.inspect import ColumnFacts, EpisodeFacts, Facts, Spread
+from diskreplay_cli import text
+
+MAX_CHECKPOINTS = 5
+MAX_STREAMS = 8
+
+
+def print_page(console: Console, facts: Facts, plain: bool, indent: int = 0) -> None:
+    """Prints the page; ``plain`` avoids block characters, ``indent`` moves it to the right."""
+    console.print(Padding(Group(*_parts(facts, plain)), (0, 0, 0, indent), expand=False))
+
+
+def _parts(facts: Facts, plain: bool) -> Iterable[RenderableType]:
+    yield Text(facts.path, style="bold", overflow="fold")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="cyan", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in _lines(facts):
+        grid.add_row(name, value)
+    yield grid
+    if facts.episodes is not None:
+        yield ""
+        yield _episodes(facts.episodes, plain)
+    yield ""
+    yield _columns(facts)
+    yield ""
+    if not facts.health:
+        yield Text.assemble(("healthy", "green bold"), " by a quick check; 'diskreplay verify' reads every chunk")
+    else:
+        yield Text("damaged: run 'diskreplay verify' for the whole extent", style="red bold")
+        yield from (Text(f"  {problem}", overflow="fold") for problem in facts.health)
+
+
+def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
+    held = "?" if facts.transitions is None else f"{facts.transitions:,}"
+    full = "" if facts.transitions is None else f" ({100 * facts.transitions / max(1, facts.capacity):.3g} %)"
+    yield "window", f"{held} of {text.plural(facts.capacity, 'transition')}{full}"
+    yield (
+        "on disk",
+        f"{text.size(facts.stored_bytes)} for {text.size(facts.raw_bytes)}: {text.ratio(facts.ratio)} smaller",
+    )
+    stack = {frames for frames in facts.frame_stack.values() if frames > 1}
+    yield "obs", facts.observation_space + (f", {max(stack)} frames stacked" if stack else "")
+    yield "action", facts.action_space
+    yield "samples", _settings(facts)
+    for stream in facts.streams[:MAX_STREAMS]:
+        yield (
+            f"stream {stream.name}",
+            f"rows {stream.begin:,} to {stream.end:,} of {text.plural(stream.num_envs, 'environment')}, "
+            f"{text.plural(stream.patches, 'patch row')}",
+        )
+        writer = f", being written by {stream.writer}" if stream.writer else ""
+        yield "  last commit", f"{stream.sequence} at {text.moment(stream.committed)}{writer}"
+    if len(facts.streams) > MAX_STREAMS:
+        yield "", f"and {len(facts.streams) - MAX_STREAMS} streams more"
+    for place, checkpoint in enumerate(facts.checkpoints[-MAX_CHECKPOINTS:]):
+        ends = ", ".join(f"{end:,}" for _, end in checkpoint.rows.values())
+        label = "checkpoint" if len(facts.checkpoints) == 1 else "checkpoints"
+        yield "" if place else label, f"{checkpoint.name}: row {ends}, {text.moment(checkpoint.time)}"
+    if not facts.checkpoints:
+        yield "checkpoints", "none"
+    elif len(facts.checkpoints) > MAX_CHECKPOINTS:
+        yield "", f"and {len(facts.checkpoints) - MAX_CHECKPOINTS} older ones"
+
+
+def _settings(facts: Facts) -> str:
+    parts = []
+    for key in ("view", "sampler"):
+        stored = facts.settings.get(key)
+        if isinstance(stored, dict):
+            options = ", ".join(f"{name}={value}" for name, value in stored.items() if name != "kind")
+            parts.append(f"{stored.get('kind')}({options})")
+    return ", ".join(parts) or "unknown"
+
+
+def _episodes(facts: EpisodeFacts, plain: bool) -> Table:
+    """Lengths and returns of the complete episodes, each with its histogram."""
+    parts = [f"{facts.complete:,} complete"]
+    parts += [f"{count:,} {what}" for count, what in ((facts.running, "going on"), (facts.cut_off, "cut off")) if count]
+    table = _table("episodes", f"{text.plural(facts.count, 'episode')}: {', '.join(parts)}")
+    for name in ("min", "median", "mean", "max"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("from min to max", no_wrap=True)
+    for name, spread in (("length", facts.lengths), ("return", facts.returns)):
+        if spread:
+            table.add_row(name, *_numbers(spread), text.histogram(spread.counts, plain))
+    return table
+
+
+def _numbers(spread: Spread) -> list[str]:
+    return [text.number(value) for value in (spread.least, spread.median, spread.mean, spread.most)]
+
+
+def _columns(facts: Facts) -> Table:
+    table = _table("column", None)
+    table.add_column("shape", overflow="fold")
+    table.add_column("dtype", no_wrap=True)
+    for name in ("chunk", "shard", "codec", "stored", "ratio"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for column in facts.columns:
+        if not column.name.startswith("patches/"):
+            table.add_row(*_column(column))
+    patches = [column for column in facts.columns if column.name.startswith("patches/")]
+    stored = sum(column.stored_bytes for column in patches)
+    raw = sum(column.raw_bytes for column in patches)
+    table.add_row("patches", "", "", "", "", "", text.size(stored), text.ratio(raw / stored if stored else 0))
+    return table
+
+
+def _column(facts: ColumnFacts) -> list[str]:
+    shape = "x".join(map(str, facts.shape)) or "-"
+    chunk, shard = f"{facts.chunk_rows:,}", f"{facts.shard_rows:,}"
+    stored, ratio = text.size(facts.stored_bytes), text.ratio(facts.ratio)
+    return [facts.name, shape, facts.dtype, chunk, shard, facts.codec, stored, ratio]
+
+
+def _table(first: str, title: str | None) -> Table:
+    table = Table(
+        title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False,
+        padding=(0, 1), header_style="cyan",
+    )  # fmt: skip
+    table.add_column(first, overflow="fold")
+    return table

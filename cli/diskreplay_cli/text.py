@@ -1,0 +1,56 @@
+"""Numbers and times as people read them, and small pictures of numbers made of characters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+BARS = "▁▂▃▄▅▆▇█"
+PLAIN_BARS = "_.-~=+*#"
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units: ``1.5 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def number(value: float) -> str:
+    """A number in at most about seven characters."""
+    if value == int(value) and abs(value) < 1e9:
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def ratio(value: float) -> str:
+    """``93x``, ``4.1x``; a dash where nothing is stored."""
+    if not value:
+        return "-"
+    return f"{value:,.0f}x" if value >= 9.95 else f"{value:.1f}x"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def moment(seconds: float) -> str:
+    """A time as the local clock shows it, and how long ago that is."""
+    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    return f"{clock} ({ago(time.time() - seconds)})"
+
+
+def ago(seconds: float) -> str:
+    """``just now``, ``5 minutes ago``."""
+    for unit, length in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0), ("second", 1.0)):
+        if seconds >= length:
+            return f"{plural(int(seconds / length), unit)} ago"
+    return "just now"
+
+
+def histogram(counts: Sequence[int], plain: bool = False) -> str:
+    """One character a bin, as high as its count; a space where there is none."""
+    bars, most = PLAIN_BARS if plain else BARS, max(counts, default=0)
+    return "".join(bars[-(-count * len(bars) // most) - 1] if count else " " for count in counts)

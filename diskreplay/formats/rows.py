@@ -1,0 +1,210 @@
+"""Rows of one environment in the order of the log, as every export needs them.
+
+1. A :class:`LogRows` is one stream as of its last commit, opened beside a possible writer.
+2. :meth:`LogRows.blocks` walks the window of one environment from its first row to its last, decoding each chunk once.
+3. A row's next observation is the next row's, except where the patch table holds another one.
+4. Rows that are no transition (``valid`` is false) are left out.
+
+Frames are given as they are stored: single, however many of them an observation stacks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers.assemble import StreamPart
+from diskreplay.errors import CorruptionError, StateError
+from diskreplay.index.episodes import Episode, episodes
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
+from diskreplay.storage import stream
+from diskreplay.storage.cache import ChunkCache
+from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+
+BLOCK_BYTES = 4 << 20
+"""Decoded bytes of the observations that a block should have."""
+
+Array = NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Transitions of one environment in the order of the log; every array leads with their number ``n``.
+
+    Attributes:
+        rows: ``(n,)`` int64.
+        obs, next_obs: ``(n, *frame_shape)`` by the name of the observation leaf, such as ``obs/camera``.
+        action, extra: ``(n, *shape)`` by the name of the column.
+        reward: ``(n,)``.
+        terminated, truncated: ``(n,)`` bool, as recorded.
+        last: ``(n,)`` bool: the environment's next transition is another episode's, or there is none.
+    """
+
+    rows: Array
+    obs: dict[str, Array]
+    next_obs: dict[str, Array]
+    action: dict[str, Array]
+    extra: dict[str, Array]
+    reward: Array
+    terminated: Array
+    truncated: Array
+    last: Array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class ChunkWalk:
+    """Rows of one environment and column, read forwards: the chunk at hand is kept, so that none is decoded twice."""
+
+    def __init__(self, column: ColumnReader, env: int) -> None:
+        self._column = column
+        self._env = env
+        self._at = -1
+        self._values = np.empty(column.chunk_shape, column.column.dtype)
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows ``[start, stop)``: ``(rows, *shape)``."""
+        column = self._column
+        out = np.empty((stop - start, *column.column.shape), column.column.dtype)
+        rows = column.column.chunk_rows
+        group, env = (0, self._env) if column.column.resident else (self._env, 0)
+        for chunk in range(start // rows, -(-stop // rows)):
+            if chunk != self._at:
+                self._at = -1
+                column.read_chunk(chunk, group, self._values)
+                self._at = chunk
+            low, high = max(start, chunk * rows), min(stop, (chunk + 1) * rows)
+            out[low - start : high - start] = self._values[low - chunk * rows : high - chunk * rows, env]
+        return out
+
+
+class LogRows:
+    """One stream as of its last commit, read in the order of its rows."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        """Raises CorruptionError when an index or a resident column is damaged."""
+        self.store = store
+        self.name = name
+        self.schema: Schema = store.schema
+        self._part = StreamPart(store.schema, store.read_stream(name), ChunkCache(0))
+        self.log = self._part.log
+
+    def __len__(self) -> int:
+        """Transitions in the window."""
+        return len(self.log)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Episodes of the window, by first row, then environment."""
+        return episodes(self.log)
+
+    def blocks(self, env: int) -> Iterator[Block]:
+        """All transitions of one environment, in order, a few MB at a time.
+
+        Raises CorruptionError for a damaged chunk, StateError when a live writer evicted a row before it was read.
+        """
+        wide = sum(column.item_bytes for column in self.schema.columns if not column.resident)
+        step = max((c.chunk_rows for c in self.schema.columns if not c.resident), default=1024)
+        size = max(1, BLOCK_BYTES // max(1, wide) // step) * step
+        walks = {name: ChunkWalk(column, env) for name, column in self._part.stream.rows.items()}
+        try:
+            for start in range(self.log.begin // size * size, self.log.end, size):
+                block = self._block(walks, env, max(start, self.log.begin), min(start + size, self.log.end))
+                if len(block):
+                    yield block
+        except CorruptionError as error:
+            self._explain(error)
+
+    def frames(self, column: Column, env: int, start: int, stop: int) -> Iterator[Array]:
+        """The frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""
+        walk = ChunkWalk(self._part.stream.rows[column.name], env)
+        try:
+            for row in range(start, stop):
+                yield walk.read(row, row + 1)[0]
+        except CorruptionError as error:
+            self._explain(error)
+
+    def final_frame(self, column: Column, env: int, row: int) -> Array:
+        """The true next observation of a row, ``(*shape)``."""
+        walk = ChunkWalk(self._part.stream.rows[column.name], env)
+        found: Array = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)[0]
+        return found
+
+    def _explain(self, error: CorruptionError) -> None:
+        """Raises what stands behind a missing shard: damage, or a live writer that went on."""
+        newest = stream.read_commit(self.store.files, self.store.stream_path(self.name))
+        ours = self._part.stream.commit_record
+        if (newest.begin, newest.timeline) != (ours.begin, ours.timeline):
+            raise StateError(
+                f"the stream {self.name!r} evicted rows while they were read; close its writer, or read a copy"
+            ) from error
+        raise error
+
+    def _block(self, walks: dict[str, ChunkWalk], env: int, start: int, stop: int) -> Block:
+        def read(column: Column) -> Array:
+            ring = self.log.rings.get(column.name)
+            return walks[column.name].read(start, stop) if ring is None else ring.span(start, stop)[:, env]
+
+        schema, values = self.schema, {column.name: read(column) for column in self.schema.columns}
+        obs = {column.name: values[column.name] for column in schema.obs_columns}
+        following = {
+            c.name: self._next(c, walks[c.name], env, start, obs[c.name][1:], stop) for c in schema.obs_columns
+        }
+        rows = np.arange(start, stop)
+        kept = values[VALID]
+        return Block(
+            rows=rows[kept],
+            obs={name: part[kept] for name, part in obs.items()},
+            next_obs={name: part[kept] for name, part in following.items()},
+            action={column.name: values[column.name][kept] for column in schema.action_columns},
+            extra={column.name: values[column.name][kept] for column in schema.extra_columns},
+            reward=values[REWARD][kept],
+            terminated=values[TERMINATED][kept],
+            truncated=values[TRUNCATED][kept],
+            last=self._last(rows, env)[kept],
+        )
+
+    def _last(self, rows: Array, env: int) -> Array:
+        """Whether each row is the last of its episode, or the newest of all."""
+        envs = np.full(len(rows), env)
+        last: Array = self.log.is_cut(rows, envs) | (rows + 1 == self.log.end)
+        return last
+
+    def _next(self, column: Column, walk: ChunkWalk, env: int, start: int, known: Array, stop: int) -> Array:
+        """Next observations of rows ``[start, stop)``; ``known`` are the observations of rows ``start + 1`` on."""
+        out = np.empty((stop - start, *column.shape), column.dtype)
+        out[: len(known)] = known
+        ring = self.log.rings.get(column.name)
+        if stop < self.log.end:
+            out[-1] = walk.read(stop, stop + 1)[0] if ring is None else ring.span(stop, stop + 1)[0, env]
+        next_patch = self.log.next_patch
+        patches = next_patch.array[np.arange(start, stop) % next_patch.length, env]
+        for at in np.flatnonzero(patches >= 0).tolist():
+            out[at] = self._patch(column.name, int(patches[at]))
+        return out
+
+    def _patch(self, name: str, patch: int) -> Array:
+        ring = self.log.patches.get(name)
+        column = self._part.stream.patches[name]
+        values: Array = column.read_rows(patch, patch + 1)[0, 0] if ring is None else ring.array[patch % ring.length]
+        return values
+
+
+def open_rows(path: str) -> tuple[Store, list[LogRows]]:
+    """The store at ``path`` and all its streams, for reading; changes nothing. The caller closes the store.
+
+    Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
+    """
+    store = Store(path, LocalFiles())
+    try:
+        return store, [LogRows(store, name) for name in store.stream_names()]
+    except BaseException:
+        store.close()
+        raise

@@ -1,0 +1,24 @@
+"""Compiled functions. Importing this module imports numba: only modules that are themselves loaded late import it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(function: F) -> F:
+    """``function`` compiled on its first call and kept on disk for the next process.
+
+    Where nothing can be kept (a read-only installation in an account without a home), each process compiles anew.
+    A kernel may call kernels of its own module only: what is kept is renewed when its own file changes.
+    """
+    options = {"error_model": "numpy"}
+    try:
+        compiled: F = numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # numba found no folder to keep it in
+        compiled = numba.njit(**options)(function)
+    return compiled

@@ -1,0 +1,278 @@
+"""Exact ranks of many priorities: which entry is the k-th largest, in O(log n) expected steps a question or change.
+
+1. Entries stand in a binary search tree, largest priority first; of equal priorities the larger id comes first, so
+   that ranks are exact and the newer of two equals is found first.
+2. The tree is a treap: every node has a random number, here a hash of its id, and no node stands above one of a larger
+   number. Its depth is logarithmic whatever the priorities are and however they came.
+3. A node counts the nodes in its left subtree: going down, that is enough to find the k-th entry.
+4. To insert, go down to where the node's number puts it, and split what stands there into the nodes before and after
+   it. To remove, join the two subtrees of the node. Both change counts only along one path.
+5. An entry's node stands at its slot, so nothing is allocated; a node is 32 bytes, half a cache line.
+6. Many entries at once are sorted and the tree is built from them, in linear time after the sort.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.index.jit import kernel
+from diskreplay.index.slots import EVICTED
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+NODE = np.dtype(
+    [
+        ("priority", np.float64),
+        ("id", np.int64),
+        ("left", np.int32),
+        ("right", np.int32),
+        ("before", np.int32),  # nodes in the left subtree
+        ("height", np.int32),  # the random number; 0 for a slot without an entry
+    ]
+)
+NOTHING = -1
+REBUILD_SHARE = 8
+"""The tree is built anew when at least one in so many of its entries would be new."""
+
+
+class Ranks:
+    """Priorities at ``slots`` slots, none at first; memory is touched as slots are."""
+
+    def __init__(self, slots: int) -> None:
+        self._nodes = np.zeros(slots, NODE)
+        self._head = np.array([NOTHING, 0])
+        """The root and the number of entries."""
+
+    def __len__(self) -> int:
+        """Entries."""
+        return int(self._head[1])
+
+    def grow(self, slots: int) -> None:
+        """Makes room for ``slots`` slots; entries keep theirs."""
+        if slots > len(self._nodes):
+            larger = np.zeros(max(slots, 2 * len(self._nodes)), NODE)
+            larger[: len(self._nodes)] = self._nodes
+            self._nodes = larger
+
+    def add(self, slots: Ints, ids: Ints, priorities: float | Floats) -> None:
+        """Adds entries at slots that hold none."""
+        values = np.broadcast_to(np.asarray(priorities, np.float64), slots.shape)
+        if len(slots) * REBUILD_SHARE < len(self):
+            insert_all(self._nodes, self._head, slots, ids, values.copy())
+            return
+        held = np.empty(len(self), np.int64)
+        walk(self._nodes, self._head, held)
+        nodes = self._nodes
+        nodes["priority"][slots] = values
+        nodes["id"][slots] = ids
+        # Equal priorities are common, and what is held is in order already: stable sorts see long sorted runs.
+        order = np.concatenate([slots[np.argsort(ids, kind="stable")[::-1]], held])
+        build(nodes, self._head, order[np.lexsort((-nodes["id"][order], -nodes["priority"][order]))])
+
+    def remove(self, slots: Ints) -> None:
+        """Removes the entries of slots; those that hold none are passed over."""
+        remove_all(self._nodes, self._head, slots)
+
+    def update(self, slots: Ints, priorities: Floats, most: float) -> tuple[float, int, int]:
+        """Changes the priorities of entries; where a slot is named twice the last one counts.
+
+        Args:
+            slots: int64 ``(B,)``; :data:`~diskreplay.index.slots.EVICTED` is left out.
+            priorities: float64 ``(B,)``.
+            most: the largest priority that is taken.
+
+        Returns the largest priority that counted, or 0; how many were left out; and the position of the first one that
+        is above ``most`` or NaN or whose slot is unknown or holds no entry, or -1. Where there is such a one nothing
+        is changed.
+        """
+        result: tuple[float, int, int] = update(self._nodes, self._head, slots, priorities, most)
+        return result
+
+    def at(self, ranks: Ints) -> Ints:
+        """Slots of the entries of ranks, counted from 0; those must be below ``len``."""
+        slots: Ints = select(self._nodes, self._head, ranks)
+        return slots
+
+    def priorities(self, slots: Ints) -> Floats:
+        """Priorities at slots, -1 where there is no entry."""
+        taken = self._nodes[slots]
+        return np.where(taken["height"] > 0, taken["priority"], -1.0)
+
+
+@kernel
+def height_of(identity: int) -> int:
+    """A number from 1 to 2^31 - 1 that looks random."""
+    mixed = (identity ^ (identity >> 31)) * 0x7FB5D329728EA185
+    mixed = (mixed ^ ((mixed >> 27) & 0x1FFFFFFFFF)) * 0x01DADEF4BC2DD44D
+    return ((mixed >> 32) & 0x7FFFFFFF) | 1
+
+
+@kernel
+def precedes(priority: float, identity: int, node: Any) -> bool:
+    return bool(priority > node.priority or (priority == node.priority and identity > node.id))
+
+
+@kernel
+def link(nodes: Any, head: Ints, parent: int, leftwards: bool, child: int) -> None:
+    if parent == NOTHING:
+        head[0] = child
+    elif leftwards:
+        nodes[parent].left = child
+    else:
+        nodes[parent].right = child
+
+
+@kernel
+def insert(nodes: Any, head: Ints, slot: int, identity: int, priority: float) -> None:
+    height = height_of(identity)
+    parent, leftwards, at = NOTHING, False, head[0]
+    while at != NOTHING and nodes[at].height >= height:
+        parent = at
+        leftwards = precedes(priority, identity, nodes[at])
+        if leftwards:
+            nodes[at].before += 1
+            at = nodes[at].left
+        else:
+            at = nodes[at].right
+    link(nodes, head, parent, leftwards, slot)
+    split = at
+    before = 0
+    while at != NOTHING:
+        if precedes(priority, identity, nodes[at]):
+            at = nodes[at].left
+        else:
+            before += nodes[at].before + 1
+            at = nodes[at].right
+    node = nodes[slot]
+    node.priority, node.id, node.height, node.before = priority, identity, height, before
+    # The nodes on the path go to the left spine of the right subtree or to the right spine of the left one.
+    low, high, at = slot, slot, split
+    while at != NOTHING:
+        if precedes(priority, identity, nodes[at]):
+            nodes[at].before -= before  # what is still to be passed stands in its left subtree
+            link(nodes, head, high, high != slot, at)
+            high, at = at, nodes[at].left
+        else:
+            before -= nodes[at].before + 1
+            link(nodes, head, low, low == slot, at)
+            low, at = at, nodes[at].right
+    link(nodes, head, low, low == slot, NOTHING)
+    link(nodes, head, high, high != slot, NOTHING)
+    head[1] += 1
+
+
+@kernel
+def remove(nodes: Any, head: Ints, slot: int) -> None:
+    priority, identity = nodes[slot].priority, nodes[slot].id
+    parent, leftwards, at = NOTHING, False, head[0]
+    while at != slot:
+        parent = at
+        leftwards = precedes(priority, identity, nodes[at])
+        if leftwards:
+            nodes[at].before -= 1
+            at = nodes[at].left
+        else:
+            at = nodes[at].right
+    low, high, before = nodes[slot].left, nodes[slot].right, nodes[slot].before
+    while low != NOTHING and high != NOTHING:
+        if nodes[low].height >= nodes[high].height:
+            link(nodes, head, parent, leftwards, low)
+            before -= nodes[low].before + 1
+            parent, leftwards, low = low, False, nodes[low].right
+        else:
+            link(nodes, head, parent, leftwards, high)
+            nodes[high].before += before  # all that is left of the left subtree comes before it
+            parent, leftwards, high = high, True, nodes[high].left
+    link(nodes, head, parent, leftwards, high if low == NOTHING else low)
+    nodes[slot].height = 0
+    head[1] -= 1
+
+
+@kernel
+def insert_all(nodes: Any, head: Ints, slots: Ints, ids: Ints, priorities: Floats) -> None:
+    for k in range(len(slots)):
+        insert(nodes, head, slots[k], ids[k], priorities[k])
+
+
+@kernel
+def remove_all(nodes: Any, head: Ints, slots: Ints) -> None:
+    for k in range(len(slots)):
+        if nodes[slots[k]].height:
+            remove(nodes, head, slots[k])
+
+
+@kernel
+def update(nodes: Any, head: Ints, slots: Ints, priorities: Floats, most: float) -> tuple[float, int, int]:
+    left_out = 0
+    for k in range(len(slots)):
+        slot = slots[k]
+        if not priorities[k] <= most or slot < EVICTED or (slot >= 0 and not nodes[slot].height):
+            return 0.0, 0, k
+        left_out += slot < 0
+    for k in range(len(slots)):
+        slot = slots[k]
+        if slot >= 0 and nodes[slot].priority != priorities[k]:
+            remove(nodes, head, slot)
+            insert(nodes, head, slot, nodes[slot].id, priorities[k])
+    largest = 0.0
+    for k in range(len(slots)):
+        if slots[k] >= 0 and nodes[slots[k]].priority == priorities[k]:  # it was the last of its slot
+            largest = max(largest, priorities[k])
+    return largest, left_out, -1
+
+
+@kernel
+def select(nodes: Any, head: Ints, ranks: Ints) -> Ints:
+    slots = np.empty(len(ranks), np.int64)
+    for k in range(len(ranks)):
+        rank, at = ranks[k], head[0]
+        while rank != nodes[at].before:
+            if rank < nodes[at].before:
+                at = nodes[at].left
+            else:
+                rank -= nodes[at].before + 1
+                at = nodes[at].right
+        slots[k] = at
+    return slots
+
+
+@kernel
+def walk(nodes: Any, head: Ints, slots: Ints) -> None:
+    """Writes the slots of all entries in the order of their ranks."""
+    path = np.empty(len(slots), np.int64)
+    depth, count, at = 0, 0, head[0]
+    while depth or at != NOTHING:
+        while at != NOTHING:
+            path[depth] = at
+            depth += 1
+            at = nodes[at].left
+        depth -= 1
+        slots[count] = path[depth]
+        count += 1
+        at = nodes[path[depth]].right
+
+
+@kernel
+def build(nodes: Any, head: Ints, slots: Ints) -> None:
+    """Makes the tree of all entries from their slots in the order of their ranks."""
+    path = np.empty(len(slots), np.int64)  # positions of the right spine, from the root down
+    depth = 0
+    for k in range(len(slots)):
+        node = nodes[slots[k]]
+        node.height = height_of(node.id)
+        below = NOTHING
+        while depth and nodes[slots[path[depth - 1]]].height < node.height:
+            depth -= 1
+            below = slots[path[depth]]
+        node.left, node.right = below, NOTHING
+        node.before = k - (path[depth - 1] + 1 if depth else 0)
+        link(nodes, head, slots[path[depth - 1]] if depth else NOTHING, False, slots[k])
+        path[depth] = k
+        depth += 1
+    if not len(slots):
+        head[0] = NOTHING
+    head[1] = len(slots)

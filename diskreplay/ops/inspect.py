@@ -1,0 +1,349 @@
+"""The facts about a store, read beside a possible writer, changing nothing.
+
+What can be said is said even of a damaged store: what needs a damaged part is left out, and ``health`` names the
+damage. The check behind ``health`` is quick: commit records, files and their sizes, indexes and the small columns that
+every open reads; ``verify`` reads everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from diskreplay.buffers.assemble import StreamPart
+from diskreplay.errors import CorruptionError
+from diskreplay.index.episodes import Episode, episodes
+from diskreplay.ops.disk import file_bytes, tree_bytes
+from diskreplay.schema import FORMAT_VERSION, Column, Schema
+from diskreplay.storage import column as columns
+from diskreplay.storage import metadata, stream
+from diskreplay.storage.cache import ChunkCache
+from diskreplay.storage.commit import Commit
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import STREAMS, Store
+
+HISTOGRAM_BINS = 24
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """How values are spread: bin ``i`` counts those in ``[edges[i], edges[i + 1])``, the last one's end included."""
+
+    least: float
+    median: float
+    mean: float
+    most: float
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeFacts:
+    """Episodes of all windows.
+
+    Attributes:
+        count: all of them.
+        complete: from the first step to the end; ``lengths`` (steps) and ``returns`` are theirs, None without any.
+        running: not ended yet.
+        cut_off: begun before the window, or ended by neither termination nor truncation.
+    """
+
+    count: int
+    complete: int
+    running: int
+    cut_off: int
+    lengths: Spread | None
+    returns: Spread | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnFacts:
+    """One column, over all streams.
+
+    Attributes:
+        name: as in the schema; of the patch table, below ``patches/``.
+        shape, dtype, chunk_rows, shard_rows, codec: as in the schema.
+        resident: mirrored in RAM while the store is open.
+        files: shards on disk.
+        raw_bytes: decoded, of the rows on disk.
+        stored_bytes: of the shards.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    chunk_rows: int
+    shard_rows: int
+    codec: str
+    resident: bool
+    files: int
+    raw_bytes: int
+    stored_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Raw bytes for each byte on disk; 0 when there is nothing."""
+        return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamFacts:
+    """One stream as of its last commit.
+
+    Attributes:
+        begin, end: rows of its window, half-open.
+        transitions: in the window; None when that cannot be read.
+        sequence, timeline, committed: of the commit record; ``committed`` is its time, seconds since the epoch.
+        patches: final observations and the like in the patch table.
+        writer: the process that holds its lock, as far as the system tells.
+    """
+
+    name: str
+    num_envs: int
+    capacity: int
+    begin: int
+    end: int
+    transitions: int | None
+    patches: int
+    sequence: int
+    timeline: int
+    committed: float
+    writer: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointFacts:
+    """One checkpoint: its window's rows by stream, its time, the user's metadata."""
+
+    name: str
+    time: float
+    rows: dict[str, tuple[int, int]]
+    metadata: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """All facts about a store.
+
+    Attributes:
+        transitions, capacity: over all streams; ``transitions`` is None when a stream cannot be read.
+        frame_stack: frames of each observation leaf.
+        episodes: None when they cannot be read.
+        raw_bytes, stored_bytes: ``stored_bytes`` counts every file.
+        health: problems found; empty when there are none.
+    """
+
+    path: str
+    format_version: int
+    observation_space: str
+    action_space: str
+    frame_stack: dict[str, int]
+    settings: dict[str, Any]
+    transitions: int | None
+    capacity: int
+    streams: tuple[StreamFacts, ...]
+    episodes: EpisodeFacts | None
+    columns: tuple[ColumnFacts, ...]
+    checkpoints: tuple[CheckpointFacts, ...]
+    raw_bytes: int
+    stored_bytes: int
+    health: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Raw bytes for each byte on disk; 0 when there is nothing."""
+        return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values, with the ratios."""
+        document = dataclasses.asdict(self)
+        document["ratio"] = self.ratio
+        for stored, facts in zip(document["columns"], self.columns, strict=True):
+            stored["ratio"] = facts.ratio
+        return document
+
+
+@dataclasses.dataclass
+class _Found:
+    """What is gathered from the streams."""
+
+    streams: list[StreamFacts] = dataclasses.field(default_factory=list)
+    episodes: list[Episode] | None = dataclasses.field(default_factory=list)
+    columns: dict[str, ColumnFacts] = dataclasses.field(default_factory=dict)
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+
+def inspect(path: PathLike) -> Facts:
+    """The facts about the store at ``path``.
+
+    Raises StoreNotFoundError, NotAStoreError, FormatVersionError, or CorruptionError when not even its schema can be
+    read; other damage is named in ``health``.
+    """
+    store = Store(str(pathlib.Path(path).absolute()), LocalFiles())
+    with contextlib.closing(store):
+        found = _Found()
+        try:
+            names = store.stream_names()
+        except CorruptionError as error:
+            found.problems.append(str(error))
+            names = _readable_streams(store, found)
+        for name in names:
+            _inspect_stream(store, name, found)
+        checkpoints = _checkpoints(store, found)
+        counts = [facts.transitions for facts in found.streams]
+        return Facts(
+            path=store.path,
+            format_version=FORMAT_VERSION,
+            observation_space=str(store.schema.observation_space),
+            action_space=str(store.schema.action_space),
+            frame_stack={
+                c.name: stack.frames for c, stack in zip(store.schema.obs_columns, store.schema.stacks, strict=True)
+            },
+            settings=store.settings,
+            transitions=None if None in counts else sum(count for count in counts if count is not None),
+            capacity=sum(facts.capacity for facts in found.streams),
+            streams=tuple(found.streams),
+            episodes=None if found.episodes is None else _episode_facts(found.episodes),
+            columns=tuple(found.columns.values()),
+            checkpoints=checkpoints,
+            raw_bytes=sum(facts.raw_bytes for facts in found.columns.values()),
+            stored_bytes=tree_bytes(store.path),
+            health=tuple(dict.fromkeys(found.problems)),
+        )
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """How values are spread; None when there are none."""
+    if not values:
+        return None
+    array = np.asarray(values, np.float64)
+    counts, edges = np.histogram(array, min(HISTOGRAM_BINS, max(1, len(np.unique(array)))))
+    return Spread(
+        float(array.min()), float(np.median(array)), float(array.mean()), float(array.max()),
+        tuple(edges.tolist()), tuple(counts.tolist()),
+    )  # fmt: skip
+
+
+def _episode_facts(found: Sequence[Episode]) -> EpisodeFacts:
+    complete = [e for e in found if e.complete_start and (e.terminated or e.truncated)]
+    running = sum(not e.ended for e in found)
+    return EpisodeFacts(
+        count=len(found),
+        complete=len(complete),
+        running=running,
+        cut_off=sum(e.ended for e in found) - len(complete),
+        lengths=spread([e.length for e in complete]),
+        returns=spread([e.total_reward for e in complete]),
+    )
+
+
+def _readable_streams(store: Store, found: _Found) -> list[str]:
+    """The streams whose commit record can be read; the others are problems."""
+    names = []
+    for name in store.files.list(f"{store.path}/{STREAMS}"):
+        if name == metadata.NAME:
+            continue
+        try:
+            stream.read_commit(store.files, store.stream_path(name))
+        except FileNotFoundError:
+            found.problems.append(f"the stream {name!r} has no {metadata.NAME}")
+        except CorruptionError as error:
+            found.problems.append(str(error))
+        else:
+            names.append(name)
+    return names
+
+
+def _inspect_stream(store: Store, name: str, found: _Found) -> None:
+    transitions, commit = None, stream.read_commit(store.files, store.stream_path(name))
+    try:
+        part = StreamPart(store.schema, store.read_stream(name), ChunkCache(0))
+        commit, transitions = part.stream.commit_record, len(part.log)
+        if found.episodes is not None:
+            found.episodes += episodes(part.log)
+        for problem in _missing_files(store, name, commit):
+            found.problems.append(problem)
+    except CorruptionError as error:
+        found.episodes = None
+        found.problems.append(str(error))
+        found.problems += _missing_files(store, name, commit)
+    for path, column in _column_paths(store.schema):
+        facts = _column_facts(pathlib.Path(store.stream_path(name), path), path, column, commit)
+        found.columns[path] = _merge(found.columns.get(path), facts)
+    writer = store.files.lock_holder(store.stream_path(name))
+    found.streams.append(
+        StreamFacts(
+            name, commit.num_envs, commit.capacity, commit.begin, commit.end, transitions,
+            commit.patch_end - commit.patch_begin, commit.sequence, commit.timeline, commit.time,
+            writer if writer.startswith("process") else None,
+        )
+    )  # fmt: skip
+
+
+def _column_paths(schema: Schema) -> list[tuple[str, Column]]:
+    """All columns by their path below the stream's group."""
+    rows = [(column.name, column) for column in schema.columns]
+    return rows + [(f"{stream.PATCHES}/{column.name}", column) for column in schema.patch_columns]
+
+
+def _is_patch(path: str) -> bool:
+    return path.startswith(f"{stream.PATCHES}/")
+
+
+def _column_facts(folder: pathlib.Path, path: str, column: Column, commit: Commit) -> ColumnFacts:
+    end, envs = (commit.patch_end, 1) if _is_patch(path) else (commit.end, commit.num_envs)
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    numbers = {shard: name for name in names if (shard := columns.shard_number(name, column)) is not None}
+    held = [shard for shard in numbers if shard * column.shard_rows < end]
+    rows = sum(min(end, (shard + 1) * column.shard_rows) - shard * column.shard_rows for shard in held)
+    return ColumnFacts(
+        path, column.shape, column.dtype.name, column.chunk_rows, column.shard_rows, str(column.codec), column.resident,
+        len(held), rows * envs * column.item_bytes, sum(file_bytes(folder / numbers[shard]) for shard in held),
+    )  # fmt: skip
+
+
+def _merge(known: ColumnFacts | None, more: ColumnFacts) -> ColumnFacts:
+    """The same column of another stream added."""
+    if known is None:
+        return more
+    added = {name: getattr(known, name) + getattr(more, name) for name in ("files", "raw_bytes", "stored_bytes")}
+    return dataclasses.replace(known, **added)
+
+
+def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
+    """Shards that the commit needs and that are missing or too short."""
+    problems = []
+    floor = max(0, commit.begin - store.schema.context)
+    for path, column in _column_paths(store.schema):
+        folder = pathlib.Path(store.stream_path(name), path)
+        first, end = (commit.patch_begin, commit.patch_end) if _is_patch(path) else (floor, commit.end)
+        for shard in range(first // column.shard_rows, -(-end // column.shard_rows) if end > first else 0):
+            file = folder / columns.shard_name(shard, column)
+            tail = commit.tails.get(path)
+            size = store.files.size(str(file))
+            if size is None:
+                problems.append(f"{str(file)!r} is missing (stream {name!r}, column {path!r})")
+            elif tail and shard == tail.shard and size < tail.size:
+                problems.append(f"{str(file)!r} has {size} of its {tail.size} committed bytes (stream {name!r})")
+    newest = stream.read_commit(store.files, store.stream_path(name))
+    return problems if newest.begin == commit.begin else []  # else evicted meanwhile
+
+
+def _checkpoints(store: Store, found: _Found) -> tuple[CheckpointFacts, ...]:
+    try:
+        checkpoints = store.checkpoints()
+    except CorruptionError as error:
+        found.problems.append(str(error))
+        return ()
+    return tuple(
+        CheckpointFacts(c.name, c.time, {s: (cut.begin, cut.end) for s, cut in c.cut.items()}, c.metadata)
+        for c in checkpoints
+    )

@@ -1,0 +1,59 @@
+"""What ``verify`` finds, and where its parts put it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from diskreplay.errors import CorruptionError
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One thing that is not as the format says.
+
+    Attributes:
+        what: in words: the thing, the rule, the value.
+        stream, column: where; the column by its path below the stream's group. None where it is about more.
+        rows: half-open; rows of the patch table where the column is below ``patches/``. None where unknown.
+        file: path of the file; None where it is about no single one.
+        offset: byte in it; None where the whole file is meant.
+    """
+
+    what: str
+    stream: str | None = None
+    column: str | None = None
+    rows: tuple[int, int] | None = None
+    file: str | None = None
+    offset: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        parts = [
+            f"stream {self.stream!r}" if self.stream is not None else "",
+            f"column {self.column!r}" if self.column is not None else "",
+            f"rows {self.rows[0]} to {self.rows[1]}" if self.rows else "",
+        ]
+        place = ", ".join(part for part in parts if part)
+        byte = f" at byte {self.offset}" if self.offset is not None else ""
+        return f"{self.file or 'store'}{byte}: {self.what}" + (f" ({place})" if place else "")
+
+
+class Findings:
+    """Problems as they are found, and how much was looked at."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.chunks = 0
+        self.bytes = 0
+
+    def add(self, what: str, **place: Any) -> None:
+        self.problems.append(Problem(what, **place))
+
+    def take(self, error: CorruptionError) -> None:
+        """An error of the engine as a problem."""
+        self.add(
+            str(error), stream=error.stream, column=error.column, rows=error.rows, file=error.file, offset=error.offset
+        )

@@ -1,0 +1,226 @@
+"""Recording: Gymnasium environments stepped with a random policy into a store.
+
+1. A store that is begun holds nothing but what was recorded; one that is resumed must have the same spaces and number
+   of environments. Its rows count: ``steps`` is what there is to be in all.
+2. After a resume the environments are reset, and actions and environments go on from ``(seed, rows so far)``, so that
+   the same interruptions give the same store. The episodes that were going on end there: the buffer sees that the
+   observation after the reset is another one. (Where it happens to be the very same, as small discrete spaces allow,
+   the buffer cannot tell, and takes the new episode for the old one's rest.)
+3. SIGINT and SIGTERM are noted and acted on between two steps: everything is committed and closed. SIGKILL loses what
+   came after the last commit, no more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from diskreplay.buffers.replay import COMMIT_SECONDS, ReplayBuffer
+from diskreplay.errors import InputError, StoreExistsError
+from diskreplay.ops import envs, signals
+from diskreplay.ops.disk import tree_bytes
+from diskreplay.schema import check_count
+
+CAPACITY = 1_000_000
+REPORT_SECONDS = 0.25
+SIZE_SECONDS = 1.0
+"""How often the size on disk is looked up while recording."""
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """How far a recording is, or was when it ended.
+
+    Attributes:
+        path: of the store.
+        steps, total_steps: steps in the store and to be in it, of all environments together.
+        new_steps, new_episodes: of this run.
+        seconds: of this run, stepping alone.
+        raw_bytes: of the columns of one step, uncompressed, times the committed steps that are on disk.
+        stored_bytes: of the store on disk.
+        stopped: a signal ended it early.
+    """
+
+    path: str
+    steps: int
+    total_steps: int
+    new_steps: int
+    new_episodes: int
+    seconds: float
+    raw_bytes: int
+    stored_bytes: int
+    stopped: bool
+
+    @property
+    def ratio(self) -> float:
+        """Raw bytes for each byte on disk."""
+        return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "ratio": self.ratio}
+
+
+Progress = Callable[[Recorded], None]
+
+
+def record(
+    env_id: str,
+    path: PathLike,
+    *,
+    steps: int,
+    num_envs: int | None = None,
+    atari: bool = False,
+    frame_stack: int | None = None,
+    capacity: int | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    commit_seconds: float = COMMIT_SECONDS,
+    progress: Progress | None = None,
+) -> Recorded:
+    """Records until the store at ``path`` has had ``steps`` steps.
+
+    Args:
+        env_id: Gymnasium's name of the environment.
+        path: of the store, which must not exist unless ``resume`` is set.
+        steps: in all, of all environments together; made up to whole rows of ``num_envs``. A vector environment's reset
+            steps count: they are rows, though never sampled.
+        num_envs: environments in lockstep; 1, or those of the store, if None.
+        atari: see :func:`diskreplay.ops.envs.make`.
+        frame_stack: frames that a sample stacks; the frames are recorded once. 4 with ``atari``, else 1, if None.
+        capacity: steps that a new store keeps, older ones are evicted; a million, or ``steps`` if more, if None.
+        seed: of environments and actions.
+        resume: go on with the store at ``path``; begin it when there is none yet.
+        commit_seconds: how much may be lost to a SIGKILL.
+        progress: called a few times a second.
+
+    Returns:
+        What was recorded; ``stopped`` is set when a signal ended it early, with everything committed.
+
+    Raises:
+        InputError: for bad arguments, or environments that do not fit the store.
+        StoreExistsError: when something is at ``path`` and ``resume`` is not set.
+        ModuleNotFoundError: when a package that the environment needs is not installed.
+        LockedError, WriteFailedError, CorruptionError: as :meth:`ReplayBuffer.open` and ``add`` raise them.
+    """
+    check_count("steps", steps)
+    check_count("seed", seed, least=0, most=(1 << 63) - 1)
+    for what, value in (("envs", num_envs), ("frame_stack", frame_stack), ("capacity", capacity)):
+        if value is not None:
+            check_count(what, value, most=1 << 40)
+    there = os.path.lexists(path)
+    if there and not resume:
+        raise StoreExistsError(f"{os.fspath(path)!r} exists already; choose another path, or go on with it by --resume")
+    with signals.noted() as stop:
+        if there:
+            buffer = ReplayBuffer.open(path, commit_seconds=commit_seconds)
+            make_envs = buffer.num_envs
+        else:
+            buffer, make_envs = None, num_envs or 1
+        try:
+            steppers = envs.make(env_id, make_envs, atari)
+            try:
+                if buffer is None:
+                    buffer = ReplayBuffer.create(
+                        path, steppers.observation_space, steppers.action_space, num_envs=make_envs,
+                        capacity=capacity or max(steps, CAPACITY, make_envs), frame_stack=frame_stack or (4 if atari
+                        else 1), stack_axis=None, commit_seconds=commit_seconds, seed=seed,
+                    )  # fmt: skip
+                else:
+                    _check_same(buffer, steppers, num_envs, frame_stack, capacity)
+                return _Recording(buffer, steppers, steps, progress).run(seed, stop.is_set)
+            finally:
+                steppers.close()
+        finally:
+            if buffer is not None:
+                buffer.close()
+
+
+def _check_same(
+    buffer: ReplayBuffer, steppers: envs.Steps, num_envs: int | None, frame_stack: int | None, capacity: int | None
+) -> None:
+    """InputError when the store was not recorded from such environments."""
+    schema = buffer.schema
+    given = {
+        "observation space": (steppers.observation_space, schema.observation_space),
+        "action space": (steppers.action_space, schema.action_space),
+        "number of environments": (num_envs, buffer.num_envs),
+        "frame stack": (frame_stack, max(stack.frames for stack in schema.stacks)),
+        "capacity": (capacity, schema.capacity),
+    }
+    for what, (wanted, stored) in given.items():
+        if wanted is not None and wanted != stored:
+            raise InputError(
+                f"the store {buffer.path!r} cannot be resumed so: its {what} is {stored}, but {wanted} was asked for"
+            )
+
+
+class _Recording:
+    """The loop, and what it counts."""
+
+    def __init__(self, buffer: ReplayBuffer, steppers: envs.Steps, steps: int, progress: Progress | None) -> None:
+        self.buffer = buffer
+        self.steppers = steppers
+        self.num_envs = buffer.num_envs
+        self.rows = -(-steps // self.num_envs)
+        self.first = self.row = self._facts("end")
+        self.progress = progress
+        self.episodes = 0
+        self.started = self._reported = self._sized = time.perf_counter()
+        self._stored_bytes = 0
+        self._raw_bytes = 0
+
+    def run(self, seed: int, stopped: Callable[[], bool]) -> Recorded:
+        if self.row < self.rows:
+            self.steppers.reset(int(np.random.SeedSequence([seed, self.row]).generate_state(1)[0] >> 1))
+        self.started = time.perf_counter()
+        while self.row < self.rows and not stopped():
+            step = self.steppers.step()
+            self.buffer.add(
+                step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated, valid=step.valid
+            )
+            self.row += 1
+            self.episodes += step.ended
+            now = time.perf_counter()
+            if self.progress and now - self._reported >= REPORT_SECONDS:
+                self._reported = now
+                if now - self._sized >= SIZE_SECONDS:
+                    self._measure()
+                self.progress(self.state(False))
+        self.buffer.commit()
+        seconds = time.perf_counter() - self.started
+        self._measure()
+        state = dataclasses.replace(self.state(self.row < self.rows), seconds=seconds)
+        if self.progress:
+            self.progress(state)
+        return state
+
+    def state(self, stopped: bool) -> Recorded:
+        return Recorded(
+            path=self.buffer.path,
+            steps=self.row * self.num_envs,
+            total_steps=self.rows * self.num_envs,
+            new_steps=(self.row - self.first) * self.num_envs,
+            new_episodes=self.episodes,
+            seconds=time.perf_counter() - self.started,
+            raw_bytes=self._raw_bytes,
+            stored_bytes=self._stored_bytes,
+            stopped=stopped,
+        )
+
+    def _facts(self, what: str) -> int:
+        streams = self.buffer.stats()["streams"]
+        return int(next(iter(streams.values()))[what])
+
+    def _measure(self) -> None:
+        self._sized = time.perf_counter()
+        self._stored_bytes = tree_bytes(self.buffer.path)
+        step_bytes = sum(column.item_bytes for column in self.buffer.schema.columns)
+        held = self._facts("committed") - self._facts("begin")
+        self._raw_bytes = max(0, held) * self.num_envs * step_bytes

@@ -1,0 +1,248 @@
+"""The frames of an episode as a picture: a contact sheet (PNG) or an animation (GIF).
+
+A frame is shown as it is stored: ``(H, W)``, ``(H, W, 1 | 3 | 4)`` or ``(1 | 3 | 4, H, W)``; uint8 as it is, everything
+else scaled from the bounds of its space, or from what the shown frames hold where the space is unbounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from diskreplay import spaces
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.formats.rows import LogRows, open_rows
+from diskreplay.index.episodes import Episode
+from diskreplay.schema import OBS, Column, Schema
+
+SHEET_FRAMES = 40
+GIF_FRAMES = 500
+SHEET_PIXELS = 1024
+"""Width that a contact sheet of few small frames may take."""
+SMALL_PIXELS = 128
+"""Frames narrower than this are enlarged by a whole factor."""
+GAP_PIXELS = 2
+BACKGROUND = (40, 40, 48)
+
+Array = NDArray[Any]
+PathLike = str | os.PathLike[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """What was drawn: of the ``length + 1`` observations of an episode, ``frames``."""
+
+    file: str
+    column: str
+    episode: int
+    episodes: int
+    length: int
+    total_reward: float
+    frames: int
+    width: int
+    height: int
+    stored_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def show(
+    path: PathLike,
+    out: PathLike,
+    *,
+    episode: int = 0,
+    column: str | None = None,
+    frames: int | None = None,
+    fps: float = 15.0,
+    scale: int | None = None,
+) -> Shown:
+    """Draws an episode of the store at ``path`` into ``out``, a ``.png`` or ``.gif``, replacing what is there.
+
+    Args:
+        path: of the store.
+        out: the file; its suffix says what to draw. A sheet is read row by row.
+        episode: number of it, from 0; from the end if negative.
+        column: the observation leaf to show, such as ``camera`` of a Dict space; the first image if None.
+        frames: at most so many, evenly spaced, the final observation included; 40 for a sheet, 500 for an animation if
+            None.
+        fps: of an animation; a GIF can do 100 at most.
+        scale: pixels for each of the frame's; chosen so that small frames can be seen if None.
+
+    Raises:
+        InputError: for a wrong episode, suffix or number, or observations that are no images.
+        NotEnoughDataError: when there is no episode.
+        OpenError, CorruptionError: when the store cannot be opened or read.
+    """
+    target = pathlib.Path(out)
+    kind = target.suffix.lower()
+    if kind not in (".png", ".gif"):
+        raise InputError(f"{str(target)!r}: the name must end in .png (a contact sheet) or .gif (an animation)")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"there is no directory {str(target.absolute().parent)!r} to write {target.name!r} into")
+    for what, value, most in (("frames", frames, 100_000), ("scale", scale, 64)):
+        if value is not None and not 1 <= value <= most:
+            raise InputError(f"{what} must be 1 to {most}, got {value}")
+    if not 0.1 <= fps <= 100:
+        raise InputError(f"fps must be 0.1 to 100, got {fps}")
+    store, streams = open_rows(str(pathlib.Path(path).absolute()))
+    with contextlib.closing(store):
+        leaf, space = image_leaf(store.schema, column)
+        rows, chosen, number, count = _episode(streams, episode)
+        limit = frames or (SHEET_FRAMES if kind == ".png" else GIF_FRAMES)
+        pictures = _Pictures(rows, chosen, leaf, space, limit, scale)
+        size = _sheet(pictures, target) if kind == ".png" else _animation(pictures, target, fps)
+    return Shown(
+        str(target), leaf.name, number, count, chosen.length, chosen.total_reward, len(pictures), *size,
+        target.stat().st_size,
+    )  # fmt: skip
+
+
+def image_leaf(schema: Schema, name: str | None) -> tuple[Column, gymnasium.Space[Any]]:
+    """The observation leaf that is to be shown, and its space; InputError when it is no image."""
+    leaves = list(zip(schema.obs_columns, spaces.leaf_spaces(schema.observation_space), strict=True))
+    listed = ", ".join(f"{column.name} {column.shape}" for column, _ in leaves)
+    if name is not None:
+        leaves = [
+            (column, space) for column, space in leaves if name in (column.name, column.name.removeprefix(f"{OBS}/"))
+        ]
+        if not leaves:
+            raise InputError(f"there is no observation {name!r}; there are: {listed}")
+    images = [(column, space) for column, space in leaves if is_image(column.shape)]
+    if not images:
+        raise InputError(
+            f"only images can be shown: (H, W), (H, W, 1|3|4) or (1|3|4, H, W); the observations are: {listed}"
+        )
+    return images[0]
+
+
+def is_image(shape: Sequence[int]) -> bool:
+    """Whether values of this shape are pictures; very thin ones are taken for vectors."""
+    if len(shape) == 2:
+        return min(shape) >= 4
+    if len(shape) != 3:
+        return False
+    return (shape[2] in (1, 3, 4) and min(shape[:2]) >= 4) or (shape[0] in (1, 3, 4) and min(shape[1:]) >= 4)
+
+
+def _episode(streams: Sequence[LogRows], episode: int) -> tuple[LogRows, Episode, int, int]:
+    """The episode, its stream, its number and how many there are."""
+    every = [(rows, found) for rows in streams for found in rows.episodes]
+    if not every:
+        raise NotEnoughDataError("the store holds no committed episode to show")
+    if not -len(every) <= episode < len(every):
+        raise InputError(f"episode must be 0 to {len(every) - 1} (or negative, from the end), got {episode}")
+    number = episode % len(every)
+    return *every[number], number, len(every)
+
+
+class _Pictures:
+    """The chosen observations of one episode as pictures, decoded one after the other."""
+
+    def __init__(
+        self, rows: LogRows, episode: Episode, leaf: Column, space: gymnasium.Space[Any], limit: int, scale: int | None
+    ) -> None:
+        self._rows, self._episode, self._leaf = rows, episode, leaf
+        count = min(limit, episode.length + 1)
+        self.steps = np.unique(np.linspace(0, episode.length, count).round().astype(np.int64))
+        self.height, self.width = _size(leaf.shape)
+        self.scale = scale or max(1, SMALL_PIXELS // self.width)
+        self._bounds = (0.0, 255.0) if leaf.dtype == np.uint8 else self._find_bounds(space)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of a picture."""
+        return self.width * self.scale, self.height * self.scale
+
+    def __iter__(self) -> Iterator[Image.Image]:
+        for frame in self._frames():
+            picture = Image.fromarray(to_pixels(frame, *self._bounds))
+            yield picture.resize(self.size, Image.Resampling.NEAREST) if self.scale > 1 else picture
+
+    def _frames(self) -> Iterator[Array]:
+        start, env, wanted = self._episode.start, self._episode.env, set(self.steps.tolist())
+        for step, frame in enumerate(self._rows.frames(self._leaf, env, start, self._episode.stop)):
+            if step in wanted:
+                yield frame
+        if self._episode.length in wanted:
+            yield self._rows.final_frame(self._leaf, env, self._episode.stop - 1)
+
+    def _find_bounds(self, space: gymnasium.Space[Any]) -> tuple[float, float]:
+        if isinstance(space, gymnasium.spaces.Box):
+            low, high = float(np.min(space.low)), float(np.max(space.high))
+            if space.dtype is not None and np.dtype(space.dtype).kind == "f":
+                bounded = math.isfinite(low) and math.isfinite(high)
+            else:
+                bounded = high - low < 1 << 24  # not just the range of the integer type
+            if bounded:
+                return low, high
+        found = [(float(np.nanmin(frame)), float(np.nanmax(frame))) for frame in self._frames()]
+        return min(low for low, _ in found), max(high for _, high in found)
+
+
+def _size(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of a frame."""
+    if len(shape) == 2 or shape[2] in (1, 3, 4):
+        return shape[0], shape[1]
+    return shape[1], shape[2]
+
+
+def to_pixels(frame: Array, low: float, high: float) -> NDArray[np.uint8]:
+    """``(H, W)`` or ``(H, W, 3 | 4)`` uint8 of a frame in any of the layouts that :func:`is_image` takes."""
+    if frame.ndim == 3 and frame.shape[2] not in (1, 3, 4):
+        frame = np.moveaxis(frame, 0, -1)
+    if frame.ndim == 3 and frame.shape[2] == 1:
+        frame = frame[:, :, 0]
+    if frame.dtype != np.uint8:
+        span = (high - low) or 1.0
+        frame = (np.clip((frame.astype(np.float64) - low) / span, 0, 1) * 255).round()
+        frame = np.nan_to_num(frame)
+    return np.ascontiguousarray(frame, np.uint8)
+
+
+def _sheet(pictures: _Pictures, target: pathlib.Path) -> tuple[int, int]:
+    """Writes the pictures side by side; width and height of the sheet."""
+    width, height = pictures.size
+    fitting = max(1, (SHEET_PIXELS + GAP_PIXELS) // (width + GAP_PIXELS))
+    most = min(len(pictures), max(fitting, math.ceil(math.sqrt(len(pictures) / 2))))
+    down = -(-len(pictures) // most)
+    across = -(-len(pictures) // down)
+    size = across * (width + GAP_PIXELS) + GAP_PIXELS, down * (height + GAP_PIXELS) + GAP_PIXELS
+    sheet = Image.new("RGB", size, BACKGROUND)
+    for at, picture in enumerate(pictures):
+        row, column = divmod(at, across)
+        place = GAP_PIXELS + column * (width + GAP_PIXELS), GAP_PIXELS + row * (height + GAP_PIXELS)
+        sheet.paste(picture.convert("RGB"), place)
+    _save(sheet, target)
+    return size
+
+
+def _animation(pictures: _Pictures, target: pathlib.Path, fps: float) -> tuple[int, int]:
+    """Writes the pictures one after the other; width and height of them."""
+    each = iter(pictures)
+    first = next(each)
+    _save(first, target, save_all=True, append_images=each, duration=round(1000 / fps), loop=0)
+    return pictures.size
+
+
+def _save(picture: Image.Image, target: pathlib.Path, **options: Any) -> None:
+    """Writes beside, then renames: the file is whole or not there."""
+    temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}{target.suffix}")
+    try:
+        picture.save(temporary, **options)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,287 @@
+"""Every chunk and every invariant of a store, checked without stopping at the first problem.
+
+Of the store:
+
+1. Every group has a ``zarr.json`` that says so; the root's schema can be read; stream numbers differ.
+
+Of each stream (:mod:`diskreplay.ops.verify_chunks`, :mod:`diskreplay.ops.verify_rows` list theirs):
+
+2. The commit record can be read: counts are whole numbers, ``begin`` does not pass ``end``, the window fits the
+capacity. 3. It names the last shard of every column that has rows, and no other column. 4. Every array's ``zarr.json``
+is the one that its column must have, its rows covering the commit's. 5. Every shard, index and chunk of every row from
+the window's context on is there and whole. 6. Rows and patches agree with each other.
+
+Of each checkpoint:
+
+7. Its cut names existing streams, passes their commit nowhere, and everything that it pins is there and whole.
+
+Reading changes nothing and works beside a live writer: what that evicts meanwhile is no problem. Memory is bounded by
+one shard's index, one chunk, a block of the small columns, and the places of the patches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError
+from diskreplay.ops.problems import Findings, Problem
+from diskreplay.ops.verify_chunks import ColumnCheck, Span
+from diskreplay.ops.verify_rows import RowCheck
+from diskreplay.schema import PLACE, Schema
+from diskreplay.storage import metadata, stream
+from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.commit import Commit, Tail
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
+from diskreplay.storage.stream import PATCHES
+
+PathLike = str | os.PathLike[str]
+Progress = Callable[[int, int], None]
+"""Called now and then with bytes read and bytes in all, about."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Verified:
+    """What was looked at, and every problem found.
+
+    Attributes:
+        streams, checkpoints, chunks: how many were looked at.
+        bytes: of the chunks read.
+        seconds: that it took.
+    """
+
+    path: str
+    streams: int
+    checkpoints: int
+    chunks: int
+    bytes: int
+    seconds: float
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "ok": self.ok}
+
+
+def verify(path: PathLike, progress: Progress | None = None) -> Verified:
+    """Checks the store at ``path``; see the module's docstring.
+
+    Raises StoreNotFoundError, NotAStoreError or FormatVersionError when there is no store to check. Damage is never
+    raised: it is in ``problems``.
+    """
+    started = time.perf_counter()
+    found = Findings()
+    full = str(pathlib.Path(path).absolute())
+    try:
+        store = Store(full, LocalFiles())
+    except CorruptionError as error:
+        found.take(error)
+        return Verified(full, 0, 0, 0, 0, time.perf_counter() - started, tuple(found.problems))
+    with contextlib.closing(store):
+        checker = _StoreCheck(store, found, progress)
+        checker.run()
+    return Verified(
+        full, len(checker.commits), len(checker.cuts), found.chunks, found.bytes, time.perf_counter() - started,
+        tuple(found.problems),
+    )  # fmt: skip
+
+
+class _StoreCheck:
+    def __init__(self, store: Store, found: Findings, progress: Progress | None) -> None:
+        self.store = store
+        self.schema: Schema = store.schema
+        self.found = found
+        self.progress = progress
+        self.commits: dict[str, Commit] = {}
+        self.cuts: dict[str, dict[str, Commit]] = {}
+        self._done = 0
+        self._total = 0
+
+    def run(self) -> None:
+        self._groups([self.store.path, self._path(STREAMS), self._path(CHECKPOINTS)])
+        self._read_streams()
+        self._read_checkpoints()
+        checks = {name: self._columns(name) for name in self.commits}
+        self._total = sum(self._size(check, spans) for columns in checks.values() for check, spans in columns)
+        for name, columns in checks.items():
+            before = len(self.found.problems)
+            for check, spans in columns:
+                check.run(spans)
+            self._rows(name, dict((check.path, check.reader) for check, _ in columns))
+            self._forgive(name, before)
+
+    def _path(self, *parts: str) -> str:
+        return str(pathlib.Path(self.store.path, *parts))
+
+    def _tick(self, count: int) -> None:
+        self._done += count
+        if self.progress:
+            self.progress(min(self._done, self._total), self._total)
+
+    def _groups(self, folders: Sequence[str], name: str | None = None) -> None:
+        for folder in folders:
+            file = f"{folder}/{metadata.NAME}"
+            try:
+                document = metadata.read(self.store.files, folder)
+            except (FileNotFoundError, NotADirectoryError):
+                self.found.add("the group's metadata is missing", stream=name, file=file)
+            except CorruptionError as error:
+                self.found.add(str(error), stream=name, file=file)
+            else:
+                if document.get("zarr_format") != 3 or document.get("node_type") != "group":
+                    self.found.add("it does not describe a Zarr v3 group", stream=name, file=file)
+
+    def _listed(self, folder: str) -> Iterator[str]:
+        yield from (name for name in self.store.files.list(self._path(folder)) if name != metadata.NAME)
+
+    def _read_streams(self) -> None:
+        numbers: dict[int, str] = {}
+        for name in self._listed(STREAMS):
+            folder = self.store.stream_path(name)
+            file = f"{folder}/{metadata.NAME}"
+            try:
+                commit = stream.read_commit(self.store.files, folder)
+            except FileNotFoundError:
+                self.found.add("the stream's commit record is missing", stream=name, file=file)
+                continue
+            except CorruptionError as error:
+                self.found.add(str(error), stream=name, file=file)
+                continue
+            if commit.stream in numbers:
+                self.found.add(
+                    f"its number {commit.stream} is that of {numbers[commit.stream]!r} too", stream=name, file=file
+                )
+            numbers[commit.stream] = name
+            self.commits[name] = commit
+            self._record(name, commit, file)
+            parents = {str(pathlib.PurePosixPath(path).parent) for path, _ in _paths(self.schema)} - {"."}
+            self._groups([f"{folder}/{parent}" for parent in sorted(parents | {PATCHES})], name)
+
+    def _record(self, name: str, commit: Commit, file: str) -> None:
+        """Rules 2 and 3, of a stream's commit or of a checkpoint's cut in ``file``."""
+        if (commit.end - commit.begin) > max(1, commit.capacity // commit.num_envs):
+            self.found.add(
+                f"the window of rows {commit.begin} to {commit.end} holds more than the capacity of "
+                f"{commit.capacity} transitions",
+                stream=name, file=file,
+            )  # fmt: skip
+        columns = dict(_paths(self.schema))
+        for unknown in sorted(commit.tails.keys() - columns.keys()):
+            self.found.add(f"the commit record names an unknown column {unknown!r}", stream=name, file=file)
+        for path, column in columns.items():
+            end = commit.patch_end if _is_patch(path) else commit.end
+            tail = commit.tails.get(path)
+            last = (end - 1) // column.shard_rows
+            if end and (tail is None or tail.shard != last):
+                self.found.add(
+                    f"the commit record says shard {tail.shard if tail else None} as the last, but with {end} rows "
+                    f"it is shard {last}",
+                    stream=name, column=path, file=file,
+                )  # fmt: skip
+
+    def _read_checkpoints(self) -> None:
+        for name in self._listed(CHECKPOINTS):
+            file = self._path(CHECKPOINTS, name, metadata.NAME)
+            try:
+                cut = self.store.checkpoint(name).cut
+            except CheckpointError:
+                continue  # dropped meanwhile, or nothing of ours
+            except DiskReplayError as error:
+                self.found.add(str(error), file=file)
+                continue
+            self.cuts[name] = cut
+            for of, commit in cut.items():
+                newest = self.commits.get(of)
+                if newest is None:
+                    if of not in self.store.files.list(self._path(STREAMS)):
+                        self.found.add(f"the checkpoint names the stream {of!r}, which does not exist", file=file)
+                elif not self._before(commit, newest):
+                    self.found.add(
+                        f"the checkpoint's cut of rows {commit.begin} to {commit.end} does not come before the "
+                        f"stream's commit of rows {newest.begin} to {newest.end}",
+                        stream=of, file=file,
+                    )  # fmt: skip
+                self._record(of, commit, file)
+
+    @staticmethod
+    def _before(cut: Commit, newest: Commit) -> bool:
+        return (
+            (cut.stream, cut.num_envs) == (newest.stream, newest.num_envs)
+            and cut.timeline <= newest.timeline
+            and (cut.timeline < newest.timeline or cut.sequence <= newest.sequence)
+            and cut.begin <= newest.begin
+            and cut.end <= newest.end
+            and cut.patch_begin <= newest.patch_begin
+            and cut.patch_end <= newest.patch_end
+        )
+
+    def _views(self, name: str) -> list[Commit]:
+        """The stream's commit, and the cuts that can be checked with it."""
+        newest = self.commits[name]
+        cuts = [cut[name] for cut in self.cuts.values() if name in cut]
+        return [newest, *(cut for cut in cuts if self._before(cut, newest))]
+
+    def _columns(self, name: str) -> list[tuple[ColumnCheck, list[Span]]]:
+        views, checks = self._views(name), []
+        for path, column in _paths(self.schema):
+            envs = 1 if _is_patch(path) else views[0].num_envs
+            reader = ColumnReader(self.store.files, f"{self.store.stream_path(name)}/{path}", name, column, envs)
+            spans = [_span(view, path, self.schema.context) for view in views]
+            checks.append((ColumnCheck(reader, path, self.found, self._tick), spans))
+        return checks
+
+    def _size(self, check: ColumnCheck, spans: list[Span]) -> int:
+        return sum(self.store.files.size(check.reader.shard_path(shard)) or 0 for shard in check.shards(spans))
+
+    def _rows(self, name: str, readers: dict[str, ColumnReader]) -> None:
+        """Rule 6, as far as the indexes of the small columns can be read."""
+        views = self._views(name)
+        if not views[0].end:
+            return
+        try:
+            for path, reader in readers.items():
+                if reader.column.resident:
+                    spans = [_span(view, path, self.schema.context) for view in views]
+                    reader.load(min(span.first for span in spans), spans[0].end, spans[0].tail)
+        except CorruptionError:
+            return  # found by the check of the files
+        rows = {path: reader for path, reader in readers.items() if not _is_patch(path)}
+        RowCheck(name, rows, readers[f"{PATCHES}/{PLACE}"], self.schema.context, self.found).run(views)
+
+    def _forgive(self, name: str, first: int) -> None:
+        """Forgets problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""
+        with contextlib.suppress(CorruptionError, FileNotFoundError):
+            newest = stream.read_commit(self.store.files, self.store.stream_path(name))
+            floors = {True: newest.patch_begin, False: max(0, newest.begin - self.schema.context)}
+            if newest.begin > self.commits[name].begin:
+                self.found.problems[first:] = [
+                    p
+                    for p in self.found.problems[first:]
+                    if p.rows is None or p.column is None or p.rows[1] > floors[_is_patch(p.column)]
+                ]
+
+
+def _paths(schema: Schema) -> Iterator[tuple[str, Any]]:
+    """All columns by their path below the stream's group."""
+    yield from ((column.name, column) for column in schema.columns)
+    yield from ((f"{PATCHES}/{column.name}", column) for column in schema.patch_columns)
+
+
+def _is_patch(path: str) -> bool:
+    return path.startswith(f"{PATCHES}/")
+
+
+def _span(commit: Commit, path: str, context: int) -> Span:
+    tail = commit.tails.get(path, Tail(0, 0))
+    if _is_patch(path):
+        return Span(commit.patch_begin, commit.patch_end, tail)
+    return Span(max(0, commit.begin - context), commit.end, tail)

@@ -1,0 +1,70 @@
+"""What a sampler is told about the rows: which ids of each stream there are, and what it is asked with them.
+
+A sampler sees ids and priorities, never rows. Before each sample and each update it is given one :class:`Window` for
+every open stream, and a function that says which ids of them are transitions. The buffer keeps these promises:
+
+1. An id names one row and environment for ever. Ids of a stream ascend in the order of its rows.
+2. A window moves forward: neither of its ends goes back. Where rows are taken back (another writer returned to a
+   checkpoint) the buffer says so by ``forget``; an end that went back is taken for the same.
+3. An id that is a transition stays one. An id that is none may become one only while rows are added after it, and only
+   while it is among the newest ``horizon`` ids: an n-step window that still lacks rows.
+4. A stream that is not listed has nothing to sample. A sampler may forget it, priorities and all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+
+Ids = NDArray[np.int64]
+IsTransition = Callable[[Ids], NDArray[np.bool]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Window:
+    """One stream's ids that can be sampled now, ``[first, stop)``."""
+
+    first: int
+    """The first id."""
+    stop: int
+    """One past the last id."""
+    capacity: int
+    """The most ids that the window ever holds; does not change."""
+    horizon: int = 0
+    """How many of the newest ids may be no transition now and become one later."""
+
+
+Windows = Sequence[Window]
+
+
+def checked_updates(ids: Any, priorities: Any) -> tuple[Ids, NDArray[np.float64]]:
+    """Ids and magnitudes of priorities as arrays ``(B,)`` of our own; InputError where they are none."""
+    given, errors = np.asarray(ids), np.asarray(priorities)
+    if given.dtype.kind not in "iu" or given.ndim != 1:
+        raise InputError(f"index must be integers of shape (B,), got {given.dtype} {given.shape}")
+    if errors.dtype.kind not in "fiu" or errors.shape != given.shape:
+        raise InputError(
+            f"priorities must be real numbers of the index's shape {given.shape}, got {errors.dtype} {errors.shape}"
+        )
+    return given.astype(np.int64), np.abs(errors, dtype=np.float64)
+
+
+def refused_update(index: Any, priority: Any, most: float) -> InputError:
+    """What is wrong with a priority that a tree refused, which takes those from 0 to ``most``."""
+    if not priority <= most:
+        return InputError(f"priorities must be finite and at most {most:.0e}, got {priority} for index {index}")
+    return InputError(f"index {index} names no transition that can be sampled")
+
+
+def checked_number(name: str, value: Any, *, above: bool = False) -> float:
+    """``value`` as a float of at least, or above, 0."""
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not np.isfinite(value) or value < 0 or (above and value == 0):
+        raise InputError(f"{name} must be a finite number {'above' if above else 'of at least'} 0, got {value!r}")
+    return float(value)

@@ -1,0 +1,321 @@
+"""Writes that fail at every possible place: named exceptions, nothing committed is lost, reading goes on."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+from configs import Config, examples
+from crashes import kill
+from faulty import READS, FaultyFiles
+from model import Leaf
+from recording import Recording, reopen
+
+import diskreplay as dr
+from diskreplay.errors import (
+    CorruptionError,
+    DiskFullError,
+    DiskReplayError,
+    StateError,
+    StoreNotFoundError,
+    WriteFailedError,
+)
+
+SMALL = Config("small", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=16, chunk_rows=2, shard_rows=4)
+STRIDE = 1 if examples(1) > 1 else 3
+"""Every third place is enough in every day's tests; the others come when more is asked for."""
+
+
+def stepped(path: str, files: FaultyFiles) -> tuple[dr.ReplayBuffer, Recording]:
+    """A buffer with committed rows, evicted ones, a checkpoint, and 9 rows that no commit holds."""
+    recording = Recording(SMALL)
+    buffer = SMALL.create(path, files=files)
+    recording.add(buffer, 13)
+    buffer.commit()
+    recording.add(buffer, 10)
+    buffer.checkpoint("first")
+    recording.add(buffer, 9)
+    return buffer, recording
+
+
+def places(folder: pathlib.Path) -> Iterator[tuple[int, str, FaultyFiles]]:
+    """Every place at which something can fail, each with a path and a file system of its own."""
+    for count in itertools.count(step=STRIDE):
+        yield count, str(folder / str(count) / "a.replay"), FaultyFiles()
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EIO, WriteFailedError)])
+def test_a_commit_that_fails_anywhere(tmp_path: pathlib.Path, number: int, kind: type[Exception]) -> None:
+    ends = set()
+    for count, path, files in places(tmp_path):
+        buffer, recording = stepped(path, files)
+        files.fail_at(count, number)
+        failure = None
+        try:
+            buffer.commit()
+        except WriteFailedError as error:
+            failure = error
+        if failure is None:
+            assert count > 20, "the commit wrote next to nothing"
+            break
+        assert isinstance(failure, kind)
+        assert failure.errno == number
+        assert "reopen" in str(failure)
+        recording.check(buffer)  # reading goes on, from rows that no commit holds too
+        buffer.sample(5)
+        before = buffer.stats()
+        for refused in (buffer.commit, lambda buffer=buffer: buffer.checkpoint("second")):
+            with pytest.raises((StateError, WriteFailedError)):
+                refused()
+        with pytest.raises(StateError, match="reopen"):
+            recording.add(buffer, 1)
+        assert buffer.stats() == before
+        buffer.close()
+        files.heal()
+
+        buffer = reopen(SMALL, path, files=files)
+        end = buffer.stats()["streams"]["0"]["end"]
+        assert end in (23, 32), "neither the last commit nor the one that failed late"
+        ends.add(end)
+        recording.lose(end)
+        recording.check(buffer)
+        recording.add(buffer, 9)
+        buffer.commit()
+        recording.check(buffer)
+        buffer.close()
+        with reopen(SMALL, path) as buffer:
+            recording.check(buffer)
+    assert ends == {23, 32}
+
+
+def test_creating_fails_anywhere(tmp_path: pathlib.Path) -> None:
+    for count, path, files in places(tmp_path):
+        files.fail_at(count)
+        try:
+            buffer = SMALL.create(path, files=files)
+        except DiskFullError:
+            files.heal()
+            if pathlib.Path(path).exists():  # only the last sync failed
+                with reopen(SMALL, path) as buffer:
+                    assert len(buffer) == 0
+                continue
+            with pytest.raises(StoreNotFoundError):
+                dr.ReplayBuffer.open(path)
+            buffer = SMALL.create(path, files=files)
+            recording = Recording(SMALL)
+            recording.add(buffer, 3)
+            recording.check(buffer)
+            buffer.close()
+            assert [one.name for one in pathlib.Path(path).parent.iterdir()] == ["a.replay"]
+        else:
+            buffer.close()
+            assert count > 20
+            break
+
+
+def test_a_checkpoint_that_fails_anywhere(tmp_path: pathlib.Path) -> None:
+    for count, path, files in places(tmp_path):
+        buffer, recording = stepped(path, files)
+        buffer.commit()
+        files.fail_at(count)
+        try:
+            buffer.checkpoint("second")
+        except WriteFailedError:
+            files.heal()
+            recording.check(buffer)
+            buffer.close()
+            buffer = reopen(SMALL, path, files=files)
+            recording.check(buffer)
+            if "second" not in buffer.checkpoints:
+                buffer.checkpoint("second", {"tries": 2})
+            recording.add(buffer, 7)
+            buffer.close()
+            recording.lose(32)
+            with dr.ReplayBuffer.open(path, checkpoint="second") as buffer:
+                recording.check(buffer)
+        else:
+            assert count > 3
+            buffer.close()
+            break
+
+
+def test_dropping_a_checkpoint_fails_anywhere(tmp_path: pathlib.Path) -> None:
+    for count, path, files in places(tmp_path):
+        buffer, recording = stepped(path, files)
+        buffer.commit()
+        files.fail_at(count)
+        try:
+            buffer.drop_checkpoint("first")
+        except WriteFailedError:
+            files.heal()
+            recording.check(buffer)
+            buffer.close()
+            buffer = reopen(SMALL, path, files=files)
+            recording.check(buffer)
+            if "first" in buffer.checkpoints:
+                buffer.drop_checkpoint("first")
+            buffer.checkpoint("first")
+            buffer.drop_checkpoint("first")
+            assert buffer.checkpoints == []
+            buffer.close()
+        else:
+            assert count > 2
+            files.heal()
+            buffer.close()
+            break
+
+
+def test_a_second_stream_that_cannot_be_made(tmp_path: pathlib.Path) -> None:
+    for count, path, files in places(tmp_path):
+        buffer, recording = stepped(path, files)
+        buffer.commit()
+        files.fail_at(count)
+        try:
+            other = reopen(SMALL, path, stream="b", files=files)
+        except WriteFailedError:
+            files.heal()
+            recording.check(buffer)
+            with reopen(SMALL, path, stream="b", files=files) as other:
+                Recording(SMALL).add(other, 3)
+            buffer.refresh()
+            assert buffer.stats()["streams"].keys() == {"0", "b"}
+            buffer.close()
+        else:
+            assert count > 20
+            buffer.close()
+            other.close()
+            break
+
+
+def test_recovery_that_fails_anywhere(tmp_path: pathlib.Path) -> None:
+    for count, path, files in places(tmp_path):
+        buffer, recording = stepped(path, files)
+        files.fail_at(30)  # leaves shards that are longer than the record says
+        with pytest.raises(DiskFullError):
+            buffer.commit()
+        buffer.close()
+        recording.lose(23)
+        files.fail_at(count)
+        try:
+            buffer = reopen(SMALL, path, files=files)
+        except WriteFailedError:
+            files.heal()
+            with reopen(SMALL, path) as buffer:
+                recording.check(buffer)
+        else:
+            assert count > 3
+            recording.check(buffer)
+            buffer.close()
+            break
+
+
+def test_going_back_to_a_checkpoint_fails_anywhere(tmp_path: pathlib.Path) -> None:
+    ends = set()
+    for count, path, files in places(tmp_path):
+        buffer, recording = stepped(path, files)
+        buffer.close()
+        files.fail_at(count)
+        try:
+            buffer = reopen(SMALL, path, checkpoint="first", files=files)
+        except WriteFailedError:
+            files.heal()
+            with dr.ReplayBuffer.open(path, mode="r") as reader:
+                end = reader.stats()["streams"]["0"]["end"]
+                ends.add(end)
+                recording.lose(end)
+                recording.check(reader)
+            with reopen(SMALL, path) as buffer:
+                recording.check(buffer)
+                recording.add(buffer, 3)
+                buffer.commit()
+                recording.check(buffer)
+            with reopen(SMALL, path, checkpoint="first") as buffer:
+                recording.lose(23)
+                recording.check(buffer)
+        else:
+            assert count > 3
+            buffer.close()
+            break
+    assert ends == {23, 32}
+
+
+def test_an_automatic_commit_that_fails_keeps_the_row(tmp_path: pathlib.Path) -> None:
+    files = FaultyFiles()
+    recording = Recording(SMALL)
+    buffer = SMALL.create(str(tmp_path / "a"), files=files, commit_rows=5)
+    recording.add(buffer, 9)
+    files.fail_at(0)
+    before = recording.log.end
+    with pytest.raises(DiskFullError):
+        recording.add(buffer, 1)
+    assert buffer.stats()["streams"]["0"]["end"] == before + 1
+    with pytest.raises(StateError):
+        recording.add(buffer, 1)
+    assert buffer.stats()["streams"]["0"]["end"] == before + 1
+    buffer.close()
+
+
+@pytest.mark.parametrize("operation", READS)
+def test_reads_that_fail_are_named(tmp_path: pathlib.Path, operation: str) -> None:
+    """A bad sector, a network share that went away: opening and sampling raise this package's own exceptions."""
+    path = str(tmp_path / "a.replay")
+    with SMALL.create(path, cache_bytes=0) as buffer:
+        Recording(SMALL).add(buffer, 16)
+    raised = 0
+    for count in range(200):
+        files = FaultyFiles()
+        files.fail_at(count, errno.EIO, [operation])
+        try:
+            with dr.ReplayBuffer.open(path, mode="r", files=files, cache_bytes=0) as buffer:
+                buffer.sample(12)
+        except DiskReplayError:
+            raised += 1
+        else:
+            break
+    assert raised
+    with dr.ReplayBuffer.open(path) as buffer:
+        buffer.sample(12)
+
+
+def test_a_kill_after_every_write_of_a_commit(tmp_path: pathlib.Path) -> None:
+    """What a killed process leaves is what was written up to then: the next writer goes on from a commit."""
+    ends = set()
+    for count, path, files in places(tmp_path):
+        buffer, recording = stepped(path, files)
+        files.fail_at(count)
+        try:
+            buffer.commit()
+        except DiskFullError:
+            kill(buffer)
+        else:
+            buffer.close()
+            break
+        with dr.ReplayBuffer.open(path, mode="r") as reader:
+            end = reader.stats()["streams"]["0"]["end"]
+            recording.lose(end)
+            recording.check(reader)
+        with reopen(SMALL, path) as buffer:
+            recording.check(buffer)
+        ends.add(end)
+    assert ends == {23, 32}
+
+
+def test_damage_names_its_place(tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "a.replay")
+    with SMALL.create(path) as buffer:
+        Recording(SMALL).add(buffer, 16)
+    shard = sorted(pathlib.Path(path, "streams/0/obs").glob("c.*"))[-1]
+    data = bytearray(shard.read_bytes())
+    data[7] ^= 4
+    shard.write_bytes(data)
+    with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer, pytest.raises(CorruptionError) as caught:
+        list(buffer.shuffled(16))
+    error = caught.value
+    assert error.file == str(shard)
+    assert error.column == "obs"
+    assert error.stream == "0"
+    assert error.rows is not None
+    assert error.offset == 0

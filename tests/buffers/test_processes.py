@@ -1,0 +1,198 @@
+"""Several processes on one store: a writer that is killed at any moment, readers beside it, two writers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import diskreplay as dr
+from diskreplay.errors import LockedError, NotEnoughDataError
+from diskreplay.ops.verify import verify
+
+WRITER = """
+import sys
+import numpy as np
+import diskreplay as dr
+
+path, stream, rows, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+with dr.ReplayBuffer.open(path, stream=stream, commit_rows=7, commit_seconds=seconds) as buffer:
+    start = buffer.stats()["streams"][stream]["end"]
+    print(start, flush=True)
+    for row in range(start, rows):
+        obs, following = np.full((20, 20), row % 250, np.uint8), np.full((20, 20), (row + 1) % 250, np.uint8)
+        buffer.add(obs, row % 6, float(row), following, False, row % 10 == 9)
+"""
+
+
+def create(path: str, capacity: int = 60) -> None:
+    dr.ReplayBuffer.create(
+        path, spaces.Box(0, 255, (20, 20), np.uint8), spaces.Discrete(6), capacity=capacity, frame_stack=3,
+        chunk_rows=4, shard_rows=8, reward_dtype=np.float64,
+    ).close()  # fmt: skip
+
+
+Start = Callable[[str, int], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(path: str) -> Iterator[Start]:
+    """Starts writers of a stream up to a row; none of them outlives the test."""
+    create(path)
+    started: list[subprocess.Popen[str]] = []
+
+    def start_one(stream: str, rows: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-W", "error", "-c", WRITER, path, stream, str(rows), "1e9"]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start_one
+    for writer in started:
+        writer.kill()
+        writer.wait()
+        for pipe in (writer.stdout, writer.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+def check(batch: dr.Batch) -> None:
+    """Every value is a function of the row."""
+    rows = batch.index & ((1 << 48) - 1)
+    np.testing.assert_array_equal(batch.action, rows % 6)
+    np.testing.assert_array_equal(batch.reward, rows)
+    np.testing.assert_array_equal(batch.next_obs[:, -1, 0, 0], (rows + 1) % 250)
+    for back in range(3):
+        want = np.where(rows % 10 >= back, (rows - back) % 250, 0)
+        np.testing.assert_array_equal(batch.obs[:, 2 - back], np.broadcast_to(want[:, None, None], (len(rows), 20, 20)))
+
+
+def test_a_writer_that_is_killed_goes_on_from_its_last_commit(path: str, start: Start) -> None:
+    ends = [0]
+    for delay in (0.0, 0.01, 0.03, 0.05, 0.08, 0.13):
+        writer = start("0", 10**9)
+        assert writer.stdout is not None
+        assert int(writer.stdout.readline()) == ends[-1]
+        time.sleep(delay)
+        writer.send_signal(signal.SIGKILL)
+        _, errors = writer.communicate()
+        assert writer.returncode == -signal.SIGKILL, errors
+        with dr.ReplayBuffer.open(path, mode="r") as reader:
+            ends.append(reader.stats()["streams"]["0"]["end"])
+            assert ends[-1] % 7 == 0
+            if len(reader):
+                check(reader.sample(len(reader)))
+        outcome = verify(path)
+        assert outcome.ok, outcome.problems
+    assert ends == sorted(ends)
+    assert ends[-1] > ends[1], "no commit was ever made"
+
+
+def test_a_reader_beside_a_writer_that_evicts(path: str, start: Start) -> None:
+    """The window turns over many times; the reader refreshes now and then, or is overtaken."""
+    writer = start("0", 2000)
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    refreshed = samples = 0
+    with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0) as reader:
+        while writer.poll() is None:
+            try:
+                check(reader.sample(20))
+                samples += 1
+            except NotEnoughDataError:
+                pass
+            if samples % 3 == 0:
+                refreshed += reader.refresh()
+        assert writer.returncode == 0, writer.communicate()
+        reader.refresh()
+        assert reader.stats()["streams"]["0"]["end"] == 2000
+        check(reader.get(np.arange(1940, 2000)))
+    assert refreshed > 3
+    assert samples > 10
+
+
+def test_readers_open_at_any_moment(path: str, start: Start) -> None:
+    writer = start("0", 1000)
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    opened = 0
+    while writer.poll() is None:
+        with dr.ReplayBuffer.open(path, mode="r") as reader:
+            opened += 1
+            if len(reader) >= 10:
+                check(reader.sample(10))
+    assert writer.returncode == 0, writer.communicate()
+    assert opened > 3
+
+
+def test_two_processes_write_and_a_third_learns(path: str, start: Start) -> None:
+    dr.ReplayBuffer.open(path, stream="learner", capacity=10).close()
+    writers = [start(name, 700) for name in ("0", "b")]
+    with dr.ReplayBuffer.open(path, stream="learner") as learner:
+        made = 0
+        while any(writer.poll() is None for writer in writers):
+            learner.refresh()
+            if len(learner) > 30:
+                check(learner.sample(30))
+                if made < 5:
+                    learner.checkpoint(f"point-{made}", {"made": made})
+                    made += 1
+        for writer in writers:
+            assert writer.returncode == 0, writer.communicate()
+        learner.refresh()
+        assert len(learner) == 120
+        assert {index >> 48 for index in learner.sample(100).index.tolist()} == {0, 2}
+        assert made == 5
+    for name in [f"point-{at}" for at in range(made)]:
+        with dr.ReplayBuffer.open(path, mode="r", checkpoint=name) as then:
+            check(then.sample(len(then)))
+    outcome = verify(path)
+    assert outcome.ok, outcome.problems
+
+
+def test_processes_that_make_the_same_stream_at_once(path: str, start: Start) -> None:
+    writers = [start("new", 30) for _ in range(4)]
+    codes = [(writer.communicate(), writer.returncode) for writer in writers]
+    losers = [errors for (_, errors), code in codes if code]
+    assert len(losers) < 4
+    assert all("LockedError" in errors for errors in losers), losers
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert reader.stats()["streams"]["new"]["end"] == 30
+    assert sorted(os.listdir(f"{path}/streams")) == ["0", "new", "zarr.json"]  # noqa: PTH208  # names, not paths
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork(2) is what this is about")
+def test_a_forked_child_neither_gives_the_lock_back_nor_keeps_it(path: str) -> None:
+    """As the workers of a vector environment, which are forked while the buffer is open."""
+    create(path)
+    buffer = dr.ReplayBuffer.open(path)
+    assert buffer._streams.writer is not None
+
+    def fork(work: Callable[[], object]) -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # there are threads; the child takes none of their locks
+            child = os.fork()
+        if not child:
+            work()
+            os._exit(0)
+        return child
+
+    os.waitpid(fork(buffer._streams.writer.release), 0)
+    with pytest.raises(LockedError):
+        dr.ReplayBuffer.open(path)
+    sleeper = fork(lambda: time.sleep(60))
+    try:
+        buffer.close()
+        dr.ReplayBuffer.open(path).close()
+    finally:
+        os.kill(sleeper, signal.SIGKILL)
+        os.waitpid(sleeper, 0)

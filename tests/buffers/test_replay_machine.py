@@ -1,0 +1,327 @@
+"""A replay buffer beside the naive oracle, driven by the same random operations."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+import numpy as np
+import pytest
+from configs import CONFIGS, Config, examples
+from crashes import kill
+from hypothesis import HealthCheck, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from model import KINDS, Actor, Log, arguments, check_batch, check_buffer, flat
+
+import diskreplay as dr
+from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError
+from diskreplay.ops.verify import verify
+
+SHORT = st.integers(1, 14)
+SEEDS = st.integers(0, 2**32 - 1)
+OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
+
+
+class Writer:
+    """One writing buffer, its stream in the oracle, and what it sees of the other streams."""
+
+    def __init__(self, buffer: dr.ReplayBuffer, log: Log, actor: Actor) -> None:
+        self.buffer = buffer
+        self.log = log
+        self.actor = actor
+        self.others: dict[str, Log] = {}
+        self.committed = 0
+        self.commit_rows = 1 << 20
+
+    def logs(self) -> list[Log]:
+        return [self.log, *self.others.values()]
+
+
+class BufferMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="diskreplay-test-"))
+        self.path = str(self.folder / "a.replay")
+        self.writers: dict[str, Writer] = {}
+        self.reader: dr.ReplayBuffer | None = None
+        self.seen: dict[str, Log] = {}
+        self.checkpoints: dict[str, dict[str, Log]] = {}
+        self.draws: dict[str, Any] = {}
+        self.rng = np.random.default_rng(0)
+
+    @initialize(config=st.sampled_from(CONFIGS), seed=SEEDS, commit_rows=st.sampled_from([3, 10, 1 << 20]))
+    def create(self, config: Config, seed: int, commit_rows: int) -> None:
+        note(config.name)
+        self.config = config
+        self.rng = np.random.default_rng(seed)
+        buffer = config.create(self.path, commit_rows=commit_rows)
+        self.writers["0"] = self.writer(buffer, config.log())
+        self.writers["0"].commit_rows = commit_rows
+
+    def writer(self, buffer: dr.ReplayBuffer, log: Log) -> Writer:
+        return Writer(buffer, log, Actor(log, self.rng, self.config.action, self.config.extra))
+
+    def teardown(self) -> None:
+        for writer in self.writers.values():
+            writer.buffer.close()
+        if self.reader:
+            self.reader.close()
+        if self.writers:
+            self.verify()
+        shutil.rmtree(self.folder)
+
+    # Oracle
+
+    def pick(self, second: bool) -> tuple[str, Writer]:
+        name = "b" if second and "b" in self.writers else "0"
+        return name, self.writers[name]
+
+    def durable(self) -> dict[str, Log]:
+        """All streams as of their last commits."""
+        return {name: writer.log.upto(writer.committed) for name, writer in self.writers.items()}
+
+    def check(self, writer: Writer) -> None:
+        check_buffer(writer.buffer, writer.logs(), self.config.n_step, self.config.gamma)
+
+    # Operations
+
+    @rule(second=st.booleans(), kinds=st.lists(st.sampled_from(KINDS), min_size=5, max_size=5), next_step=st.booleans())
+    def add(self, second: bool, kinds: list[str], next_step: bool) -> None:
+        self.add_row(self.pick(second)[1], kinds, next_step)
+
+    @rule(second=st.booleans(), count=SHORT, ends=st.sampled_from([0.05, 0.4]), next_step=st.booleans())
+    def add_rows(self, second: bool, count: int, ends: float, next_step: bool) -> None:
+        _, writer = self.pick(second)
+        for _ in range(count):
+            special = self.rng.choice(KINDS[3:], 5).tolist()
+            kinds = [kind if self.rng.random() < ends else "step" for kind in special]
+            self.add_row(writer, kinds, next_step)
+
+    def add_row(self, writer: Writer, kinds: list[str], next_step: bool) -> None:
+        row = writer.actor.row(kinds, next_step)
+        given = arguments(self.config.obs, row, always_valid=bool(self.rng.random() < 0.5))
+        writer.buffer.add(**given)
+        for part in (given["obs"], given["next_obs"], given["action"]):  # nothing of the arguments may be kept
+            for array in flat(part):
+                if array.ndim:
+                    array[...] = 99
+        writer.log.rows.append(row)
+        if writer.log.end - writer.committed >= writer.commit_rows:
+            writer.committed = writer.log.end
+
+    @rule(second=st.booleans())
+    def commit(self, second: bool) -> None:
+        _, writer = self.pick(second)
+        writer.buffer.commit()
+        writer.committed = writer.log.end
+        self.check_shards(self.pick(second)[0])
+
+    def check_shards(self, name: str) -> None:
+        """Right after a commit, a stream has the shards that its window and the checkpoints need, and no other."""
+        log = self.writers[name].log
+        schema = self.writers[name].buffer.schema
+        spans = [(cut[name].begin, cut[name].end) for cut in self.checkpoints.values() if name in cut]
+        for column in schema.columns:
+            rows = column.shard_rows
+            needed = {
+                shard
+                for begin, end in [(log.begin, log.end), *spans]
+                for shard in range(max(0, begin - schema.context) // rows, -(-end // rows))
+            }
+            found = (self.folder / "a.replay/streams" / name / column.name).glob("c.*")
+            assert {int(file.name.split(".")[1]) for file in found} == needed, column.name
+
+    @rule()
+    def verify(self) -> None:
+        """The store on disk is whole at any time, beside its live writers too."""
+        outcome = verify(self.path)
+        assert outcome.ok, outcome.problems
+
+    @rule(second=st.booleans())
+    def check_all(self, second: bool) -> None:
+        self.check(self.pick(second)[1])
+
+    @rule(second=st.booleans(), size=st.integers(1, 20))
+    def sample(self, second: bool, size: int) -> None:
+        _, writer = self.pick(second)
+        held = sum(len(log) for log in writer.logs())
+        possible = any(log.ids(self.config.n_step) for log in writer.logs())
+        if size > held or not possible:
+            with pytest.raises(NotEnoughDataError):
+                writer.buffer.sample(size)
+            return
+        check_batch(writer.buffer.sample(size), writer.logs(), self.config.n_step, self.config.gamma)
+
+    @rule(second=st.booleans())
+    def get_what_is_no_transition(self, second: bool) -> None:
+        _, writer = self.pick(second)
+        log = writer.log
+        good = set(log.ids(self.config.n_step))
+        first = log.number << 48
+        for index in range(first, first + (log.end + 2) * log.num_envs):
+            if index not in good:
+                with pytest.raises((InputError, dr.errors.EvictedError)):
+                    writer.buffer.get([index])
+
+    @rule(second=st.booleans(), batch_size=st.integers(1, 9), pool_bytes=st.sampled_from([1, 500, 1 << 20]))
+    def shuffled(self, second: bool, batch_size: int, pool_bytes: int) -> None:
+        _, writer = self.pick(second)
+        seen = []
+        for batch in writer.buffer.shuffled(batch_size, pool_bytes=pool_bytes):
+            check_batch(batch, writer.logs(), self.config.n_step, self.config.gamma)
+            assert len(batch) <= batch_size
+            seen += batch.index.tolist()
+        assert sorted(seen) == sorted(i for log in writer.logs() for i in log.ids(self.config.n_step))
+
+    @rule(second=st.booleans())
+    def reopen(self, second: bool) -> None:
+        name, writer = self.pick(second)
+        writer.buffer.close()
+        writer.committed = writer.log.end
+        self.open(name, writer)
+
+    @rule(second=st.booleans())
+    def kill(self, second: bool) -> None:
+        """The writer dies without a word: what no commit holds is lost."""
+        name, writer = self.pick(second)
+        kill(writer.buffer)
+        writer.log.rows = writer.log.rows[: writer.committed]
+        writer.actor.restart()
+        self.open(name, writer)
+
+    def open(self, name: str, writer: Writer, **options: Any) -> None:
+        cache = self.config.cache_bytes
+        writer.buffer = dr.ReplayBuffer.open(self.path, stream=name, cache_bytes=cache, seed=3, **OPEN, **options)
+        writer.commit_rows = 1 << 20
+        writer.others = {other: log for other, log in self.durable().items() if other != name}
+        self.check(writer)
+
+    @precondition(lambda self: "b" not in self.writers)
+    @rule(num_envs=st.sampled_from([None, 1, 3]))
+    def second_stream(self, num_envs: int | None) -> None:
+        options = {} if num_envs is None else {"num_envs": num_envs, "capacity": 15}
+        log = self.config.log(1, num_envs, None if num_envs is None else 15)
+        buffer = dr.ReplayBuffer.open(self.path, stream="b", cache_bytes=self.config.cache_bytes, **OPEN, **options)
+        self.writers["b"] = self.writer(buffer, log)
+        self.writers["b"].others = {"0": self.durable()["0"]}
+        self.check(self.writers["b"])
+
+    @rule(second=st.booleans())
+    def refresh(self, second: bool) -> None:
+        name, writer = self.pick(second)
+        others = {other: log for other, log in self.durable().items() if other != name}
+        before = {other: log.end for other, log in writer.others.items()}
+        assert writer.buffer.refresh() or before == {other: log.end for other, log in others.items()}
+        writer.others = others
+        self.check(writer)
+
+    @precondition(lambda self: self.reader is None)
+    @rule()
+    def open_reader(self) -> None:
+        self.reader = dr.ReplayBuffer.open(
+            self.path, mode="r", view=dr.Transition(1, self.config.gamma), cache_bytes=self.config.cache_bytes
+        )
+        self.seen = self.durable()
+
+    @precondition(lambda self: self.reader is not None)
+    @rule()
+    def refresh_reader(self) -> None:
+        assert self.reader is not None
+        self.reader.refresh()
+        self.seen = self.durable()
+        check_buffer(self.reader, list(self.seen.values()), 1, self.config.gamma)
+
+    @precondition(lambda self: len(self.checkpoints) < 3)
+    @rule(second=st.booleans(), size=st.integers(1, 6))
+    def checkpoint(self, second: bool, size: int) -> None:
+        made_by, writer = self.pick(second)
+        name = f"{made_by}-{int(self.rng.integers(1 << 30))}"
+        writer.buffer.checkpoint(name, {"rows": writer.log.end})
+        writer.committed = writer.log.end
+        others = {other: log for other, log in self.durable().items() if other != made_by}
+        if any(others[o].begin > log.begin or others[o].timeline != log.timeline for o, log in writer.others.items()):
+            writer.others = others  # what it had seen of another stream is gone: it looked again
+        cut = {made_by: writer.log.upto(writer.log.end), **writer.others}
+        self.checkpoints[name] = cut
+        if size <= sum(len(log) for log in cut.values()) and any(log.ids(self.config.n_step) for log in cut.values()):
+            self.draws[name] = writer.buffer.sample(size)
+
+    @precondition(lambda self: self.checkpoints)
+    @rule(which=st.integers(0, 9))
+    def open_checkpoint_to_read(self, which: int) -> None:
+        name = sorted(self.checkpoints)[which % len(self.checkpoints)]
+        with dr.ReplayBuffer.open(self.path, mode="r", checkpoint=name) as buffer:
+            check_buffer(buffer, list(self.checkpoints[name].values()), self.config.n_step, self.config.gamma)
+            self.check_draw(buffer, name)
+
+    @precondition(lambda self: self.checkpoints)
+    @rule(which=st.integers(0, 9))
+    def return_to_checkpoint(self, which: int) -> None:
+        name = sorted(self.checkpoints)[which % len(self.checkpoints)]
+        made_by, cut = name.partition("-")[0], self.checkpoints[name]
+        writer = self.writers[made_by]
+        writer.buffer.close()
+        writer.committed = writer.log.end
+        if any(made_by in other and other[made_by].end > cut[made_by].end for other in self.checkpoints.values()):
+            with pytest.raises(CheckpointError, match="still need"):
+                dr.ReplayBuffer.open(self.path, stream=made_by, checkpoint=name)
+            self.open(made_by, writer)
+            return
+        writer.buffer = dr.ReplayBuffer.open(
+            self.path, stream=made_by, checkpoint=name, cache_bytes=self.config.cache_bytes, **OPEN
+        )
+        assert writer.buffer.checkpoint_metadata(name) == {"rows": cut[made_by].end}
+        writer.log.rows = list(cut[made_by].rows)
+        writer.log.timeline = writer.buffer._streams.commits[made_by].timeline
+        writer.committed = writer.log.end
+        writer.commit_rows = 1 << 20
+        writer.others = {other: log for other, log in cut.items() if other != made_by}
+        writer.actor.restart()
+        self.check_draw(writer.buffer, name)
+        self.check(writer)
+        # Rows that others have seen may be gone now; they look again before they go on.
+        for other in self.writers:
+            if other != made_by:
+                self.refresh(other == "b")
+        if self.reader:
+            self.refresh_reader()
+
+    def check_draw(self, buffer: dr.ReplayBuffer, name: str) -> None:
+        """The first batch is the one that was drawn right after the checkpoint."""
+        if name in self.draws:
+            assert_same(buffer.sample(len(self.draws[name])), self.draws[name])
+
+    @precondition(lambda self: self.checkpoints)
+    @rule(which=st.integers(0, 9), second=st.booleans())
+    def drop_checkpoint(self, which: int, second: bool) -> None:
+        name = sorted(self.checkpoints)[which % len(self.checkpoints)]
+        self.pick(second)[1].buffer.drop_checkpoint(name)
+        del self.checkpoints[name]
+        self.draws.pop(name, None)
+
+    @invariant()
+    def facts(self) -> None:
+        for name, writer in self.writers.items():
+            assert len(writer.buffer) == sum(len(log) for log in writer.logs())
+            stream = writer.buffer.stats()["streams"][name]
+            assert (stream["begin"], stream["end"]) == (writer.log.begin, writer.log.end)
+            assert stream["committed"] == writer.committed
+            assert sorted(writer.buffer.checkpoints) == sorted(self.checkpoints)
+
+
+def assert_same(a: dr.Batch, b: dr.Batch) -> None:
+    """Two batches are the same bit for bit."""
+    left: list[bytes] = []
+    right: list[bytes] = []
+    a.map(lambda array: left.append(array.tobytes()))
+    b.map(lambda array: right.append(array.tobytes()))
+    assert left == right
+
+
+BufferMachine.TestCase.settings = settings(
+    max_examples=examples(40), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestBuffer = BufferMachine.TestCase

@@ -1,0 +1,183 @@
+"""Passes without replacement: each transition once, each chunk decoded once, bounded memory; and the loader."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from configs import CONFIGS, Config
+from model import Leaf, check_batch
+from recording import Recording, reopen
+
+import diskreplay as dr
+from diskreplay.errors import ClosedError, InputError, NotEnoughDataError
+from diskreplay.storage import chunks
+
+FRAMES = Config(
+    "frames", Leaf((7, 5)), frame_stack=4, num_envs=2, capacity=600, chunk_rows=8, shard_rows=32,
+    small_chunk_rows=64, small_shard_rows=128,
+)  # fmt: skip
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[int]:
+    """Counts how often the chunk at each place in memory or on disk is decoded, by its bytes."""
+    counts: collections.Counter[int] = collections.Counter()
+    decode = chunks.decode
+
+    def counting(codec: Any, data: bytes, out: np.ndarray) -> None:
+        counts[hash(data)] += 1
+        decode(codec, data, out)
+
+    monkeypatch.setattr(chunks, "decode", counting)
+    return counts
+
+
+@pytest.mark.parametrize("pool_bytes", [1, 5000, 1 << 20])
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 5000])
+@pytest.mark.parametrize("config", [FRAMES, *CONFIGS[:3]], ids=repr)
+def test_each_transition_once_in_each_pass(path: str, config: Config, batch_size: int, pool_bytes: int) -> None:
+    recording = Recording(config)
+    with config.create(path) as buffer:
+        recording.add(buffer, 130 if config is FRAMES else 30)
+        expected = recording.log.ids(config.n_step)
+        size = len(expected)
+        indexes: list[int] = []
+        lengths = []
+        for batch in buffer.shuffled(batch_size, epochs=2, pool_bytes=pool_bytes):
+            if batch_size > 1:
+                check_batch(batch, [recording.log], config.n_step, config.gamma)
+            indexes += batch.index.tolist()
+            lengths.append(len(batch))
+        assert sorted(indexes[:size]) == expected == sorted(indexes[size:])
+        full, left = divmod(size, batch_size)
+        assert lengths == ([batch_size] * full + [left] * (left > 0)) * 2
+        if size > 20:
+            assert indexes[:size] != expected
+            assert indexes[:size] != indexes[size:], "both passes have the same order"
+        dropped = list(buffer.shuffled(batch_size, drop_last=True, pool_bytes=pool_bytes))
+        assert [len(batch) for batch in dropped] == [batch_size] * full
+
+
+@pytest.mark.parametrize("batch_size", [32, 37])
+def test_each_chunk_is_decoded_once_a_pass(path: str, decoded: collections.Counter[int], batch_size: int) -> None:
+    recording = Recording(FRAMES)
+    with FRAMES.create(path) as buffer:
+        recording.add(buffer, 296, special=0.0)
+    with reopen(FRAMES, path, mode="r", cache_bytes=0) as buffer:
+        decoded.clear()
+        for batch in buffer.shuffled(batch_size, pool_bytes=8 * 280):
+            assert len(batch)
+        again = sum(decoded.values()) - len(decoded)
+        assert len(decoded) >= 2 * 296 // 8
+        # The pool holds 8 chunks, so the log is cut into 6 parts, which share the two chunks at each border.
+        assert again <= 2 * 6, f"{again} of {len(decoded)} chunks more than once"
+
+
+def test_a_pass_mixes_the_whole_log(path: str) -> None:
+    recording = Recording(FRAMES)
+    with FRAMES.create(path) as buffer:
+        recording.add(buffer, 300, special=0.0)
+        for batch in itertools.islice(buffer.shuffled(60), 3):
+            rows = batch.index // 2
+            assert rows.min() < 80
+            assert rows.max() > 220
+            assert set((batch.index % 2).tolist()) == {0, 1}
+
+
+def test_rows_that_leave_during_a_pass_are_left_out(path: str) -> None:
+    config = Config("plain", Leaf((40,)), capacity=60, chunk_rows=2, shard_rows=4)
+    recording = Recording(config)
+    with config.create(path) as buffer:
+        recording.add(buffer, 60)
+        before = set(recording.log.ids(1))
+        seen: list[int] = []
+        for batch in buffer.shuffled(5, pool_bytes=200):
+            assert min(batch.index) >= recording.log.begin
+            check_batch(batch, [recording.log], 1, 0.9)
+            seen += batch.index.tolist()
+            recording.add(buffer, 2)
+            buffer.commit()
+        assert len(seen) == len(set(seen))
+        assert set(seen) <= before
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"epochs": 1.5}, {"pool_bytes": 0}, {"pool_bytes": "1"}])
+def test_bad_arguments(path: str, wrong: dict[str, Any]) -> None:
+    with FRAMES.create(path) as buffer, pytest.raises(InputError):
+        buffer.shuffled(3, **wrong)
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "diskreplay-loader"]
+
+
+def test_a_loader_gives_what_sample_would(path: str) -> None:
+    recording = Recording(FRAMES)
+    with FRAMES.create(path) as buffer:
+        recording.add(buffer, 50)
+        buffer.checkpoint("here")
+        expected = [buffer.sample(8).index.tolist() for _ in range(10)]
+    with reopen(FRAMES, path, checkpoint="here") as buffer, buffer.loader(8, prefetch=3) as loader:
+        assert [next(loader).index.tolist() for _ in range(10)] == expected
+        assert iter(loader) is loader
+    assert threads() == []
+
+
+def test_a_loader_samples_ahead_and_no_further(path: str) -> None:
+    with FRAMES.create(path) as buffer:
+        Recording(FRAMES).add(buffer, 50)
+        drawn: list[int] = []
+        sample = buffer.sample
+        buffer.sample = lambda size: drawn.append(size) or sample(size)  # type: ignore[method-assign,func-returns-value]
+        with buffer.loader(8, prefetch=3) as loader:
+            deadline = time.monotonic() + 5
+            while len(drawn) < 4 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(0.1)
+            assert len(drawn) == 4, "three wait, and one is in the thread's hand"
+            next(loader)
+
+
+def test_a_loader_hands_errors_on(path: str) -> None:
+    with FRAMES.create(path) as buffer:
+        loader = buffer.loader(8)
+        with pytest.raises(NotEnoughDataError):
+            next(loader)
+        with pytest.raises(StopIteration):
+            next(loader)
+        assert threads() == []
+        Recording(FRAMES).add(buffer, 50)
+        loader = buffer.loader(8)
+        next(loader)
+    with pytest.raises(ClosedError):
+        collections.deque(loader)  # a few were drawn before it was closed
+    loader.close()
+    loader.close()
+    assert threads() == []
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True])
+def test_bad_loaders(path: str, wrong: Any) -> None:
+    with FRAMES.create(path) as buffer:
+        with pytest.raises(InputError, match="prefetch"):
+            buffer.loader(8, prefetch=wrong)
+        with pytest.raises(InputError, match="batch_size"):
+            buffer.loader(wrong)
+    assert threads() == []
+
+
+def test_closing_a_loader_that_waits(path: str) -> None:
+    with FRAMES.create(path) as buffer:
+        Recording(FRAMES).add(buffer, 50)
+        loader = buffer.loader(8, prefetch=1)
+        time.sleep(0.05)
+        start = time.monotonic()
+        loader.close()
+        assert time.monotonic() - start < 1
+        assert isinstance(loader, dr.Loader)

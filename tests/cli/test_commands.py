@@ -1,0 +1,221 @@
+"""Every command in-process: what it prints, as text and as JSON, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import h5py
+import pytest
+from click.testing import CliRunner, Result
+from diskreplay_cli import text
+from diskreplay_cli.main import main
+from ops.stores import images
+
+import diskreplay
+from diskreplay.errors import DiskFullError
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(main, [str(arg) for arg in args])
+
+
+def facts(*args: object) -> dict[str, Any]:
+    result = run(*args, "--json")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def failure(result: Result, status: int = 2) -> str:
+    """The one line of an error."""
+    assert result.exit_code == status
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("diskreplay: ")
+    assert "Traceback" not in line
+    return line
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"diskreplay {diskreplay.__version__}\n"
+
+
+def test_record(path: str) -> None:
+    result = run("record", "CartPole-v1", path, "--steps", 120)
+    assert result.exit_code == 0
+    assert "recorded 120 steps" in result.stdout
+    assert result.stderr == ""
+    document = facts("record", "CartPole-v1", path, "--steps", 150, "--resume")
+    assert (document["steps"], document["new_steps"], document["stopped"]) == (150, 30, False)
+    assert "150 steps already" in run("record", "CartPole-v1", path, "--steps", 150, "--resume").stdout
+    assert "--resume" in failure(run("record", "CartPole-v1", path, "--steps", 150))
+
+
+def test_inspect(path: str) -> None:
+    images(path, rows=60, capacity=80)
+    result = run("inspect", path)
+    assert result.exit_code == 0
+    for part in ("window", "of 80 transitions", "episodes", "length", "return", "lz4hc:4", "40x40", "healthy", "none"):
+        assert part in result.stdout, part
+    lines = result.stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(len(line) for line in lines[1:]) <= 80
+    assert "\x1b" not in result.stdout
+    assert facts("inspect", path)["streams"][0]["end"] == 60
+
+
+def test_inspect_of_a_damaged_store(path: str) -> None:
+    images(path)
+    file = pathlib.Path(path, "streams/0/obs/c.1.0.0.0")
+    file.unlink()
+    result = run("inspect", path)
+    assert result.exit_code == 0
+    assert "damaged" in result.stdout
+    assert str(file) in result.stdout.replace("\n", "")
+    assert facts("inspect", path)["health"]
+
+
+def test_verify(path: str) -> None:
+    images(path)
+    result = run("verify", path)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("no problem in 1 stream")
+    file = pathlib.Path(path, "streams/0/obs/c.1.0.0.0")
+    file.unlink()
+    result = run("verify", path)
+    assert result.exit_code == 1
+    assert f"{file}: the shard's file is missing (stream '0', column 'obs', rows 16 to 32)" in result.stdout
+    result = run("verify", path, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["problems"][0]["rows"] == [16, 32]
+
+
+def test_export(path: str, tmp_path: pathlib.Path) -> None:
+    images(path)
+    out = tmp_path / "a.hdf5"
+    result = run("export", path, out)
+    assert result.exit_code == 0
+    assert "transitions" in result.stdout
+    assert "exists" in failure(run("export", path, out))
+    document = facts("export", path, out, "--overwrite", "--format", "d4rl", "--compression", "lzf")
+    with h5py.File(out) as file:
+        assert len(file["rewards"]) == document["transitions"]
+    assert "--format" in failure(run("export", path, out, "--format", "csv"))
+
+
+def test_show(path: str, tmp_path: pathlib.Path) -> None:
+    images(path)
+    result = run("show", path, "--episode", 2, "--out", tmp_path / "a.png")
+    assert result.exit_code == 0
+    assert "episode 2 of" in result.stdout
+    assert facts("show", path, "--episode", -1, "--out", tmp_path / "a.gif", "--scale", 1)["width"] == 40
+    assert "episode must be" in failure(run("show", path, "--episode", 999, "--out", tmp_path / "a.png"))
+
+
+def test_demo(tmp_path: pathlib.Path) -> None:
+    result = run("demo", tmp_path / "out", "--steps", 300)
+    assert result.exit_code == 0, result.output
+    assert "bit-identical" in result.stdout
+    assert "healthy" in result.stdout
+    assert (tmp_path / "out" / "pong.hdf5").exists()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("nonsense",),
+        ("record",),
+        ("record", "CartPole-v1", "PATH"),
+        ("record", "CartPole-v1", "PATH", "--steps", "0"),
+        ("record", "CartPole-v1", "PATH", "--steps", "many"),
+        ("record", "NoSuchEnv-v0", "PATH", "--steps", "5"),
+        ("record", "CartPole-v1", "PATH", "--steps", "5", "--atari"),
+        ("inspect", "PATH"),
+        ("inspect", "PATH", "--colour"),
+        ("verify", "PATH"),
+        ("export", "PATH", "OUT.hdf5"),
+        ("show", "PATH", "--out", "OUT.png"),
+        ("show", "PATH"),
+    ],
+)
+def test_errors_are_one_line_and_status_2(args: tuple[str, ...], tmp_path: pathlib.Path) -> None:
+    failure(run(*(str(tmp_path / arg) if arg.isupper() or arg.startswith("OUT.") else arg for arg in args)))
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_what_is_no_store(command: str, tmp_path: pathlib.Path) -> None:
+    assert "not a diskreplay store" in failure(run(command, tmp_path))
+    (tmp_path / "zarr.json").write_text("{")
+    assert "not a diskreplay store" in failure(run(command, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            DiskFullError(28, "committing 'x' failed: No space left on device"),
+            "committing 'x' failed: No space left on device",
+        ),
+        (PermissionError(13, "Permission denied", "/some/file"), "/some/file: Permission denied"),
+        (ModuleNotFoundError("install it\nnow"), "install it now"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_faults_have_no_traceback(monkeypatch: pytest.MonkeyPatch, error: BaseException, said: str) -> None:
+    def fail(path: str) -> None:
+        raise error
+
+    monkeypatch.setattr("diskreplay.ops.inspect.inspect", fail)
+    status = 130 if isinstance(error, KeyboardInterrupt) else 2
+    result = run("inspect", "x")
+    assert result.exit_code == status
+    assert result.stderr.strip() == f"diskreplay: {said}"
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> None:
+        raise AssertionError("a defect")
+
+    monkeypatch.setattr("diskreplay.ops.inspect.inspect", fail)
+    assert isinstance(run("inspect", "x").exception, AssertionError)
+
+
+def test_a_missing_atari_package_is_one_line(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    assert "diskreplay[atari]" in failure(run("record", "ALE/Pong-v5", path, "--steps", 5, "--atari"))
+    assert not pathlib.Path(path).exists()
+
+
+def test_output_that_cannot_carry_blocks_gets_plain_ones(path: str) -> None:
+    images(path)
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
+    command = [sys.executable, "-m", "diskreplay_cli.main", "inspect", path]
+    shown = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert shown.stdout.isascii()
+    assert b"from min to max" in shown.stdout
+
+
+def test_a_closed_pipe_is_no_error_to_see(path: str) -> None:
+    images(path)
+    command = f"{sys.executable} -m diskreplay_cli.main inspect {path} --json | head -c 1"
+    shown = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+    assert shown.stdout == b"{"
+    assert shown.stderr == b""
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert [text.size(n) for n in (0, 999, 1000, 1_500_000, 2 * 10**9, 3 * 10**12)] == [
+        "0 B", "999 B", "1.0 kB", "1.5 MB", "2.0 GB", "3.0 TB",
+    ]  # fmt: skip
+    assert [text.number(n) for n in (0.0, -21.0, 20.25, 1234.5, 0.125)] == ["0", "-21", "20.2", "1,234.5", "0.125"]
+    assert [text.ratio(n) for n in (0, 1.25, 93.2)] == ["-", "1.2x", "93x"]
+    assert [text.plural(n, "step") for n in (0, 1, 2000)] == ["0 steps", "1 step", "2,000 steps"]
+    assert [text.ago(n) for n in (0.5, 1, 119, 86400 * 3)] == ["just now", "1 second ago", "1 minute ago", "3 days ago"]
+    assert text.histogram([0, 1, 4, 8]) == " ▁▄█"
+    assert text.histogram([1, 100], plain=True) == "_#"
+    assert text.histogram([]) == ""

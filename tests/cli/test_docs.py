@@ -1,0 +1,30 @@
+"""The reference page says what --help says, and --help says something of everything."""
+
+from __future__ import annotations
+
+import pathlib
+import runpy
+
+import click
+import pytest
+from diskreplay_cli.main import main
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+
+
+def test_the_reference_is_up_to_date() -> None:
+    reference = runpy.run_path(str(DOCS / "make_cli.py"))["reference"]
+    assert (DOCS / "cli.md").read_text() == reference(), "run: python docs/make_cli.py"
+
+
+@pytest.mark.parametrize("name", sorted(main.commands))
+def test_every_command_and_option_has_help(name: str) -> None:
+    command = main.commands[name]
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+
+
+def test_the_commands() -> None:
+    assert set(main.commands) == {"record", "inspect", "verify", "export", "show", "demo"}

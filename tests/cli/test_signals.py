@@ -1,0 +1,97 @@
+"""Real processes that record a real game, stopped and killed at moments of their own."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+import diskreplay as dr
+from diskreplay.ops.verify import verify
+
+CLI = [sys.executable, "-m", "diskreplay_cli.main"]
+STEPS = 3000
+
+
+def recording(path: str, *options: str) -> list[str]:
+    game = ["record", "ALE/Pong-v5", path, "--steps", str(STEPS), "--atari", "--commit-seconds", "0.1"]
+    return [*CLI, *game, *options]
+
+
+def start(path: str, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        recording(path, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def commit_of(path: str) -> dict[str, Any]:
+    """The commit record, {} while there is no store."""
+    try:
+        document = json.loads(pathlib.Path(path, "streams/0/zarr.json").read_bytes())
+    except FileNotFoundError:
+        return {}
+    record: dict[str, Any] = document["attributes"]["diskreplay"]
+    return record
+
+
+def wait_for(path: str, sequence: int, process: subprocess.Popen[str]) -> None:
+    """Waits for a commit of the store; fails when the process ends before."""
+    until = time.monotonic() + 60
+    while commit_of(path).get("sequence", -1) < sequence:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_commits_and_says_how_to_go_on(path: str, number: signal.Signals) -> None:
+    process = start(path, "--envs", "2", "--seed", "4")
+    wait_for(path, 2, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        rows = buffer.stats()["streams"]["0"]["committed"]
+        assert 0 < rows * 2 < STEPS
+    assert f"{rows * 2:,} of {STEPS:,} steps" in out
+    assert verify(path).ok
+    command = shlex.split(err.splitlines()[-1])
+    assert command[0] == "diskreplay"
+    subprocess.run([*CLI, *command[1:]], check=True, capture_output=True, timeout=120)
+    assert commit_of(path)["end"] * 2 == STEPS
+    assert verify(path).ok
+
+
+@pytest.mark.parametrize("sequence", [-1, 0, 1, 3])
+def test_a_killed_recording_goes_on_from_its_last_commit(path: str, sequence: int) -> None:
+    """Killed before there is a store, at its birth, and between commits."""
+    process = start(path, "--resume")
+    if sequence < 0:
+        time.sleep(0.3)
+    else:
+        wait_for(path, sequence, process)
+        time.sleep(0.013 * sequence)
+    process.kill()
+    process.communicate(timeout=60)
+    committed = commit_of(path).get("end", 0)
+    if committed:
+        assert verify(path).ok
+        with dr.ReplayBuffer.open(path, mode="r") as buffer:
+            before = buffer.get(list(range(committed)))
+    done = subprocess.run([*recording(path, "--resume"), "--json"], check=True, capture_output=True, timeout=120)
+    assert json.loads(done.stdout)["new_steps"] == STEPS - committed
+    assert commit_of(path)["end"] == STEPS
+    assert verify(path).ok
+    if committed:
+        with dr.ReplayBuffer.open(path, mode="r") as buffer:
+            after = buffer.get(list(range(committed)))
+        assert (before.obs == after.obs).all()
+        assert (before.next_obs == after.next_obs).all()

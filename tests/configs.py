@@ -1,0 +1,144 @@
+"""Kinds of buffers that the tests drive: observations, stacking, environments, chunking."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+from unittest import mock
+
+import numpy as np
+from gymnasium import spaces
+from model import Leaf, Log, Rng, Structure, to_space
+
+import diskreplay as dr
+from diskreplay import schema as schemas
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Config:
+    """How a buffer is made; small chunks, shards and windows, so that everything rolls over within a few rows."""
+
+    name: str
+    obs: Structure
+    num_envs: int = 1
+    frame_stack: int | Mapping[str, int] = 1
+    stack_axis: Any = "auto"
+    padding: Literal["zero", "reset"] = "zero"
+    n_step: int = 1
+    gamma: float = 0.9
+    capacity: int = 24
+    chunk_rows: int = 3
+    shard_rows: int = 6
+    small_chunk_rows: int = 4
+    small_shard_rows: int = 8
+    resident_bytes: int = 0
+    """Observations above this size are reached on disk."""
+    cache_bytes: int = 1 << 20
+    several_actions: bool = False
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    codec: Any = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    def log(self, number: int = 0, num_envs: int | None = None, capacity: int | None = None) -> Log:
+        """An empty log for the oracle."""
+        return Log(
+            self.obs, self.padding, self.frame_stack, number, num_envs or self.num_envs, capacity or self.capacity
+        )
+
+    def action_space(self) -> spaces.Space[Any]:
+        force = spaces.Box(-5, 5, (2,), np.float32)
+        return spaces.Tuple([spaces.Discrete(9), force]) if self.several_actions else spaces.Discrete(9)
+
+    def action(self, rng: Rng) -> tuple[np.ndarray, ...]:
+        choice = np.int64(rng.integers(9))
+        if not self.several_actions:
+            return (choice,)
+        return choice, rng.integers(-5, 6, 2).astype(np.float32)
+
+    def extra(self, rng: Rng) -> dict[str, Any]:
+        layouts = [(name, value if isinstance(value, tuple) else ((), value)) for name, value in self.columns.items()]
+        return {
+            name: np.asarray(rng.integers(0, 2 if np.dtype(dtype) == bool else 50, shape)).astype(dtype)[()]
+            for name, (shape, dtype) in layouts
+        }
+
+    @contextlib.contextmanager
+    def limits(self) -> Iterator[None]:
+        """While this holds, a new store keeps observations of more than ``resident_bytes`` on disk."""
+        with mock.patch.object(schemas, "RESIDENT_ROW_BYTES", max(self.resident_bytes, 8)):
+            yield
+
+    def create(self, path: str, **options: Any) -> dr.ReplayBuffer:
+        """A new buffer of this kind."""
+        space, action = to_space(self.obs), self.action_space()
+        with self.limits():
+            names = [c.name for c in schemas.build(space, action, capacity=8, columns=self.columns).columns]
+            wide = [name for name in names if name.startswith("obs") or name in self.columns]
+            options = {
+                "capacity": self.capacity,
+                "num_envs": self.num_envs,
+                "frame_stack": self.frame_stack,
+                "stack_axis": self.stack_axis,
+                "stack_padding": self.padding,
+                "columns": self.columns,
+                "codec": self.codec,
+                "chunk_rows": {n: self.chunk_rows if n in wide else self.small_chunk_rows for n in names},
+                "shard_rows": {n: self.shard_rows if n in wide else self.small_shard_rows for n in names},
+                "view": dr.Transition(self.n_step, self.gamma),
+                "cache_bytes": self.cache_bytes,
+                "commit_rows": 1 << 20,
+                "commit_seconds": 1e9,
+                "seed": 7,
+                **options,
+            }
+            return dr.ReplayBuffer.create(path, space, action, **options)
+
+
+FRAME = (3, 4)
+
+# fmt: off
+CONFIGS = [
+    Config("vector", Leaf((3,), np.float32), resident_bytes=64),
+    Config("vector, on disk", Leaf((3,), np.float32), num_envs=2, n_step=3, chunk_rows=2, shard_rows=4),
+    Config("scalar", Leaf((), np.float32), num_envs=2, resident_bytes=64, columns={"logp": np.float32}),
+    Config("frames, zero padding", Leaf(FRAME), frame_stack=4, capacity=20, several_actions=True),
+    Config("frames, reset padding", Leaf(FRAME), frame_stack=4, padding="reset", num_envs=2, capacity=31, n_step=3),
+    Config("resident frames", Leaf((5,)), frame_stack=3, padding="reset", num_envs=2, resident_bytes=64, n_step=2),
+    Config("one row a chunk", Leaf(FRAME), frame_stack=4, chunk_rows=1, shard_rows=2, cache_bytes=0, capacity=9),
+    Config("stack of 4", Leaf((4, *FRAME), frames=4, axis=0), frame_stack=4, capacity=20),
+    Config("stack of 4, 5 environments", Leaf((4, *FRAME), frames=4, axis=0), frame_stack=4, num_envs=5, capacity=60),
+    Config("stack of 2", Leaf((2, 5), frames=2, axis=0), frame_stack=2, num_envs=2, n_step=3, resident_bytes=64),
+    Config("stack of 4, last axis", Leaf((*FRAME, 4), frames=4, axis=-1), frame_stack=4, n_step=2, cache_bytes=40),
+    Config("stack of 2, last axis", Leaf((4, 4, 2), frames=2, axis=-1), frame_stack=2, num_envs=2, cache_bytes=0),
+    Config("stacked channels", Leaf((6, *FRAME), frames=2, axis=0), frame_stack=2, stack_axis=0, num_envs=2),
+    Config("stacked channels, last axis", Leaf((3, 3, 9), frames=3, axis=-1), frame_stack=3, stack_axis=-1, num_envs=2),
+    Config(
+        "dict", {"camera": Leaf((4, 2)), "joints": (Leaf((2,), np.float64), Leaf((3,), np.int16))},
+        frame_stack={"camera": 3, "joints/0": 1, "joints/1": 2}, num_envs=2, n_step=2, resident_bytes=8,
+        columns={"value": np.float32, "image": ((3, 3), np.int16)},
+    ),
+    Config(
+        "dict of stacks", {"a": Leaf((4, *FRAME), frames=4, axis=0), "b": Leaf((2, 6), frames=2, axis=0)},
+        frame_stack={"a": 4, "b": 2}, num_envs=2, capacity=41,
+    ),
+    Config(
+        "stacks beside frames, zero padding", {"a": Leaf((3, *FRAME), frames=3, axis=0), "b": Leaf((5,))},
+        frame_stack={"a": 3, "b": 1}, num_envs=2, capacity=40,
+    ),
+    Config(
+        "stacks beside frames, reset padding", {"a": Leaf((3, *FRAME), frames=3, axis=0), "b": Leaf((5,))},
+        frame_stack={"a": 3, "b": 1}, padding="reset", capacity=20, n_step=3, resident_bytes=8,
+    ),
+    Config("large window", Leaf(FRAME), frame_stack=4, num_envs=2, capacity=400, chunk_rows=4, shard_rows=16),
+]
+# fmt: on
+
+
+def examples(count: int) -> int:
+    """How many examples a property is tried with; the environment asks for more."""
+    return count * int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))

@@ -1,0 +1,13 @@
+"""The death of a writer, as far as one process can see it."""
+
+from __future__ import annotations
+
+import diskreplay as dr
+
+
+def kill(buffer: dr.ReplayBuffer) -> None:
+    """Leaves the store as a killed process would: nothing more is written, and the system gives the lock back."""
+    writer = buffer._streams.writer
+    assert writer is not None
+    writer.release()
+    buffer._store.close()

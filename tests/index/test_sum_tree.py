@@ -1,0 +1,133 @@
+"""The sum tree beside a plain array of masses."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+from configs import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diskreplay.index import jit, sum_tree
+from diskreplay.index.sum_tree import SumTree
+
+SIZES = [1, 2, 7, 8, 9, 63, 64, 65, 100, 511, 513, 4097]
+JUST_BELOW_1 = np.nextafter(1.0, 0.0)
+BOUNDS = 1e-280, 1e140
+
+
+def filled(size: int, masses: np.ndarray) -> SumTree:
+    tree = SumTree(size)
+    tree.fill(np.arange(size), masses)
+    return tree
+
+
+def masses_of(size: int, seed: int, zeros: float) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    masses = rng.exponential(size=size) * 10.0 ** rng.integers(-8, 8, size)
+    masses[rng.random(size) < zeros] = 0
+    masses[rng.integers(size)] = 1.0
+    return masses
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("zeros", [0.0, 0.5, 0.99])
+def test_draws_find_the_leaf_in_which_a_share_falls(size: int, zeros: float) -> None:
+    masses = masses_of(size, size, zeros)
+    tree = filled(size, masses)
+    uniforms = np.random.default_rng(1).random(200)
+    slots, weights = tree.draw(uniforms, 0.4)
+    ends = np.cumsum(masses)
+    shares = (np.arange(200) + uniforms) / 200 * ends[-1]
+    low, high = (np.searchsorted(ends, shares + nudge * ends[-1], side="right") for nudge in (-1e-12, 1e-12))
+    assert ((low <= slots) & (slots <= high)).all()
+    assert (masses[slots] > 0).all()
+    np.testing.assert_allclose(weights, (masses[masses > 0].min() / masses[slots]) ** 0.4, rtol=1e-6)
+    np.testing.assert_allclose(tree.total, ends[-1])
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(size=st.integers(1, 700), seed=st.integers(0, 2**32 - 1), zeros=st.sampled_from([0.0, 0.3, 0.9, 0.999]))
+def test_the_ends_of_slices_never_give_an_empty_leaf(size: int, seed: int, zeros: float) -> None:
+    masses = masses_of(size, seed, zeros)
+    tree = filled(size, masses)
+    with_mass = np.flatnonzero(masses)
+    for count in (1, 3, 256):
+        first, _ = tree.draw(np.zeros(count), 0.0)
+        last, _ = tree.draw(np.full(count, JUST_BELOW_1), 0.0)
+        past, _ = tree.draw(np.full(count, 1.0 + 1e-9), 0.0)  # what no generator gives, but rounding might
+        assert (masses[np.concatenate([first, last, past])] > 0).all()
+        assert first[0] == with_mass[0]
+        assert past[-1] == with_mass[-1]
+
+
+def test_masses_of_very_different_size() -> None:
+    masses = np.array([1e-280, 0, 1e280, 0, 1e-280, 0, 0, 0, 0, 1e-280])
+    tree = filled(10, masses)
+    assert set(tree.draw(np.full(8, JUST_BELOW_1), 0.0)[0].tolist()) == {2, 9}, "rounding leads past the large one"
+    assert (masses[tree.draw(np.random.default_rng(0).random(100), 0.0)[0]] > 0).all()
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(size=st.sampled_from(SIZES), seed=st.integers(0, 2**32 - 1))
+def test_changes_in_any_order_make_the_tree_that_its_leaves_make(size: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tree, masses = SumTree(size), np.zeros(size)
+    for _ in range(12):
+        if rng.random() < 0.5:
+            slots = rng.choice(size, rng.integers(1, size + 1), replace=False)
+            values = rng.exponential(size=len(slots)) * (rng.random(len(slots)) < 0.8)
+            tree.fill(slots, values)
+            masses[slots] = values
+        else:
+            known = np.flatnonzero(masses)
+            slots = rng.choice(known, rng.integers(1, 40)) if len(known) else np.empty(0, np.int64)
+            slots[rng.random(len(slots)) < 0.1] = sum_tree.EVICTED
+            priorities = np.round(rng.exponential(size=len(slots)), 2)
+            largest, left_out, wrong = tree.update(slots, priorities, 0.7, 0.01, BOUNDS)
+            last = {int(slot): p for slot, p in zip(slots, priorities, strict=True) if slot >= 0}
+            for slot, p in last.items():
+                masses[slot] = (p + 0.01) ** 0.7
+            assert (left_out, wrong) == ((slots < 0).sum(), -1)
+            assert largest == max([p + 0.01 for p in last.values()], default=0)
+        np.testing.assert_allclose(tree.leaves[:size], masses, rtol=1e-14)
+        fresh = filled(size, tree.leaves[:size].copy())
+        assert fresh._sums.tobytes() == tree._sums.tobytes()
+        assert fresh._mins.tobytes() == tree._mins.tobytes()
+
+
+@pytest.mark.parametrize(("slot", "priority"), [(-2, 1.0), (3, 1.0), (1, np.nan), (1, np.inf), (1, 2e140)])
+def test_an_update_with_one_wrong_entry_changes_nothing(slot: int, priority: float) -> None:
+    tree = filled(5, np.array([1.0, 2.0, 3.0, 0.0, 5.0]))
+    before = tree._sums.tobytes(), tree._mins.tobytes()
+    assert tree.update(np.array([0, -1, slot, 2]), np.array([9.0, 1.0, priority, 9.0]), 1.0, 0.0, BOUNDS) == (0, 0, 2)
+    assert (tree._sums.tobytes(), tree._mins.tobytes()) == before
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (0, 9), (5, 6), (8, 600), (600, 601)])
+def test_growing_keeps_leaves_and_draws(sizes: tuple[int, int]) -> None:
+    small, large = sizes
+    masses = masses_of(max(small, 1), 4, 0.2)[:small]
+    tree = filled(small, masses)
+    uniforms = np.random.default_rng(0).random(50)
+    before = tree.draw(uniforms, 0.5) if small else None
+    tree.grow(large)
+    assert len(tree) >= large
+    if before is not None:
+        after = tree.draw(uniforms, 0.5)
+        assert [part.tobytes() for part in before] == [part.tobytes() for part in after]
+    tree.fill(np.array([large - 1]), 1e20)
+    assert tree.draw(uniforms, 0.5)[0][-1] == large - 1
+
+
+def test_a_folder_where_nothing_can_be_kept_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_without = numba.njit
+
+    def refuse_to_keep(**options: object) -> object:
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return compile_without(**options)
+
+    monkeypatch.setattr(jit.numba, "njit", refuse_to_keep)
+    assert jit.kernel(lambda number: number + 1)(2) == 3

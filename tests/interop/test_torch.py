@@ -1,0 +1,46 @@
+"""Batches as torch tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from configs import CONFIGS
+from model import flat
+from recording import Recording
+
+torch = pytest.importorskip("torch", reason="torch is in the torch and interop extras")
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_every_array_becomes_a_tensor(path: str, config, device: str | None) -> None:
+    with config.create(path) as buffer:
+        recording = Recording(config)
+        recording.add(buffer, 20)
+        batch = buffer.sample(6)
+    tensors = batch.torch(device)
+    arrays: list[np.ndarray] = []
+    batch.map(arrays.append)
+    found: list[torch.Tensor] = []
+    tensors.map(found.append)
+    assert len(arrays) == len(found) >= 9
+    for array, tensor in zip(arrays, found, strict=True):
+        assert isinstance(tensor, torch.Tensor)
+        np.testing.assert_array_equal(tensor.numpy(), array)
+    for array, tensor in zip(flat(batch.reward), flat(tensors.reward), strict=True):
+        array[0] = 77
+        assert tensor[0] == 77, "on the CPU they share memory"
+
+
+def test_blocks_are_not_given_out_again_while_a_tensor_looks_at_them(path: str) -> None:
+    from configs import Config
+    from model import Leaf
+
+    config = Config("large", Leaf((84, 84)), frame_stack=4, capacity=200, chunk_rows=8, shard_rows=16)
+    with config.create(path) as buffer:
+        Recording(config).add(buffer, 100)
+        held = [buffer.sample(64).torch().obs for _ in range(6)]
+        copies = [tensor.clone() for tensor in held]
+        for _ in range(10):
+            buffer.sample(64)
+        assert all(torch.equal(a, b) for a, b in zip(held, copies, strict=True))

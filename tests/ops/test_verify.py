@@ -1,0 +1,324 @@
+"""verify: quiet on every store that the engine makes, and exact about every kind of damage."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from gymnasium import spaces
+from ops.stores import IMAGE, fill, images
+
+import diskreplay as dr
+from diskreplay.errors import NotAStoreError, StoreNotFoundError
+from diskreplay.ops.problems import Problem
+from diskreplay.ops.verify import verify
+from diskreplay.storage import chunks
+
+
+@pytest.fixture
+def store(tmp_path: pathlib.Path) -> pathlib.Path:
+    images(tmp_path / "a.replay")
+    return tmp_path / "a.replay"
+
+
+def stream(store: pathlib.Path) -> pathlib.Path:
+    return store / "streams" / "0"
+
+
+def flip(file: pathlib.Path, offset: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[offset] ^= 0x10
+    file.write_bytes(data)
+
+
+def edit(file: pathlib.Path, change: Any) -> None:
+    document = json.loads(file.read_bytes())
+    change(document)
+    file.write_text(json.dumps(document))
+
+
+def record_of(store: pathlib.Path) -> dict[str, Any]:
+    return json.loads((stream(store) / "zarr.json").read_bytes())["attributes"]["diskreplay"]
+
+
+def index_of(store: pathlib.Path, column: str, shard: int, chunk_count: int, groups: int) -> np.ndarray:
+    (file,) = (stream(store) / column).glob(f"c.{shard}.*")
+    data = file.read_bytes()
+    return chunks.decode_index(data[-chunks.index_bytes(chunk_count * groups) :], chunk_count, groups, len(data))
+
+
+def only(store: pathlib.Path) -> Problem:
+    (problem,) = verify(store).problems
+    return problem
+
+
+def test_a_healthy_store_has_no_problem(store: pathlib.Path) -> None:
+    seen: list[tuple[int, int]] = []
+    result = verify(store, lambda done, total: seen.append((done, total)))
+    assert result.ok
+    assert not result.problems
+    assert (result.streams, result.checkpoints) == (1, 0)
+    assert result.chunks > 2 * 13  # 50 rows in chunks of 4, for each environment, and the small columns
+    assert seen[-1][0] <= seen[-1][1]
+    assert seen == sorted(seen)
+    assert json.loads(json.dumps(result.to_json()))["ok"] is True
+
+
+def test_an_empty_store_has_no_problem(path: str) -> None:
+    images(path, rows=0)
+    assert verify(path).ok
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_stores_with_everything_in_them_have_no_problem(path: str, seed: int) -> None:
+    """Stacked input with odd stacks, unflagged cuts, evictions, checkpoints, a second stream, a return, a writer."""
+    rng = np.random.default_rng(seed)
+    stack = spaces.Box(0, 255, (3, 40, 40), np.uint8)
+    layout = {"chunk_rows": {"obs": 4}, "shard_rows": {"obs": 8}}
+    with dr.ReplayBuffer.create(path, stack, spaces.Discrete(3), capacity=30, frame_stack=3, **layout) as buffer:
+        obs = rng.integers(0, 256, (3, 40, 40), np.uint8)
+        for step in range(120):
+            if rng.random() < 0.1:
+                obs = rng.integers(0, 256, (3, 40, 40), np.uint8)
+            if rng.random() < 0.1:
+                obs = np.repeat(obs[:1], 3, axis=0)
+            newest = rng.integers(0, 256, (1, 40, 40), np.uint8)
+            following = np.concatenate([obs[1:] if rng.random() < 0.9 else newest.repeat(2, 0), newest])
+            done = bool(rng.random() < 0.1)
+            buffer.add(obs, 1, 1.0, following, done, False, valid=bool(rng.random() < 0.9))
+            obs = following
+            if rng.random() < 0.2:
+                buffer.commit()
+            if step in (40, 70):
+                buffer.checkpoint(f"at-{step}")
+        assert verify(path).ok  # beside its writer
+    with dr.ReplayBuffer.open(path, stream="other", num_envs=2, capacity=20) as buffer:
+        several = rng.integers(0, 256, (2, 3, 40, 40), np.uint8)
+        for _ in range(30):
+            buffer.add(several, [0, 1], [0.0, 1.0], several, [False, True], [False, False])
+    result = verify(path)
+    assert result.ok
+    assert (result.streams, result.checkpoints) == (2, 2)
+    with dr.ReplayBuffer.open(path, checkpoint="at-70") as buffer:
+        assert verify(path).ok
+        buffer.add(obs, 1, 1.0, obs, False, False)
+    assert verify(path).ok
+
+
+def test_a_flipped_byte_in_a_chunk(store: pathlib.Path) -> None:
+    offset, size = index_of(store, "obs", 1, 4, 2)[2, 1].tolist()
+    flip(stream(store) / "obs" / "c.1.0.0.0", offset + size // 2)
+    problem = only(store)
+    assert (problem.stream, problem.column, problem.rows) == ("0", "obs", (24, 28))
+    assert problem.file == str(stream(store) / "obs" / "c.1.0.0.0")
+    assert problem.offset == offset
+    assert "chunk 6 of environment 1: the checksum does not match" in str(problem)
+
+
+def test_a_flipped_byte_in_an_index(store: pathlib.Path) -> None:
+    file = stream(store) / "obs" / "c.2.0.0.0"
+    size = file.stat().st_size
+    flip(file, size - 10)
+    problem = only(store)
+    assert (problem.column, problem.rows, problem.file) == ("obs", (32, 48), str(file))
+    assert problem.offset == size - chunks.index_bytes(8)
+    assert "index" in problem.what
+
+
+def test_a_truncated_last_shard(store: pathlib.Path) -> None:
+    file = stream(store) / "obs" / "c.3.0.0.0"
+    size = file.stat().st_size
+    with file.open("r+b") as handle:
+        handle.truncate(size - 7)
+    problem = only(store)
+    assert (problem.column, problem.rows, problem.file) == ("obs", (48, 64), str(file))
+    assert f"{size - 7} of its {size} committed bytes" in problem.what
+
+
+def test_a_truncated_full_shard(store: pathlib.Path) -> None:
+    file = stream(store) / "obs" / "c.0.0.0.0"
+    with file.open("r+b") as handle:
+        handle.truncate(5)
+    problem = only(store)
+    assert (problem.column, problem.rows, problem.file, problem.offset) == ("obs", (0, 16), str(file), 0)
+
+
+def test_a_deleted_shard(store: pathlib.Path) -> None:
+    file = stream(store) / "action" / "c.0.0"
+    file.unlink()
+    problem = only(store)
+    assert (problem.stream, problem.column, problem.file) == ("0", "action", str(file))
+    assert "missing" in problem.what
+
+
+def test_every_problem_is_named(store: pathlib.Path) -> None:
+    offset, size = index_of(store, "obs", 0, 4, 2)[0, 0].tolist()
+    flip(stream(store) / "obs" / "c.0.0.0.0", offset + size - 1)
+    (stream(store) / "obs" / "c.1.0.0.0").unlink()
+    (stream(store) / "reward" / "c.0.0").unlink()
+    assert [(p.column, p.rows) for p in verify(store).problems] == [
+        ("obs", (0, 4)),
+        ("obs", (16, 32)),
+        ("reward", (0, 16)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"end": 60}, "missing in the index"),
+        ({"end": 70}, "with 70 rows"),
+        ({"begin": 51}, "begin must not pass end"),
+        ({"end": "50"}, "must be an integer"),
+        ({"capacity": 10}, "capacity"),
+        ({"patch_end": 100_000}, "with 100000 rows"),
+        ({"tails": {"obs": [3, 1 << 40]}}, "committed bytes"),
+        ({"num_envs": 3}, "instead of"),
+    ],
+)
+def test_an_edited_commit_record(store: pathlib.Path, change: dict[str, Any], expected: str) -> None:
+    def put(document: dict[str, Any]) -> None:
+        ours = document["attributes"]["diskreplay"]
+        ours.update({key: {**ours[key], **value} if key == "tails" else value for key, value in change.items()})
+
+    edit(stream(store) / "zarr.json", put)
+    result = verify(store)
+    assert not result.ok
+    assert any(expected in problem.what for problem in result.problems)
+    assert all(problem.stream == "0" for problem in result.problems)
+
+
+def test_an_edited_row_count_within_the_chunk(store: pathlib.Path) -> None:
+    """Fewer rows than were written: what stands behind the end is found, chunk and row."""
+
+    def put(document: dict[str, Any]) -> None:
+        document["attributes"]["diskreplay"]["end"] -= 1
+
+    edit(stream(store) / "zarr.json", put)
+    found = {problem.column for problem in verify(store).problems}
+    assert {"obs", "valid", "patches/place"} <= found
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("shape", [48, 2, 40, 40]), ("shape", [65, 2, 40, 40]), ("shape", [64, 3, 40, 40]), ("data_type", "int8")],
+)
+def test_wrong_array_metadata(store: pathlib.Path, key: str, value: Any) -> None:
+    file = stream(store) / "obs" / "zarr.json"
+    edit(file, lambda document: document.update({key: value}))
+    problem = only(store)
+    assert (problem.column, problem.file) == ("obs", str(file))
+    assert key in problem.what
+
+
+@pytest.mark.parametrize("name", ["streams/zarr.json", "checkpoints/zarr.json", "streams/0/patches/zarr.json"])
+def test_missing_or_foreign_groups(store: pathlib.Path, name: str) -> None:
+    (store / name).unlink()
+    assert only(store).file == str(store / name)
+    (store / name).write_text('{"zarr_format": 3, "node_type": "array"}')
+    assert "group" in only(store).what
+    (store / name).write_text("[")
+    assert "JSON" in only(store).what
+
+
+def test_two_streams_with_one_number(store: pathlib.Path) -> None:
+    shutil.copytree(stream(store), store / "streams" / "copy")
+    assert "is that of" in only(store).what
+
+
+def test_damaged_checkpoints(store: pathlib.Path) -> None:
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.checkpoint("one")
+    file = store / "checkpoints" / "one" / "zarr.json"
+    kept = file.read_bytes()
+
+    edit(file, lambda document: document["attributes"]["diskreplay"]["cut"]["0"].update(end=60))
+    assert "does not come before" in " ".join(p.what for p in verify(store).problems)
+    file.write_bytes(kept)
+    edit(file, lambda document: document["attributes"]["diskreplay"]["cut"].update(gone=record_of(store)))
+    assert "'gone', which does not exist" in only(store).what
+    file.write_text("{}")
+    assert only(store).file == str(file)
+
+
+def test_rows_that_only_a_checkpoint_needs(path: str) -> None:
+    images(path, rows=20, num_envs=1, capacity=24, chunk_rows={"obs": 4}, shard_rows={"obs": 4})
+    with dr.ReplayBuffer.open(path) as buffer:
+        buffer.checkpoint("early")
+        fill(buffer, 60, seed=3)
+    store = pathlib.Path(path)
+    assert verify(store).ok
+    file = stream(store) / "obs" / "c.1.0.0.0"
+    assert file.exists()
+    file.unlink()
+    assert only(store).file == str(file)
+    with dr.ReplayBuffer.open(path) as buffer:  # the window itself is whole
+        buffer.sample(8)
+
+
+# Chunks with the right checksum that break a rule: forged where the column is not compressed.
+
+PLAIN = {name: "none" for name in ("start", "valid", "terminated", "reward")}
+
+
+def forge(store: pathlib.Path, column: str, row: int, env: int, value: Any) -> None:
+    """Replaces one value of an uncompressed resident column, checksum included."""
+    schema = json.loads((store / "zarr.json").read_bytes())["attributes"]["diskreplay"]["schema"]
+    layout = next(c for c in schema["columns"] if c["name"] == column)
+    count = layout["shard_rows"] // layout["chunk_rows"]
+    chunk, at = divmod(row, layout["chunk_rows"])
+    shard, chunk = divmod(chunk, count)
+    file = stream(store) / column / f"c.{shard}.0"
+    offset, size = index_of(store, column, shard, count, 1)[chunk, 0].tolist()
+    data = bytearray(file.read_bytes())
+    values = np.frombuffer(bytes(data[offset : offset + size - 4]), layout["dtype"]).reshape(-1, 2).copy()
+    values = values.view(np.uint8) if layout["dtype"] == "bool" else values
+    values[at, env] = value
+    data[offset : offset + size] = chunks.seal(values.tobytes())
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "value", "expected"),
+    [
+        ("start", 20, 9, "start code"),
+        ("start", 0, 0, "row 0 of environment 1: it continues a row that ended"),
+        ("start", 20, 3, "older frames are patches"),
+        ("valid", 20, 0, "it is no transition, but continues"),
+        ("valid", 20, 2, "neither 0 nor 1"),
+        ("reward", 20, np.nan, "not finite"),
+        ("terminated", 19, 1, "row 20 of environment 1: it continues a row that ended"),
+    ],
+)
+def test_rows_that_break_a_rule(path: str, column: str, row: int, value: Any, expected: str) -> None:
+    images(path, codec=PLAIN)
+    store = pathlib.Path(path)
+    assert verify(store).ok
+    assert zarr.open_array(stream(store) / "start", mode="r")[20, 1] == 0  # the forged row continues the one before
+    forge(store, column, row, 1, value)
+    problems = verify(store).problems
+    assert any(expected in problem.what for problem in problems), problems
+    assert {problem.column for problem in problems} <= {column, "start"}
+    assert all(problem.rows and problem.rows[0] <= row + 1 and problem.rows[1] > row - 1 for problem in problems)
+
+
+def test_what_is_no_store(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(StoreNotFoundError):
+        verify(tmp_path / "nothing")
+    with pytest.raises(NotAStoreError):
+        verify(tmp_path)
+
+
+def test_an_unreadable_schema_is_a_problem(store: pathlib.Path) -> None:
+    edit(store / "zarr.json", lambda document: document["attributes"]["diskreplay"].update(schema={}))
+    assert "schema" in only(store).what
+
+
+def test_image_space_is_on_disk() -> None:
+    """The tests above mean chunks of one environment each."""
+    assert IMAGE.shape == (40, 40)

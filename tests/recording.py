@@ -1,0 +1,44 @@
+"""A buffer and the naive oracle, filled side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from configs import Config
+from model import KINDS, Actor, arguments, check_buffer
+
+import diskreplay as dr
+
+
+class Recording:
+    """Rows for a buffer of one kind, and what the buffer must say about them."""
+
+    def __init__(self, config: Config, seed: int = 0) -> None:
+        self.config = config
+        self.rng = np.random.default_rng(seed)
+        self.log = config.log()
+        self.actor = Actor(self.log, self.rng, config.action, config.extra)
+
+    def add(self, buffer: dr.ReplayBuffer, count: int, special: float = 0.2) -> None:
+        """Adds rows; about this share of the steps is out of the ordinary."""
+        for _ in range(count):
+            kinds = [kind if self.rng.random() < special else "step" for kind in self.rng.choice(KINDS[3:], 5)]
+            row = self.actor.row(kinds, next_step=bool(self.rng.random() < 0.5))
+            buffer.add(**arguments(self.config.obs, row))
+            self.log.rows.append(row)
+
+    def lose(self, end: int) -> None:
+        """Rows from ``end`` on were lost; the environments start anew."""
+        self.log.rows = self.log.rows[:end]
+        self.actor.restart()
+
+    def check(self, buffer: dr.ReplayBuffer) -> None:
+        """The buffer holds just what was added."""
+        check_buffer(buffer, [self.log], self.config.n_step, self.config.gamma)
+
+
+def reopen(config: Config, path: str, **options: Any) -> dr.ReplayBuffer:
+    """The buffer as :meth:`Config.create` made it."""
+    given: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9, "cache_bytes": config.cache_bytes}
+    return dr.ReplayBuffer.open(path, **given | options)

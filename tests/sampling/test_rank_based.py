@@ -1,0 +1,170 @@
+"""Rank-based prioritisation: beside the oracle, its distribution, its weights, and going on from a state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import priority_machine
+import pytest
+from configs import examples
+from hypothesis import settings
+from priority_machine import copied, same_state
+from priority_model import chi_square
+
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.sampling import rank_based
+from diskreplay.sampling.rank_based import RankBased
+from diskreplay.sampling.window import Window
+
+
+class RankMachine(priority_machine.SamplerMachine):
+    by_rank = True
+
+    def make(self) -> RankBased:
+        return RankBased(self.alpha, self.beta)
+
+
+RankMachine.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
+TestBesideOracle = RankMachine.TestCase
+
+
+def always(ids: np.ndarray) -> np.ndarray:
+    return np.ones(len(ids), bool)
+
+
+def with_priorities(count: int, **arguments: Any) -> tuple[RankBased, list[Window], list[int]]:
+    """A sampler whose window of an odd capacity has moved on, and its ids by rank."""
+    sampler, windows = RankBased(**arguments), [Window(5, 5 + count, count)]
+    errors = np.random.default_rng(3).normal(size=count)
+    sampler.update(np.arange(5, 5 + count), errors, windows, always)
+    return sampler, windows, (np.argsort(-np.abs(errors)) + 5).tolist()
+
+
+def chances(ranked: list[int], alpha: float) -> dict[int, float]:
+    masses = np.arange(1, len(ranked) + 1) ** -alpha
+    return dict(zip(ranked, (masses / masses.sum()).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize(("size", "segments"), [(1, None), (1, 8), (5, 8), (32, None), (32, 8), (33, 8), (32, 64)])
+def test_draws_have_the_probabilities_of_the_paper(alpha: float, size: int, segments: int | None) -> None:
+    sampler, windows, ranked = with_priorities(37, alpha=alpha, segments=segments)
+    rng = np.random.default_rng(1)
+    drawn = np.concatenate([sampler.sample(rng, windows, always, size)[0] for _ in range(40_000 // size)])
+    assert chi_square(drawn, chances(ranked, alpha)) <= 1
+    if alpha:
+        assert chi_square(drawn, chances(ranked, alpha + 0.3)) > 1, "the test would not see another distribution"
+
+
+def test_weights_are_those_of_the_paper() -> None:
+    sampler, windows, ranked = with_priorities(37, alpha=0.7, beta=0.5)
+    ids, weights = sampler.sample(np.random.default_rng(0), windows, always, 500)
+    p = chances(ranked, 0.7)
+    largest = max((37 * each) ** -0.5 for each in p.values())
+    np.testing.assert_allclose(weights, [(37 * p[each]) ** -0.5 / largest for each in ids.tolist()], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("size", "per_segment"), [(8, {1}), (24, {3}), (20, {2, 3}), (5, {0, 1})])
+def test_segments_give_equally_many(size: int, per_segment: set[int]) -> None:
+    sampler, windows, ranked = with_priorities(64, alpha=0.0, segments=8)
+    rank = {each: k for k, each in enumerate(ranked)}
+    seen = np.zeros(8, int)
+    for seed in range(200):
+        ids, _ = sampler.sample(np.random.default_rng(seed), windows, always, size)
+        counts = np.bincount([rank[each] // 8 for each in ids.tolist()], minlength=8)
+        assert set(counts.tolist()) <= per_segment
+        seen += counts
+    assert (abs(seen - 25 * size) <= 25).all()
+
+
+def test_a_draw_takes_nothing_away() -> None:
+    sampler, windows, _ = with_priorities(37)
+    _, arrays = sampler.state()
+    sampler.sample(np.random.default_rng(0), windows, always, 500)
+    assert arrays["priority"].tobytes() == sampler.state()[1]["priority"].tobytes()
+
+
+def test_of_equal_priorities_the_newer_comes_first() -> None:
+    sampler, windows = RankBased(alpha=1e3), [Window(0, 20, 20)]
+    assert set(sampler.sample(np.random.default_rng(0), windows, always, 9)[0].tolist()) == {19}
+    sampler.update([19], [0.5], windows, always)
+    assert set(sampler.sample(np.random.default_rng(0), windows, always, 9)[0].tolist()) == {18}
+
+
+def test_going_on_from_a_state_gives_the_same_thousand_batches() -> None:
+    """With rows added meanwhile, two streams, and a batch that is no multiple of the segments."""
+    sampler = RankBased(segments=20)
+    other: RankBased | None = None
+
+    def incomplete(ids: np.ndarray) -> np.ndarray:
+        return (ids & 0xFFFF) % 11 != 3
+
+    rng, draws = np.random.default_rng(0), np.random.default_rng(7)
+    twin = np.random.default_rng(7)
+    for step in range(2000):
+        rows = 4 * step + 4
+        windows = [Window(max(0, rows - 401), rows, 401, 8), Window(3 << 48, 3 << 48 | step, 9999)]
+        ids, weights = sampler.sample(draws, windows, incomplete, 32)
+        if step == 999:
+            other = copied(sampler, RankBased(segments=20))
+            twin.bit_generator.state = draws.bit_generator.state
+        elif other is not None:
+            other_ids, other_weights = other.sample(twin, windows, incomplete, 32)
+            assert ids.tobytes() == other_ids.tobytes()
+            assert weights.tobytes() == other_weights.tobytes()
+        errors = np.round(rng.normal(size=32) * 3, 1)
+        for each in (sampler, other):
+            if each is not None:
+                each.update(ids, errors, windows, incomplete)
+    assert other is not None
+    assert same_state(sampler, other)
+
+
+def test_late_and_repeated_priorities() -> None:
+    sampler = RankBased()
+    sampler.sample(np.random.default_rng(0), [Window(0, 4, 4)], always, 1)
+    sampler.update([0, 4, 1, 4, 5, 5], [100.0, 50.0, 100.0, -0.5, 9.0, 2.0], [Window(2, 6, 4)], always)
+    assert sampler.state()[1]["priority"].tolist() == [1, 1, 0.5, 2]
+    assert (sampler.ignored_updates, sampler.maximum) == (2, 2.0)
+
+
+def test_nothing_to_sample() -> None:
+    sampler = RankBased()
+    for windows in ([], [Window(0, 0, 5)], [Window(0, 4, 5)]):
+        with pytest.raises(NotEnoughDataError, match="no row in the window is a transition yet; add more steps"):
+            sampler.sample(np.random.default_rng(0), windows, lambda ids: np.zeros(len(ids), bool), 3)
+
+
+@pytest.mark.parametrize("segments", [0, -1, 2.0, True, "8"])
+def test_segments_out_of_range_are_refused(segments: Any) -> None:
+    with pytest.raises(InputError, match="segments must be a whole number above 0 or None"):
+        RankBased(segments=segments)
+
+
+def test_json_makes_the_same_sampler() -> None:
+    sampler = RankBased(0.5, 0.3, 100)
+    assert repr(rank_based.from_json(sampler.to_json())) == repr(sampler)
+    assert eval(repr(sampler)).to_json() == sampler.to_json()
+    with pytest.raises(ValueError, match="unknown sampler"):
+        rank_based.from_json({"kind": "Uniform"})
+
+
+def damaged(facts: dict[str, Any], arrays: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return [
+        (facts, arrays | {"priority": arrays["priority"][:-1]}),
+        (facts, arrays | {"priority": -2 - arrays["priority"]}),
+        (facts, arrays | {"priority": arrays["priority"] * np.nan}),
+        (facts | {"streams": facts["streams"] * 2}, arrays),
+        (facts | {"maximum": None}, arrays),
+        (facts, {}),
+    ]
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_a_damaged_state_is_refused_and_changes_nothing(case: int) -> None:
+    sampler, _, _ = with_priorities(9)
+    untouched, _, _ = with_priorities(9)
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        sampler.restore(*damaged(*sampler.state())[case])
+    assert same_state(sampler, untouched)

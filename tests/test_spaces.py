@@ -1,0 +1,144 @@
+"""Spaces as columns: structure, values and JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from configs import examples
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diskreplay import spaces as ours
+from diskreplay.errors import CorruptionError, InputError, SchemaError
+
+INTEGERS = [np.uint8, np.int8, np.uint16, np.int16, np.int32, np.uint32, np.int64, np.uint64]
+FLOATS = [np.float16, np.float32, np.float64]
+
+shapes = st.lists(st.integers(1, 4), max_size=3).map(tuple)
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> spaces.Box:
+    shape = draw(shapes)
+    if draw(st.booleans()):
+        dtype = draw(st.sampled_from(INTEGERS))
+        info = np.iinfo(dtype)
+        # Half of the range: Gymnasium cannot sample the whole of 64 bits.
+        low = draw(st.integers(int(info.min) // 4, int(info.max) // 4 - 1))
+        high = draw(st.integers(low + 1, int(info.max) // 4))
+        bounds = np.full(shape, low, dtype), np.full(shape, high, dtype)
+    else:
+        dtype = draw(st.sampled_from(FLOATS))
+        values = st.floats(-1000, 1000, width=16)
+        low = np.array(draw(st.lists(values, min_size=int(np.prod(shape)), max_size=int(np.prod(shape)))), dtype)
+        bounds = low.reshape(shape), (low + 7).reshape(shape)
+        if draw(st.booleans()):
+            bounds = np.full(shape, -np.inf, dtype), bounds[1]
+    return spaces.Box(*bounds, shape, dtype)
+
+
+leaf_spaces = st.one_of(
+    boxes(),
+    st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 9), st.integers(-5, 5)),
+    st.lists(st.integers(1, 5), min_size=1, max_size=3).map(spaces.MultiDiscrete),
+    st.just(spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), dtype=np.int32)),
+    st.integers(1, 4).map(spaces.MultiBinary),
+    st.just(spaces.MultiBinary([2, 3])),
+)
+keys = st.text("abcxyz_-09", min_size=1, max_size=6).filter(lambda key: not key.startswith("__"))
+any_space = st.recursive(
+    leaf_spaces,
+    lambda inner: st.one_of(
+        st.dictionaries(keys, inner, min_size=1, max_size=3).map(lambda parts: spaces.Dict(list(parts.items()))),
+        st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple),
+    ),
+    max_leaves=5,
+)
+
+
+@given(any_space)
+@settings(max_examples=examples(100), deadline=None)
+def test_json_gives_the_space_back(space: gymnasium.Space[Any]) -> None:
+    document = json.loads(json.dumps(ours.to_json(space), allow_nan=False))
+    found = ours.from_json(document)
+    assert found == space
+    assert ours.tree(found, "obs") == ours.tree(space, "obs")
+    assert [s.dtype for s in ours.leaf_spaces(found)] == [s.dtype for s in ours.leaf_spaces(space)]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_the_largest_bounds(dtype: Any) -> None:
+    info = np.iinfo(dtype)
+    bounds = np.array([info.min, 0], dtype), np.array([info.max, info.max], dtype)
+    space = spaces.Box(*bounds, (2,), dtype)
+    assert ours.from_json(json.loads(json.dumps(ours.to_json(space)))) == space
+
+
+@given(any_space)
+@settings(max_examples=examples(100), deadline=None)
+def test_values_come_out_as_they_went_in(space: gymnasium.Space[Any]) -> None:
+    tree = ours.tree(space, "obs")
+    value = space.sample()
+    flat = ours.flatten(tree, value, "obs")
+    assert len(flat) == len(ours.leaves(tree)) == len(ours.leaf_spaces(space))
+    for name, part, leaf in zip(ours.leaves(tree), flat, ours.leaf_spaces(space), strict=True):
+        shape, dtype = ours.leaf_layout(leaf, name)
+        assert np.asarray(part).shape == shape
+        assert np.asarray(part).dtype == dtype
+    again = ours.flatten(tree, ours.unflatten(tree, flat), "obs")
+    assert all(a is b for a, b in zip(again, flat, strict=True))
+    assert type(ours.unflatten(tree, flat)) is type(value)
+
+
+def test_leaf_names_follow_the_structure() -> None:
+    box = spaces.Box(0, 1, (2,))
+    space = spaces.Dict([("b", spaces.Tuple([box, spaces.Dict({"c": box})])), ("a", box)])
+    assert ours.leaves(ours.tree(space, "obs")) == ["obs/b/0", "obs/b/1/c", "obs/a"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None, 5, [], {}, {"kind": "Box"}, {"kind": "Sphere"}, {"kind": "Dict", "spaces": []},
+        {"kind": "Dict", "spaces": {"a": {"kind": "None"}}}, {"kind": "Tuple", "spaces": 3},
+        {"kind": "Box", "shape": [2], "dtype": "nothing", "low": 0, "high": 1},
+        {"kind": "Box", "shape": [2], "dtype": "float32", "low": [0], "high": 1},
+        {"kind": "Box", "shape": [1 << 40], "dtype": "float32", "low": 0, "high": 1},
+        {"kind": "Box", "shape": [-2], "dtype": "float32", "low": 0, "high": 1},
+        {"kind": "Box", "shape": [2], "dtype": "uint8", "low": -1, "high": 1},
+        {"kind": "Box", "shape": "ab", "dtype": "uint8", "low": 0, "high": 1},
+        {"kind": "Discrete", "n": 0, "start": 0, "dtype": "int64"}, {"kind": "Discrete", "n": "x", "start": 0},
+        {"kind": "MultiDiscrete", "nvec": [0], "start": [0], "dtype": "int64"}, {"kind": "MultiBinary", "shape": None},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_documents_that_are_no_space(document: Any) -> None:
+    with pytest.raises(CorruptionError, match="cannot be read"):
+        ours.from_json(document)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "a/b", "..", ".a", "__x", "a\0", "a\n", "a\\b", "zarr.json", 5, None, "k" * 129, "c:"]
+)
+def test_keys_that_name_no_array(key: Any) -> None:
+    with pytest.raises(SchemaError, match="key"):
+        ours.check_key(key, "obs")
+
+
+@pytest.mark.parametrize("key", ["camera", "a b", "größe", "x.y", "0", "A-1_2", "c.0.0"])
+def test_keys_that_name_one(key: str) -> None:
+    assert ours.check_key(key, "obs") == key
+
+
+def test_nested_values_are_checked_on_the_way() -> None:
+    box = spaces.Box(0, 1, (2,))
+    tree = ours.tree(spaces.Dict({"a": spaces.Tuple([box, spaces.Dict({"b": box})])}), "obs")
+    with pytest.raises(InputError, match=r"obs\['a'\]\[1\]: must be a dict with the keys \['b'\], got \['c'\]"):
+        ours.flatten(tree, {"a": (0, {"c": 1})}, "obs")
+    with pytest.raises(InputError, match=r"obs\['a'\]: must be a tuple of 2 values"):
+        ours.flatten(tree, {"a": (0,)}, "obs")
