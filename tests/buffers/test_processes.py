@@ -97,7 +97,7 @@ def test_a_writer_that_is_killed_goes_on_from_its_last_commit(path: str, start: 
 
 def test_a_reader_beside_a_writer_that_evicts(path: str, start: Start) -> None:
     """The window turns over many times; the reader refreshes now and then, or is overtaken."""
-    writer = start("0", 2000)
+    writer = start("0", 1200)
     assert writer.stdout is not None
     writer.stdout.readline()
     refreshed = samples = 0
@@ -112,8 +112,8 @@ def test_a_reader_beside_a_writer_that_evicts(path: str, start: Start) -> None:
                 refreshed += reader.refresh()
         assert writer.returncode == 0, writer.communicate()
         reader.refresh()
-        assert reader.stats()["streams"]["0"]["end"] == 2000
-        check(reader.get(np.arange(1940, 2000)))
+        assert reader.stats()["streams"]["0"]["end"] == 1200
+        check(reader.get(np.arange(1140, 1200)))
     assert refreshed > 3
     assert samples > 10
 
