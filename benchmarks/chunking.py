@@ -29,7 +29,7 @@ STEPS = 1 << 19
 WINDOW = workload.STACK + 1
 CODECS = [  # chunk rows, name, level, whether the chunk is one block
     *((rows, "lz4", 5, False) for rows in (4, 8, 16)),
-    *((rows, "lz4hc", level, False) for rows, level in ((8, 3), (16, 3), (8, 5))),
+    *((rows, "lz4hc", level, False) for rows, level in ((8, 3), (16, 3), (8, 5), (16, 4))),
     *((rows, name, 1, whole) for name in ("lz4hc", "zstd") for rows in (8, 16) for whole in (False, True)),
 ]
 

@@ -19,6 +19,8 @@ from diskreplay.buffers.batch import Batch
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.index.episodes import Episode
+from diskreplay.sampling.proportional import Proportional
+from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Codec, Column, Schema, Start
 from diskreplay.views.transition import Transition
@@ -31,6 +33,8 @@ __all__ = [
     "Column",
     "Episode",
     "Loader",
+    "Proportional",
+    "RankBased",
     "ReplayBuffer",
     "Schema",
     "Start",

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from diskreplay import schema as schemas
 from diskreplay.buffers import assemble, shuffle
@@ -18,7 +19,7 @@ from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.assemble import Draft
 from diskreplay.buffers.batch import Batch
 from diskreplay.buffers.loader import Loader
-from diskreplay.buffers.state import rng_to_json, set_rng, settings
+from diskreplay.buffers.state import restore_sampler, rng_to_json, sampler_state, set_rng, settings
 from diskreplay.buffers.streams import Streams
 from diskreplay.errors import (
     CheckpointError,
@@ -29,7 +30,7 @@ from diskreplay.errors import (
     ReadOnlyError,
 )
 from diskreplay.index.episodes import Episode, episodes
-from diskreplay.sampling.uniform import Uniform
+from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.schema import Codec, Schema
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
@@ -60,7 +61,7 @@ class ReplayBuffer:
         stream: str | None,
         checkpoint: Checkpoint | None = None,
         view: Transition | None = None,
-        sampler: Uniform | None = None,
+        sampler: Sampler | None = None,
         cache_bytes: int = CACHE_BYTES,
         commit_rows: int = COMMIT_ROWS,
         commit_seconds: float = COMMIT_SECONDS,
@@ -81,7 +82,10 @@ class ReplayBuffer:
         """Held while the index in RAM is read or changed; never during a write to disk."""
         self._closed = False
         self._checkpoint = checkpoint
-        self._streams = Streams(store, stream, checkpoint, cache_bytes)
+        if checkpoint and sampler is None:
+            restore_sampler(self._sampler, state.get("priorities"), store.read_arrays(checkpoint), checkpoint.name)
+        forget = self._sampler.forget if isinstance(self._sampler, Prioritized) else lambda number: None
+        self._streams = Streams(store, stream, checkpoint, cache_bytes, forget)
         written = self._streams.written
         if self._streams.writer is not None and written is not None:
             self._appender = Appender(store.schema, self._streams.writer, written.log)
@@ -110,7 +114,7 @@ class ReplayBuffer:
         chunk_rows: int | Mapping[str, int] | None = None,
         shard_rows: int | Mapping[str, int] | None = None,
         view: Transition | None = None,
-        sampler: Uniform | None = None,
+        sampler: Sampler | None = None,
         cache_bytes: int = CACHE_BYTES,
         commit_rows: int = COMMIT_ROWS,
         commit_seconds: float = COMMIT_SECONDS,
@@ -137,7 +141,8 @@ class ReplayBuffer:
             chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from a row's bytes if
                 None.
             view: what a sample looks like; ``Transition()`` if None.
-            sampler: which transitions it holds; ``Uniform()`` if None.
+            sampler: which transitions it holds: ``Uniform()``, as if None, ``Proportional(...)`` or ``RankBased(...)``;
+                an object of its own for each buffer.
             cache_bytes: RAM for decoded chunks.
             commit_rows, commit_seconds: how much may be lost when the process is killed.
             seed: of the sampler's random generator; from the system's entropy if None.
@@ -173,7 +178,7 @@ class ReplayBuffer:
         num_envs: int | None = None,
         capacity: int | None = None,
         view: Transition | None = None,
-        sampler: Uniform | None = None,
+        sampler: Sampler | None = None,
         cache_bytes: int = CACHE_BYTES,
         commit_rows: int = COMMIT_ROWS,
         commit_seconds: float = COMMIT_SECONDS,
@@ -188,7 +193,7 @@ class ReplayBuffer:
             stream: to write; a new name makes a new stream, for another process. Ignored with mode "r".
             checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the
                 rows of ``stream`` after it are discarded, unless a later checkpoint needs them.
-            num_envs, capacity: of a new stream; as of the first stream if None.
+            num_envs, capacity: of a new stream, as of the first if None; those of one that exists do not change.
             view, sampler: as the store was created with (or as of the checkpoint) if None.
             cache_bytes, commit_rows, commit_seconds, seed, files: as of :meth:`create`; ``seed`` is not used with a
                 checkpoint, which has its own random state.
@@ -212,6 +217,8 @@ class ReplayBuffer:
                 schemas.check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
                 schemas.check_count("capacity", capacity if capacity is not None else store.schema.capacity),
             )
+        elif mode == "r+":
+            store.check_stream(stream, num_envs, capacity)
         return cls(
             store, stream=stream if mode == "r+" else None, checkpoint=cut, view=view, sampler=sampler,
             cache_bytes=cache_bytes, commit_rows=commit_rows, commit_seconds=commit_seconds, seed=seed,
@@ -244,7 +251,7 @@ class ReplayBuffer:
         return self._view
 
     @property
-    def sampler(self) -> Uniform:
+    def sampler(self) -> Sampler:
         """Which transitions a sample holds."""
         return self._sampler
 
@@ -375,13 +382,15 @@ class ReplayBuffer:
             self.commit()
             for _ in range(10):
                 with self._lock:
+                    priorities, arrays = sampler_state(self._sampler)
                     cut = self._streams.commits
                     state = {
                         "view": self._view.to_json(),
                         "sampler": self._sampler.to_json(),
+                        "priorities": priorities,
                         "rng": rng_to_json(self._rng),
                     }
-                if self._store.write_checkpoint(writer, Checkpoint(name, cut, state, given, time.time())):
+                if self._store.write_checkpoint(writer, Checkpoint(name, cut, state, given, time.time()), arrays):
                     return
                 self.refresh()
             raise CheckpointError(f"checkpoint {name!r}: other writers evict faster than their rows can be pinned")
@@ -413,10 +422,8 @@ class ReplayBuffer:
             raise NotEnoughDataError(
                 f"sample({batch_size}): the buffer holds {held} transitions; add more steps, or ask for fewer"
             )
-        n_step = self._view.n_step
-        ids, weight = self._sampler.sample(
-            self._rng, self._streams.spans(), lambda ids: self._streams.is_transition(ids, n_step), batch_size
-        )
+        windows = self._streams.windows(self._view.n_step)
+        ids, weight = self._sampler.sample(self._rng, windows, self._is_transition, batch_size)
         return assemble.draft(self.schema, self._streams.parts, self._view, ids, weight)
 
     def _beside_writers(self, draft: Callable[[], Draft]) -> Batch:
@@ -432,6 +439,25 @@ class ReplayBuffer:
                     if self._checkpoint or not self._streams.outrun():
                         raise
                 self.refresh()
+
+    def _is_transition(self, ids: NDArray[np.int64]) -> NDArray[np.bool]:
+        return self._streams.is_transition(ids, self._view.n_step)
+
+    def update_priorities(self, index: Any, priorities: Any) -> None:
+        """Tells a prioritized sampler the TD errors of transitions.
+
+        Args:
+            index: ``(B,)`` integers, of batches. Those that have left the window since are ignored.
+            priorities: ``(B,)`` TD errors, or their magnitudes; of a repeated index the last one counts.
+
+        Raises InputError, with no priority changed, where a priority is not finite, an index names no transition, or
+        the sampler has no priorities.
+        """
+        with self._lock:
+            self._check_open()
+            if not isinstance(self._sampler, Prioritized):
+                raise InputError(f"{self._sampler!r} has no priorities; create or open the store with Proportional()")
+            self._sampler.update(index, priorities, self._streams.windows(self._view.n_step), self._is_transition)
 
     def get(self, index: Any) -> Batch:
         """The transitions that ``index``, int64 ``(B,)`` of some batch, names.

@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, FormatVersionError, InputError
-from diskreplay.sampling import uniform
+from diskreplay.sampling import proportional, rank_based, uniform
+from diskreplay.sampling.proportional import Proportional
+from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform
+from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.views import transition
 from diskreplay.views.transition import Transition
 
+SAMPLERS: dict[str, Callable[[dict[str, Any]], Sampler]] = {
+    "Uniform": uniform.from_json,
+    "Proportional": proportional.from_json,
+    "RankBased": rank_based.from_json,
+}
 
-def settings(stored: Mapping[str, Any], view: Transition | None, sampler: Uniform | None) -> tuple[Transition, Uniform]:
+
+def settings(stored: Mapping[str, Any], view: Transition | None, sampler: Sampler | None) -> tuple[Transition, Sampler]:
     """The given view and sampler, else the stored ones, else the plainest."""
     try:
         if view is None:
             view = transition.from_json(stored["view"]) if "view" in stored else Transition()
         if sampler is None:
-            sampler = uniform.from_json(stored["sampler"]) if "sampler" in stored else Uniform()
+            sampler = SAMPLERS[stored["sampler"]["kind"]](stored["sampler"]) if "sampler" in stored else Uniform()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatVersionError(
-            f"the store's own view or sampler is not one of this version ({error}); name one: view=..., sampler=..."
+            f"the store's own view or sampler is not one of this version ({error!r}); name one: view=..., sampler=..."
         ) from error
     if not isinstance(view, Transition):
         raise InputError(f"view must be a Transition, got {view!r}")
-    if not isinstance(sampler, Uniform):
-        raise InputError(f"sampler must be Uniform, got {sampler!r}")
+    if not isinstance(sampler, Uniform | Proportional | RankBased):
+        raise InputError(f"sampler must be Uniform, Proportional or RankBased, got {sampler!r}")
     return view, sampler
+
+
+def sampler_state(sampler: Sampler) -> tuple[dict[str, Any] | None, dict[str, NDArray[Any]]]:
+    """What a sampler must find again to go on bit for bit: facts for JSON, and arrays."""
+    return sampler.state() if isinstance(sampler, Prioritized) else (None, {})
+
+
+def restore_sampler(sampler: Sampler, facts: Any, arrays: dict[str, NDArray[Any]], name: str) -> None:
+    """Gives a sampler its state back; CorruptionError where that is none."""
+    if isinstance(sampler, Prioritized) and facts is not None:
+        try:
+            sampler.restore(facts, arrays)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptionError(f"the priorities of checkpoint {name!r} cannot be read: {error!r}") from error
 
 
 def rng_to_json(rng: np.random.Generator) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.assemble import StreamPart
 from diskreplay.errors import CorruptionError, EvictedError, InputError
 from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.sampling.window import Window
 from diskreplay.storage import stream
 from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.commit import Commit
@@ -27,10 +28,19 @@ class Streams:
         written: name of the stream to write, None for none.
         checkpoint: to return to; the newest commits if None.
         cache_bytes: RAM for decoded chunks of all of them.
+        forget: called with the number of a stream whose rows were taken back.
     """
 
-    def __init__(self, store: Store, written: str | None, checkpoint: Checkpoint | None, cache_bytes: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        written: str | None,
+        checkpoint: Checkpoint | None,
+        cache_bytes: int,
+        forget: Callable[[int], None],
+    ) -> None:
         self.store = store
+        self._forget = forget
         self.cache = ChunkCache(cache_bytes)
         self.writer: StreamWriter | None = None
         self._parts: dict[str, StreamPart] = {}
@@ -76,6 +86,7 @@ class Streams:
                 self._parts[name] = StreamPart(self.store.schema, reader, self.cache)
             elif reader.commit_record.timeline != part.stream.commit_record.timeline:
                 self._replace(name, reader)
+                self._forget(part.log.stream)
             elif reader.commit_record != part.stream.commit_record:
                 try:
                     part.stream.load(reader.commit_record)
@@ -99,9 +110,12 @@ class Streams:
             for column in part.large_columns():
                 self.cache.drop(column, part.log.floor // column.column.chunk_rows)
 
-    def spans(self) -> list[tuple[int, int]]:
-        """The ids of each stream's window, half-open, where it is not empty."""
-        return [(part.log.first_id, part.log.stop_id) for part in self if len(part.log)]
+    def windows(self, n_step: int) -> list[Window]:
+        """What a sampler is told of every stream, the empty ones too."""
+        return [
+            Window(log.first_id, log.stop_id, log.rows * log.num_envs, n_step * log.num_envs)
+            for log in (part.log for part in self)
+        ]
 
     def is_transition(self, ids: Ids, n_step: int) -> NDArray[np.bool]:
         """Which ids of the windows are transitions of ``n_step`` complete steps."""

@@ -68,6 +68,7 @@ class RankBased:
 
     @property
     def beta(self) -> float:
+        """How much of the bias the weights take back."""
         return self._beta
 
     @property

@@ -7,15 +7,15 @@ the distribution over the others uniform. Where almost nothing is a transition, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import NotEnoughDataError
+from diskreplay.sampling.window import Ids, IsTransition, Windows
 
-Ids = NDArray[np.int64]
 Spans = Sequence[tuple[int, int]]
 """Half-open ranges of ids, one a stream."""
 
@@ -27,12 +27,15 @@ class Uniform:
     """Every transition of the window with the same probability, with replacement."""
 
     def sample(
-        self, rng: np.random.Generator, spans: Spans, is_transition: Callable[[Ids], NDArray[np.bool]], size: int
+        self, rng: np.random.Generator, windows: Windows, is_transition: IsTransition, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
         """Draws ``size`` ids, int64, and their importance weights, float32, which are all one.
 
-        Raises NotEnoughDataError when nothing in the spans is a transition.
+        Raises NotEnoughDataError when nothing in the windows is a transition.
         """
+        spans = [(window.first, window.stop) for window in windows if window.stop > window.first]
+        if not spans:
+            raise NotEnoughDataError("the window is empty; add some steps")
         lengths = [stop - start for start, stop in spans]
         ids = draw(rng, spans, lengths, size)
         bad = ~is_transition(ids)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,35 @@ class Window:
 
 
 Windows = Sequence[Window]
+
+
+class Sampler(Protocol):
+    """A distribution over the ids of the windows."""
+
+    def sample(
+        self, rng: np.random.Generator, windows: Windows, is_transition: IsTransition, size: int
+    ) -> tuple[Ids, NDArray[np.float32]]:
+        """``size`` ids, int64, and their importance weights, float32."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+
+
+@runtime_checkable
+class Prioritized(Sampler, Protocol):
+    """A sampler that is told priorities, and has them as its state."""
+
+    def update(self, ids: Any, priorities: Any, windows: Windows, is_transition: IsTransition) -> None:
+        """Takes over TD errors ``(B,)`` of ids ``(B,)``."""
+
+    def forget(self, stream: int) -> None:
+        """Forgets the priorities of a stream whose rows were taken back."""
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """All that the next draws depend on: facts for JSON, and arrays (n,)."""
+
+    def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Goes on from a state."""
 
 
 def checked_updates(ids: Any, priorities: Any) -> tuple[Ids, NDArray[np.float64]]:

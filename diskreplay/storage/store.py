@@ -14,6 +14,8 @@ import os
 import time
 from typing import Any
 
+from numpy.typing import NDArray
+
 from diskreplay.errors import (
     CheckpointError,
     CorruptionError,
@@ -25,8 +27,8 @@ from diskreplay.errors import (
 )
 from diskreplay.schema import FORMAT_VERSION, Schema
 from diskreplay.spaces import check_key
+from diskreplay.storage import arrays, metadata, stream
 from diskreplay.storage import files as fs
-from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import MAX_STREAMS, Commit
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, Pin, StreamReader, StreamWriter
 
@@ -45,6 +47,7 @@ class Checkpoint:
         state: of the sampler, the random generator and the view; JSON.
         metadata: the user's own; JSON.
         time: seconds since the epoch.
+        arrays: dtype and length of the arrays that stand beside, by name.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Checkpoint:
     state: dict[str, Any]
     metadata: dict[str, Any]
     time: float
+    arrays: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Store:
@@ -131,6 +135,13 @@ class Store:
         if len(set(numbers)) != len(numbers):
             raise CorruptionError(f"two streams of {self.path!r} have the same number: {sorted(numbers)}", file=folder)
         return sorted(names, key=lambda name: commits[name].stream)
+
+    def check_stream(self, name: str, num_envs: int | None, capacity: int | None) -> None:
+        """InputError where a stream that exists is asked for with another number of environments or capacity."""
+        commit = stream.read_commit(self.files, self.stream_path(name))
+        for what, asked, has in (("num_envs", num_envs, commit.num_envs), ("capacity", capacity, commit.capacity)):
+            if asked is not None and asked != has:
+                raise InputError(f"{what} of the stream {name!r} is {has} and does not change, got {asked!r}")
 
     def create_stream(self, name: str, num_envs: int, capacity: int) -> None:
         """Adds an empty stream; it appears whole, between two listings of any reader."""
@@ -227,7 +238,7 @@ class Store:
         stored = metadata.read_attributes(self.files, folder)
         try:
             cut = {stream: Commit.from_json(record, file) for stream, record in stored["cut"].items()}
-            parts = dict(stored["state"]), dict(stored["metadata"]), float(stored["time"])
+            parts = dict(stored["state"]), dict(stored["metadata"]), float(stored["time"]), dict(stored["arrays"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptionError(f"the checkpoint {file!r} cannot be read: {error!r}", file=file) from error
         return Checkpoint(name, cut, *parts)
@@ -239,10 +250,19 @@ class Store:
             raise CheckpointError(f"there is a checkpoint {name!r} already; drop it first, or choose another name")
         return target
 
-    def write_checkpoint(self, writer: StreamWriter, checkpoint: Checkpoint) -> bool:
-        """Makes a checkpoint durable; False when another stream's writer gave up meanwhile what it pins."""
+    def read_arrays(self, checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:
+        """The arrays that the checkpoint was written with, ``(n,)`` each, by name."""
+        return arrays.read(self.files, os.path.join(self.path, CHECKPOINTS, checkpoint.name), checkpoint.arrays)
+
+    def write_checkpoint(
+        self, writer: StreamWriter, checkpoint: Checkpoint, values: dict[str, NDArray[Any]] | None = None
+    ) -> bool:
+        """Makes a checkpoint, with arrays ``(n,)`` by name, durable.
+
+        False when another stream's writer gave up meanwhile what it pins: then there is none.
+        """
         target = self.check_new_checkpoint(checkpoint.name)
-        attributes = {
+        attributes: dict[str, Any] = {
             "cut": {name: commit.to_json() for name, commit in checkpoint.cut.items()},
             "state": checkpoint.state,
             "metadata": checkpoint.metadata,
@@ -251,7 +271,9 @@ class Store:
         with fs.translate("writing the checkpoint", checkpoint.name):
             temporary = os.path.join(writer.path, SCRATCH, f".tmp-checkpoint-{checkpoint.name}")
             fs.clear(self.files, temporary)
-            metadata.create_group(self.files, temporary, attributes)
+            metadata.create_group(self.files, temporary)
+            attributes["arrays"] = arrays.write(self.files, temporary, values or {})
+            metadata.write(self.files, temporary, metadata.group_document(attributes))
             self.files.rename(temporary, target)
             self.files.sync_dir(os.path.dirname(target))
         for name, commit in checkpoint.cut.items():

@@ -182,7 +182,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             handle.sync()
         else:
             temporary = os.path.join(self.path, SCRATCH, ".tmp-shard")
-            fs.replace(self.files, file, handle.pread(size, 0), temporary)
+            fs.replace(self.files, file, _read(handle, size), temporary)
 
     @property
     def end(self) -> int:
@@ -336,6 +336,18 @@ def _parents(group: str) -> Iterator[str]:
     parts = [part for part in group.split("/") if part]
     for depth in range(len(parts)):
         yield "/".join(parts[: depth + 1])
+
+
+def _read(file: fs.File, size: int) -> bytes:
+    """The first ``size`` bytes, which one call need not give at once."""
+    parts: list[bytes] = []
+    offset = 0
+    while offset < size:
+        parts.append(file.pread(size - offset, offset))
+        if not parts[-1]:
+            raise OSError(f"a file ended at byte {offset} instead of {size}")
+        offset += len(parts[-1])
+    return b"".join(parts)
 
 
 def _remove(files: fs.Files, path: str) -> None:

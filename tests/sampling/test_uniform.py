@@ -12,6 +12,7 @@ from recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import NotEnoughDataError
+from diskreplay.sampling.window import Window
 
 
 def surprise(counts: np.ndarray) -> float:
@@ -72,7 +73,7 @@ def test_almost_nothing_is_a_transition(path: str) -> None:
 
 def test_nothing_is_a_transition() -> None:
     with pytest.raises(NotEnoughDataError, match="no row in the window is a transition"):
-        dr.Uniform().sample(np.random.default_rng(0), [(3, 9)], lambda ids: np.zeros(len(ids), bool), 4)
+        dr.Uniform().sample(np.random.default_rng(0), [Window(3, 9, 6)], lambda ids: np.zeros(len(ids), bool), 4)
 
 
 def test_weights_are_one(path: str) -> None:
