@@ -48,7 +48,7 @@ def peers(reverb_python: str | None = None) -> list[Contender]:
         Contender(tianshou, "tianshou", {}, frame, ("tianshou",)),
         Contender("torchrl `LazyMemmapStorage` (on disk)", "torchrl", memmap, stacks, rl, in_ram=False),
         Contender("torchrl `LazyTensorStorage`", "torchrl", in_ram, stacks, rl),
-        # Its own threads sample ahead while the others have their turn, so a burst measures a queue: not in the ranking.
+        # Its own threads sample ahead while others have their turn, so a burst measures a queue: not in the ranking.
         Contender("dm-reverb, sampling ahead", "dm_reverb", {}, 2 * frame, ("dm-reverb",), reverb, in_ram=False),
     ]
 
