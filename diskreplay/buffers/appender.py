@@ -149,7 +149,9 @@ class Appender:
             next_stacks, next_frames = self._split(following)
         start = self._start(stacks, frames, is_valid)
         row = log.end
-        self._write(row, [*frames, *values, rewards, ends, cuts, is_valid, start, *extras])
+        # Where every environment goes on, the frames stand in the write buffer already: they were pending there.
+        in_place = len(frames) if start is self._continues else 0
+        self._write(row, [*frames, *values, rewards, ends, cuts, is_valid, start, *extras], in_place)
         log.next_patch.array[row % log.next_patch.length] = -1
         log.next_patch.end = log.end = row + 1
         self._put_pending(next_frames)
@@ -228,12 +230,16 @@ class Appender:
             self._patch(self.log.end, env, -back, values)
         return Start.PATCHES
 
-    def _write(self, row: int, values: list[Any]) -> None:
-        """Puts a row into the write buffers and the rings, and moves the columns on."""
+    def _write(self, row: int, values: list[Any], in_place: int) -> None:
+        """Puts a row into the write buffers and the rings, and moves the columns on.
+
+        The first ``in_place`` values are in their write buffers already.
+        """
         lead = self.lead
-        for (column, ring, rows), value in zip(self._columns, values, strict=True):
+        for number, ((column, ring, rows), value) in enumerate(zip(self._columns, values, strict=True)):
             at = row % rows
-            column.single[at] = value
+            if number >= in_place:
+                column.single[at] = value
             if ring is not None:
                 # One environment: the value lacks the axis, which numpy would have to broadcast.
                 ring.array[row % ring.length if lead else (row % ring.length, 0)] = value

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
@@ -36,6 +36,9 @@ from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.transition import Transition
+
+if TYPE_CHECKING:
+    import zarr
 
 CACHE_BYTES = 256 << 20
 COMMIT_ROWS = 10_000
@@ -279,6 +282,16 @@ class ReplayBuffer:
     def checkpoints(self) -> list[str]:
         """Names of the checkpoints, oldest first."""
         return self._store.checkpoint_names()
+
+    def zarr(self) -> zarr.Group:
+        """The committed store as zarr-python sees it, read-only.
+
+        ``rb.zarr()["streams/0/obs"]`` is an array ``(rows, num_envs, *shape)`` of single frames; rows that left the
+        window, and those past the last commit, read as zeros.
+        """
+        import zarr
+
+        return zarr.open_group(self.path, mode="r")
 
     def stats(self) -> dict[str, Any]:
         """Facts about the open buffer: transitions, capacity, rows and commits of each stream, bytes cached."""

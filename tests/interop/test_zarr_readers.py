@@ -183,3 +183,11 @@ def test_the_whole_tree_is_zarr(path: str) -> None:
     } <= members
     assert {"checkpoints/one", "streams/0/value", "streams/0/image"} <= members
     assert group["checkpoints/one"].attrs["diskreplay"]["cut"]["0"]["end"] == 20
+
+
+def test_the_store_as_a_zarr_group(path: str) -> None:
+    config = Config("group", Leaf((3,)), capacity=20)
+    with config.create(path) as buffer:
+        Recording(config).add(buffer, 9)
+        buffer.commit()
+        assert buffer.zarr()["streams/0/reward"][:9, 0].tolist() == buffer.get(np.arange(9)).reward.tolist()
