@@ -17,9 +17,8 @@ demo: $(VENV)/.demo-stamp
 test: $(VENV)/.dev-stamp
 	$(BIN)/python -m pytest tests --ignore=tests/interop
 
-# Status 5 is pytest's "no tests collected": none are written yet. Every other status counts.
 interop: $(VENV)/.interop-stamp
-	$(BIN)/python -m pytest tests/interop || test $$? -eq 5
+	$(BIN)/python -m pytest tests/interop 
 
 lint: $(VENV)/.dev-stamp
 	$(BIN)/ruff check .

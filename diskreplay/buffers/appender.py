@@ -90,6 +90,7 @@ class Appender:
             (column, log.rings.get(column.column.name), column.column.chunk_rows) for column in writer.rows.values()
         ]
         self._obs = self._columns[: len(self.leaves)]
+        self._entry_end = 0
         self._continues: Any = np.uint8(0) if num_envs == 1 else np.zeros(num_envs, np.uint8)
         self._all_valid: Any = True if num_envs == 1 else np.ones(num_envs, bool)
         self._ended: Any = True  # whether the row before ended or was no transition, of each environment
@@ -139,6 +140,7 @@ class Appender:
         self.writer.check()
 
         log = self.log
+        self._entry_end = log.end
         self.writer.half_row = True
         log.reserve()
         if self.single_frames:
@@ -161,6 +163,23 @@ class Appender:
         log.pending = True
         self._pending_patched = False
         self.writer.half_row = False
+
+    def rewind(self) -> None:
+        """After an interrupt in the middle of :meth:`add`: takes the half row back, so that the rest can be kept."""
+        log = self.log
+        end = log.end = self._entry_end
+        for column, _, _ in self._columns:
+            column.rewind(end)
+        places = log.patches[PLACE]
+        while log.patch_end > log.patch_begin and places.array[(log.patch_end - 1) % places.length, 0] >= end:
+            log.patch_end -= 1
+        for ring in log.patches.values():
+            ring.end = log.patch_end
+        for column in self.writer.patches.values():
+            while column.end > log.patch_end:
+                column.rewind(column.end - 1)
+        newest = log.next_patch.array[(end - 1) % log.next_patch.length]
+        newest[newest >= log.patch_end] = -1
 
     def _check_obs(self, value: Any, what: str) -> list[Array]:
         """The leaves of an observation, as given."""

@@ -22,7 +22,7 @@ class Batch:
         reward: ``(B,)``, the store's reward dtype (float32 by default); discounted sum for n-step transitions.
         terminated, truncated: ``(B,)`` bool, of the transition's last step.
         discount: ``(B,)`` float32: ``gamma ** steps``, 0 where terminated.
-        index: ``(B,)`` int64; names each transition for ever.
+        index: ``(B,)`` int64; names each transition for ever within a timeline (until rows are taken back).
         weight: ``(B,)`` float32 importance weights, ones for uniform sampling.
         extra: the user's own columns by name, ``(B, *shape)``, of the transition's first step.
     """

@@ -31,7 +31,8 @@ class Slot:
         # Scalars that need no conversion at all: they make up most calls with one environment.
         self.scalars: tuple[type, ...] = ()
         if self.shape == ():
-            python = {"b": (bool,), "f": (float,)}.get(dtype.kind, ()) if lossy or dtype.kind == "b" else ()
+            # A Python float takes on the column's precision, as everywhere in numpy.
+            python = {"b": (bool,), "f": (float,)}.get(dtype.kind, ())
             self.scalars = (dtype.type, *python)
         self.low, self.high = 1, 0  # of Python integers: none
         if self.shape == () and dtype.kind in "iu":
@@ -63,7 +64,8 @@ class Slot:
             return array
         with np.errstate(all="ignore"):
             converted = array.astype(self.dtype)
-            if not self.lossy and not _same_values(converted, array):
+            weak = isinstance(value, list | tuple | float) and self.dtype.kind == "f"
+            if not self.lossy and not weak and not _same_values(converted, array):
                 raise InputError(
                     f"{self.name}: must have dtype {self.dtype}; the {array.dtype} values do not fit without loss: "
                     f"convert them with .astype, or declare the space with that dtype"

@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 
 from diskreplay.buffers.batch import Batch
 
+POLL_SECONDS = 0.1
+
 
 class Loader:
-    """An endless iterator of batches; also a context manager. :meth:`close` ends its thread.
+    """An endless iterator of batches; also a context manager. :meth:`close` ends its thread, as does forgetting it.
 
     An error of sampling is raised by ``next``, and ends the loader.
     """
 
     def __init__(self, sample: Callable[[], Batch], prefetch: int) -> None:
-        self._sample = sample
         self._ready: queue.Queue[Batch | BaseException] = queue.Queue(prefetch)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="diskreplay-loader", daemon=True)
+        # The thread holds no reference to the loader, so that one which nobody holds any more is ended.
+        work = (sample, self._ready, self._stop)
+        self._thread = threading.Thread(target=_sample_ahead, args=work, name="diskreplay-loader", daemon=True)
+        weakref.finalize(self, self._stop.set)
         self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            item: Batch | BaseException
-            try:
-                item = self._sample()
-            except BaseException as error:  # handed to the consumer, who raises it
-                item = error
-            while not self._stop.is_set():
-                try:
-                    self._ready.put(item, timeout=0.1)
-                    break
-                except queue.Full:
-                    continue
-            if isinstance(item, BaseException):
-                return
 
     def __iter__(self) -> Loader:
         return self
@@ -45,7 +34,7 @@ class Loader:
     def __next__(self) -> Batch:
         while not self._stop.is_set():
             try:
-                item = self._ready.get(timeout=0.1)
+                item = self._ready.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 continue
             if isinstance(item, BaseException):
@@ -57,8 +46,7 @@ class Loader:
     def close(self) -> None:
         """Stops sampling and waits for the thread."""
         self._stop.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.join()
 
     def __enter__(self) -> Loader:
         return self
@@ -67,3 +55,22 @@ class Loader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _sample_ahead(
+    sample: Callable[[], Batch], ready: queue.Queue[Batch | BaseException], stop: threading.Event
+) -> None:
+    while not stop.is_set():
+        item: Batch | BaseException
+        try:
+            item = sample()
+        except BaseException as error:  # handed to the consumer, who raises it
+            item = error
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=POLL_SECONDS)
+                break
+            except queue.Full:
+                continue
+        if isinstance(item, BaseException):
+            return

@@ -84,7 +84,8 @@ class ReplayBuffer:
         self._lock = threading.RLock()
         """Held while the index in RAM is read or changed; never during a write to disk."""
         self._closed = False
-        self._checkpoint = checkpoint
+        self._checkpoint = checkpoint if stream is None else None
+        """Stay there until a refresh: what it pins cannot be outrun."""
         if checkpoint and sampler is None:
             restore_sampler(self._sampler, state.get("priorities"), store.read_arrays(checkpoint), checkpoint.name)
         forget = self._sampler.forget if isinstance(self._sampler, Prioritized) else lambda number: None
@@ -166,7 +167,7 @@ class ReplayBuffer:
         kept = {"view": view.to_json(), "sampler": sampler.to_json()}
         store = Store.create(_full_path(path), files or LocalFiles(), schema, kept)
         return cls(
-            store, stream=FIRST_STREAM, cache_bytes=cache_bytes, commit_rows=commit_rows,
+            store, stream=FIRST_STREAM, view=view, sampler=sampler, cache_bytes=cache_bytes, commit_rows=commit_rows,
             commit_seconds=commit_seconds, seed=seed,
         )  # fmt: skip
 
@@ -366,6 +367,9 @@ class ReplayBuffer:
             writer = self._writable()
             log = self._appender.log
             self._last_commit = time.monotonic()
+            if writer.half_row:
+                with self._lock:
+                    self._appender.rewind()
             if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
                 writer.reclaim(self._lock)  # a checkpoint may have been dropped
                 return
@@ -380,7 +384,7 @@ class ReplayBuffer:
         """Commits, and names this point: rows, sampler and random state stay available until it is dropped.
 
         Args:
-            name: letters, digits, ``_``, ``-``; not in use.
+            name: printable, without the characters that file systems reserve; not in use.
             metadata: anything that JSON can hold; comes back by :meth:`checkpoint_metadata`.
 
         Raises InputError or CheckpointError for a bad name or metadata, and what :meth:`commit` raises.
@@ -390,7 +394,7 @@ class ReplayBuffer:
             try:
                 given = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
             except (TypeError, ValueError) as error:
-                raise InputError(f"metadata must be JSON (numbers, text, lists, dicts): {error}") from error
+                raise InputError(f"metadata must be JSON (call .item() on numpy scalars): {error}") from error
             self._store.check_new_checkpoint(name)
             self.commit()
             for _ in range(10):
@@ -448,10 +452,15 @@ class ReplayBuffer:
                     drafted = draft()
                 return drafted.finish()
             except CorruptionError:
-                with self._lock:
-                    if self._checkpoint or not self._streams.outrun():
-                        raise
-                self.refresh()
+                if not self._caught_up():
+                    raise
+
+    def _caught_up(self) -> bool:
+        """Goes on to the newest commits where other writers have evicted what this buffer still held for there."""
+        with self._lock:
+            if self._checkpoint or not self._streams.outrun():
+                return False
+        return self.refresh()
 
     def _is_transition(self, ids: NDArray[np.int64]) -> NDArray[np.bool]:
         return self._streams.is_transition(ids, self._view.n_step)
@@ -528,7 +537,15 @@ class ReplayBuffer:
                 self._check_open()
                 parts = self._streams.parts
             yield from shuffle.epoch(
-                self.schema, parts, self._view, self._rng, batch_size, pool_bytes, drop_last, self._lock
+                self.schema,
+                parts,
+                self._view,
+                self._rng,
+                batch_size,
+                pool_bytes,
+                drop_last,
+                self._lock,
+                self._caught_up,
             )
 
     def refresh(self) -> bool:
@@ -549,7 +566,7 @@ class ReplayBuffer:
                 return
             try:
                 writer = self._streams.writer
-                if writer is not None and writer.takes_writes:
+                if writer is not None and writer.failure is None:
                     self.commit()
             finally:
                 with self._lock:

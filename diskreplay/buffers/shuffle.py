@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers import assemble
 from diskreplay.buffers.assemble import StreamPart
 from diskreplay.buffers.batch import Batch
+from diskreplay.errors import CorruptionError
 from diskreplay.index.log import STREAM_SHIFT
 from diskreplay.schema import Schema
 from diskreplay.storage import gather
@@ -57,9 +58,13 @@ class Cursor:
 
 def epoch(
     schema: Schema, parts: Sequence[StreamPart], view: Transition, rng: np.random.Generator, batch_size: int,
-    pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object],
+    pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object], caught_up: Callable[[], bool],
 ) -> Iterator[Batch]:  # fmt: skip
-    """One pass; see the module's docstring. Takes the buffer's lock for each batch."""
+    """One pass; see the module's docstring. Takes the buffer's lock for each batch.
+
+    ``caught_up`` is asked when something cannot be read: whether another process evicted it, and the streams have been
+    brought up to date; then what left the window is left out.
+    """
     pool = ChunkCache(POOL_SLACK * pool_bytes + (64 << 20))
     parts = [part.with_cache(pool) for part in parts]
     wide = [column for column in schema.columns if not column.resident]
@@ -73,17 +78,32 @@ def epoch(
             with lock:
                 ids = _round(parts, cursors, view, rng, chunk_rows)
                 waiting = np.concatenate([waiting, ids])
-                _load(pool, parts, waiting, schema.context, view.n_step)
+                with contextlib.suppress(CorruptionError):  # the batch that needs it will say so
+                    _load(pool, parts, waiting, schema.context, view.n_step)
             cursors = [cursor for cursor in cursors if cursor.row < cursor.stop]
         while len(waiting) >= batch_size or (len(waiting) and not cursors):
             ids, waiting = waiting[:batch_size], waiting[batch_size:]
             if drop_last and len(ids) < batch_size:
                 return
+            batch = _batch(schema, parts, view, ids, lock, caught_up)
+            if len(batch):
+                yield batch
+
+
+def _batch(
+    schema: Schema, parts: Sequence[StreamPart], view: Transition, ids: Ids,
+    lock: contextlib.AbstractContextManager[object], caught_up: Callable[[], bool],
+) -> Batch:  # fmt: skip
+    """The batch of those of the ids that have not left the window."""
+    while True:
+        try:
             with lock:
-                ids = ids[_present(parts, ids)]
-                draft = assemble.draft(schema, parts, view, ids, np.ones(len(ids), np.float32))
-            if len(ids):
-                yield draft.finish()
+                present = ids[_present(parts, ids)]
+                draft = assemble.draft(schema, parts, view, present, np.ones(len(present), np.float32))
+            return draft.finish()
+        except CorruptionError:
+            if not caught_up():
+                raise
 
 
 def _cut(parts: Sequence[StreamPart], rng: np.random.Generator, count: int, chunk_rows: int) -> list[Cursor]:
@@ -129,6 +149,8 @@ def _load(pool: ChunkCache, parts: Sequence[StreamPart], ids: Ids, context: int,
     """
     for part in parts:
         rows, envs = part.log.locate(ids[ids >> STREAM_SHIFT == part.log.stream])
+        for column in part.stream.patches.values():
+            pool.drop(column)
         for column in part.large_columns():
             steps = np.arange(-context, n_step + 1)
             wanted = np.clip(rows[:, None] + steps, part.log.floor, part.log.end - 1) // column.column.chunk_rows

@@ -109,6 +109,8 @@ class Streams:
         for part in self:
             for column in part.large_columns():
                 self.cache.drop(column, part.log.floor // column.column.chunk_rows)
+            for column in part.stream.patches.values():
+                self.cache.drop(column, part.log.patch_begin // column.column.chunk_rows)
 
     def windows(self, n_step: int) -> list[Window]:
         """What a sampler is told of every stream, the empty ones too."""

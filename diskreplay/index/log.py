@@ -17,7 +17,7 @@ from diskreplay.ring import Ring
 from diskreplay.schema import PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
 STREAM_SHIFT = 48
-"""A transition's id is ``stream << 48 | row * num_envs + env``, an int64 that is never given to another."""
+"""A transition's id is ``stream << 48 | row * num_envs + env``, an int64 that is given to no other in its timeline."""
 
 Ids = NDArray[np.int64]
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -114,7 +115,7 @@ def record(
     for what, value in (("envs", num_envs), ("frame_stack", frame_stack), ("capacity", capacity)):
         if value is not None:
             check_count(what, value, most=1 << 40)
-    there = os.path.lexists(path)
+    there = os.path.lexists(path) and not _is_empty_directory(path)
     if there and not resume:
         raise StoreExistsError(f"{os.fspath(path)!r} exists already; choose another path, or go on with it by --resume")
     with signals.noted() as stop:
@@ -224,3 +225,9 @@ class _Recording:
         step_bytes = sum(column.item_bytes for column in self.buffer.schema.columns)
         held = self._facts("committed") - self._facts("begin")
         self._raw_bytes = max(0, held) * self.num_envs * step_bytes
+
+
+def _is_empty_directory(path: str | os.PathLike[str]) -> bool:
+    """Whether a store can be made there all the same."""
+    folder = pathlib.Path(path)
+    return folder.is_dir() and not any(folder.iterdir())

@@ -235,14 +235,13 @@ class ColumnWriter(ColumnReader):
         self._fresh()
 
     def _fresh(self) -> None:
-        """A new write buffer, for the chunk of row ``end``; ``slots[i]`` takes row ``i`` of it, all environments."""
-        rows = self.column.chunk_rows
-        if self.column.resident:
-            self.buffer = np.empty((1, rows, self.num_envs, *self.column.shape), self.column.dtype)
-            slots = self.buffer[0]
-        else:
-            self.buffer = np.empty((self.num_envs, rows, 1, *self.column.shape), self.column.dtype)
-            slots = self.buffer[:, :, 0].swapaxes(0, 1)
+        """A new write buffer, for the chunk of row ``end``."""
+        self._write_into(np.empty((self.groups, *self.chunk_shape), self.column.dtype))
+
+    def _write_into(self, buffer: NDArray[Any]) -> None:
+        """Makes ``buffer`` (groups, *chunk_shape) the write buffer; ``slots[i]`` takes row ``i``, all environments."""
+        self.buffer = buffer
+        slots = buffer[0] if self.column.resident else buffer[:, :, 0].swapaxes(0, 1)
         self.slots: NDArray[Any] = slots
         self.single: NDArray[Any] = slots[:, 0] if self.num_envs == 1 else slots
         """As ``slots``, without the environment's axis when there is only one environment."""
@@ -271,6 +270,19 @@ class ColumnWriter(ColumnReader):
         ):
             self._unsettled.popleft().settle()
         self._fresh()
+
+    def rewind(self, end: int) -> None:
+        """Takes back row ``end``, the newest, where adding it was interrupted; nothing where the row is not here."""
+        if self.end <= end:
+            return
+        self.end = end
+        sealed = self.sealed.pop(end // self.column.chunk_rows, None)
+        if sealed is None:
+            return
+        values = np.empty_like(self.buffer) if sealed.values is None else sealed.values
+        for group, data in enumerate(sealed.encoded):
+            chunks.decode(self.column.codec, data, values[group])
+        self._write_into(values)
 
     def _encode(self, groups: NDArray[Any]) -> list[bytes]:
         return [chunks.encode(self.column.codec, values) for values in groups]

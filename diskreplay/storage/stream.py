@@ -30,6 +30,12 @@ TEMPORARY_STREAM = ".tmp-stream-"
 SCRATCH = "start"
 """The array whose directory takes temporary files: Zarr readers list groups, never the inside of an array."""
 
+
+def is_patch(path: str) -> bool:
+    """Whether a column's path below the stream's group is one of the patch table; a user's own may look alike."""
+    return path.startswith(f"{PATCHES}/")
+
+
 AnyColumn = TypeVar("AnyColumn", bound=ColumnReader)
 
 
@@ -64,7 +70,7 @@ class _Stream(Generic[AnyColumn]):
     def load(self, commit: Commit) -> None:
         """Takes a commit record over and reads the indexes that it adds."""
         for path, column in self.columns():
-            below = path.startswith(PATCHES)
+            below = is_patch(path)
             end = commit.patch_end if below else commit.end
             begin = commit.patch_begin if below else max(0, commit.begin - self.schema.context)
             tail = commit.tails.get(path, Tail(0, 0))
@@ -120,7 +126,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._pinned = pinned
         self.failure: WriteFailedError | None = None
         self.half_row = False
-        """A row is being put in: set by who does it. What is interrupted half-way must never be committed."""
+        """A row is being put in: set by who does it. After an interrupt, the rows before it can still be committed."""
+        self._process = os.getpid()
         try:
             newest = read_commit(files, path)
             commit = choose(newest)
@@ -198,20 +205,29 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Encoded bytes in RAM that wait for a commit, about."""
         return sum(len(data) for _, c in self.columns() for s in c.sealed.values() for data in s.encoded)
 
-    @property
-    def takes_writes(self) -> bool:
-        """Whether no write has failed and no row was interrupted half-way."""
-        return self.failure is None and not self.half_row
-
     def check(self) -> None:
-        """StateError when the stream takes no more writes."""
-        if not self.takes_writes:
-            cause = self.failure or "adding a row was interrupted half-way"
-            raise StateError(f"the store stopped writing and must be reopened; the last commit is intact: {cause}")
+        """StateError when the stream takes no more rows."""
+        self.check_commit()
+        if self.half_row:
+            raise StateError(
+                "adding a row was interrupted half-way, so no more can be added: close the store, which commits the "
+                "rows before it, and open it again"
+            )
+
+    def check_commit(self) -> None:
+        """StateError when nothing can be committed any more."""
+        if self.failure:
+            lost = self.end - self.commit_record.end
+            raise StateError(
+                f"the store stopped writing and must be reopened; the last commit is intact, {lost} newer rows are "
+                f"not in it: {self.failure}"
+            )
+        if os.getpid() != self._process:
+            raise StateError("this process was forked from the one that writes the stream: open a stream of its own")
 
     @contextlib.contextmanager
     def _stop_on_failure(self) -> Iterator[None]:
-        self.check()
+        self.check_commit()
         try:
             with fs.translate("committing", self.path):
                 yield
@@ -227,7 +243,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def commit(self, begin: int, patch_begin: int, publish: contextlib.AbstractContextManager[object]) -> Commit:
         """Makes every row durable and moves the window's first row to ``begin``; ``publish`` guards the readers."""
-        self.check()
+        self.check_commit()
         staged = {path: appended for path, column in self.columns() if (appended := column.stage())}
         record = dataclasses.replace(
             self.commit_record,
@@ -257,7 +273,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             self.replace_record(record)
         with publish:
             for path, column in self.columns():
-                column.publish(staged.get(path, []), self.patch_end if path.startswith(PATCHES) else record.end)
+                column.publish(staged.get(path, []), self.patch_end if is_patch(path) else record.end)
             self.commit_record = record
         self.reclaim(publish)
         return record
@@ -275,12 +291,12 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def _evict(self, publish: contextlib.AbstractContextManager[object]) -> None:
         record = self.commit_record
-        floors = {path: record.patch_begin if path.startswith(PATCHES) else self.floor for path, _ in self.columns()}
+        floors = {path: record.patch_begin if is_patch(path) else self.floor for path, _ in self.columns()}
         if not any(self._below(path, column, floors[path]) for path, column in self.columns()):
             return
         pins = self._pinned()
         for path, column in self.columns():
-            ranges = [pin.patches if path.startswith(PATCHES) else pin.rows for pin in pins]
+            ranges = [pin.patches if is_patch(path) else pin.rows for pin in pins]
             kept = set()
             for shard in self._below(path, column, floors[path]):
                 file = column.shard_path(shard)

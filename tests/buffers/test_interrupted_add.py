@@ -1,0 +1,100 @@
+"""An interrupt (Ctrl-C) at any line of ``add``: closing keeps every row before it, and the store goes on."""
+
+import os
+import pathlib
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+import diskreplay as dr
+from diskreplay.errors import StateError
+from diskreplay.ops.verify import verify
+
+PACKAGE = str(pathlib.Path(dr.__file__).parent)
+STRIDE = 1 if os.environ.get("DISKREPLAY_TEST_EFFORT") else 7  # every line takes a minute
+
+
+def observation(row, envs, stacked, shift=0):
+    """A stack of the frames of three rows, or the newest alone; every value tells row and environment."""
+    frames = np.array([[row - back + shift + 100 * env for back in (2, 1, 0)] for env in range(envs)], np.int32)
+    obs = np.broadcast_to(frames[:, :, None, None], (envs, 3, 30, 30)) if stacked else frames[:, -1:]
+    return np.array(obs if envs > 1 else obs[0])
+
+
+def step(row, envs, stacked):
+    """Rows 7 and 15 begin with an observation that is not the one before; some next stacks do not follow."""
+    shift = 1000 * ((row >= 7) + (row >= 15))
+    following = observation(row + 1, envs, stacked, shift)
+    if stacked and row % 9 == 8:
+        following = following[..., ::-1, :, :].copy()
+    ended = np.zeros(envs, bool) if envs > 1 else False
+    reward = np.full(envs, row, np.float32) if envs > 1 else float(row)
+    return observation(row, envs, stacked, shift), ended * 1, reward, following, ended, ended
+
+
+def interrupt(rb, arguments, at):
+    """Calls ``add``, raising KeyboardInterrupt before the ``at``-th line that is run; whether it came to that."""
+    count = 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        if not frame.f_code.co_filename.startswith(PACKAGE) or frame.f_code.co_name in ("__exit__", "__enter__"):
+            return None
+        if event == "line":
+            count += 1
+            if count == at:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        rb.add(*arguments)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize(("envs", "stacked"), [(1, False), (2, False), (1, True), (2, True)])
+@pytest.mark.parametrize(
+    "rows", [7, 8, 11, 15]
+)  # the next one: a cut, a chunk's end with an odd stack, a chunk's end, a cut
+def test_every_line(tmp_path, envs, stacked, rows):
+    space = gymnasium.spaces.Box(-9999, 9999, (3, 30, 30) if stacked else (1,), np.int32)
+    steps = [step(row, envs, stacked) for row in range(rows + 3)]
+    at = 1 + rows % STRIDE
+    while True:
+        path = tmp_path / f"{at}"
+        rb = dr.ReplayBuffer.create(
+            path, space, gymnasium.spaces.Discrete(3), capacity=100, num_envs=envs, seed=0,
+            chunk_rows={"reward": 4, "obs": 4}, frame_stack=3 if stacked else 1, codec="none",
+        )  # fmt: skip
+        for arguments in steps[:rows]:
+            rb.add(*arguments)
+        expected = rb.get(np.arange(rows * envs))
+        hit = interrupt(rb, steps[rows], at)
+        if rb._streams.writer.half_row:
+            with pytest.raises(StateError, match="interrupted half-way"):
+                rb.add(*steps[rows])
+        rb.close()
+        assert not verify(path).problems
+        with dr.ReplayBuffer.open(path) as rb:
+            kept = len(rb) // envs
+            assert kept in ((rows, rows + 1) if hit else (rows + 1,))
+            for arguments in steps[kept:]:
+                rb.add(*arguments)
+            found = rb.get(np.arange(len(steps) * envs))
+            np.testing.assert_array_equal(found.reward, np.repeat(np.arange(len(steps)), envs))
+            np.testing.assert_array_equal(found.obs[: rows * envs], expected.obs)
+            np.testing.assert_array_equal(found.next_obs[: rows * envs], expected.next_obs)
+            given = [
+                np.reshape(arguments[3], (envs, *arguments[3].shape[-3 if stacked else -1 :])) for arguments in steps
+            ]
+            np.testing.assert_array_equal(found.next_obs, np.concatenate(given))
+        if not hit:
+            return
+        at += STRIDE
