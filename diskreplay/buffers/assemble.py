@@ -20,9 +20,10 @@ from diskreplay.schema import TERMINATED, TRUNCATED, Column, Schema, Stack
 from diskreplay.storage import gather
 from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.gather import Rest
 from diskreplay.storage.stream import StreamReader, StreamWriter
 from diskreplay.views import observations
-from diskreplay.views.observations import ObsSource, Rest
+from diskreplay.views.observations import ObsSource
 from diskreplay.views.transition import Transition
 
 Ids = NDArray[np.int64]
@@ -181,8 +182,7 @@ def _values(groups: list[Group], column: Column, size: int, rest: list[Rest]) ->
     out = np.empty((size, 1, *column.shape), column.dtype)
     for part, place, rows, envs in groups:
         requests = gather.Requests(place, envs, rows, rows, rows)
-        plan = gather.plan(part.stream.rows[column.name], requests, out, part.cache)
-        rest.append(functools.partial(gather.run, plan, part.cache))
+        rest += gather.fetch(part.stream.rows[column.name], requests, out, part.cache)
     return out[:, 0]
 
 

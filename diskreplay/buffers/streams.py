@@ -15,7 +15,7 @@ from diskreplay.storage import stream
 from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
-from diskreplay.storage.stream import StreamReader, StreamWriter
+from diskreplay.storage.stream import StreamWriter
 
 Ids = NDArray[np.int64]
 
@@ -81,27 +81,31 @@ class Streams:
             if self.writer is not None and name == self.writer.name:
                 continue
             part = self._parts.get(name)
+            if part is not None and self._caught_up(part):
+                continue
             reader = self.store.read_stream(name, checkpoint.cut[name] if checkpoint else None)
-            if part is None:
-                self._parts[name] = StreamPart(self.store.schema, reader, self.cache)
-            elif reader.commit_record.timeline != part.stream.commit_record.timeline:
-                self._replace(name, reader)
-                self._forget(part.log.stream)
-            elif reader.commit_record != part.stream.commit_record:
-                try:
-                    part.stream.load(reader.commit_record)
-                    part.catch_up()
-                except CorruptionError:
-                    # Evicted since the reader opened it, or really damaged: then this raises as well.
-                    self._replace(name, reader)
+            if part is not None:
+                for _, column in part.stream.columns():
+                    self.cache.forget(column)
+                if reader.commit_record.timeline != part.stream.commit_record.timeline:
+                    self._forget(part.log.stream)
+            self._parts[name] = StreamPart(self.store.schema, reader, self.cache)
         self._parts = dict(sorted(self._parts.items(), key=lambda item: item[1].log.stream))
         self.size_cache()
 
-    def _replace(self, name: str, reader: StreamReader) -> None:
-        """Puts another reader in the place of a stream's part."""
-        for _, column in self._parts[name].stream.columns():
-            self.cache.forget(column)
-        self._parts[name] = StreamPart(self.store.schema, reader, self.cache)
+    def _caught_up(self, part: StreamPart) -> bool:
+        """Reads what was committed since; False where the stream must be read anew."""
+        newest, ours = stream.read_commit(self.store.files, part.stream.path), part.stream.commit_record
+        if newest.timeline != ours.timeline:
+            return False
+        if newest == ours:
+            return True
+        try:
+            part.stream.load(newest)
+            part.catch_up()
+        except CorruptionError:
+            return False  # evicted meanwhile; or really damaged, which reading it anew will say
+        return True
 
     def size_cache(self) -> None:
         """Tells the cache how much there is to cache, and takes out of it what left the window."""

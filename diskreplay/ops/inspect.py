@@ -20,7 +20,7 @@ from diskreplay.buffers.assemble import StreamPart
 from diskreplay.errors import CorruptionError
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.ops.disk import file_bytes, tree_bytes
-from diskreplay.schema import FORMAT_VERSION, Column, Schema
+from diskreplay.schema import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.cache import ChunkCache
@@ -275,7 +275,7 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         found.episodes = None
         found.problems.append(str(error))
         found.problems += _missing_files(store, name, commit)
-    for path, column in _column_paths(store.schema):
+    for path, column in stream.column_paths(store.schema):
         facts = _column_facts(pathlib.Path(store.stream_path(name), path), path, column, commit)
         found.columns[path] = _merge(found.columns.get(path), facts)
     writer = store.files.lock_holder(store.stream_path(name))
@@ -288,18 +288,8 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
     )  # fmt: skip
 
 
-def _column_paths(schema: Schema) -> list[tuple[str, Column]]:
-    """All columns by their path below the stream's group."""
-    rows = [(column.name, column) for column in schema.columns]
-    return rows + [(f"{stream.PATCHES}/{column.name}", column) for column in schema.patch_columns]
-
-
-def _is_patch(path: str) -> bool:
-    return path.startswith(f"{stream.PATCHES}/")
-
-
 def _column_facts(folder: pathlib.Path, path: str, column: Column, commit: Commit) -> ColumnFacts:
-    end, envs = (commit.patch_end, 1) if _is_patch(path) else (commit.end, commit.num_envs)
+    end, envs = (commit.patch_end, 1) if stream.is_patch(path) else (commit.end, commit.num_envs)
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     numbers = {shard: name for name in names if (shard := columns.shard_number(name, column)) is not None}
     held = [shard for shard in numbers if shard * column.shard_rows < end]
@@ -322,9 +312,9 @@ def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
     """Shards that the commit needs and that are missing or too short."""
     problems = []
     floor = max(0, commit.begin - store.schema.context)
-    for path, column in _column_paths(store.schema):
+    for path, column in stream.column_paths(store.schema):
         folder = pathlib.Path(store.stream_path(name), path)
-        first, end = (commit.patch_begin, commit.patch_end) if _is_patch(path) else (floor, commit.end)
+        first, end = (commit.patch_begin, commit.patch_end) if stream.is_patch(path) else (floor, commit.end)
         for shard in range(first // column.shard_rows, -(-end // column.shard_rows) if end > first else 0):
             file = folder / columns.shard_name(shard, column)
             tail = commit.tails.get(path)

@@ -163,7 +163,7 @@ class _StoreCheck:
             numbers[commit.stream] = name
             self.commits[name] = commit
             self._record(name, commit, file)
-            parents = {str(pathlib.PurePosixPath(path).parent) for path, _ in _paths(self.schema)} - {"."}
+            parents = {str(pathlib.PurePosixPath(path).parent) for path, _ in stream.column_paths(self.schema)} - {"."}
             self._groups([f"{folder}/{parent}" for parent in sorted(parents | {PATCHES})], name)
 
     def _record(self, name: str, commit: Commit, file: str) -> None:
@@ -174,11 +174,11 @@ class _StoreCheck:
                 f"{commit.capacity} transitions",
                 stream=name, file=file,
             )  # fmt: skip
-        columns = dict(_paths(self.schema))
+        columns = dict(stream.column_paths(self.schema))
         for unknown in sorted(commit.tails.keys() - columns.keys()):
             self.found.add(f"the commit record names an unknown column {unknown!r}", stream=name, file=file)
         for path, column in columns.items():
-            end = commit.patch_end if _is_patch(path) else commit.end
+            end = commit.patch_end if stream.is_patch(path) else commit.end
             tail = commit.tails.get(path)
             last = (end - 1) // column.shard_rows
             if end and (tail is None or tail.shard != last):
@@ -232,8 +232,8 @@ class _StoreCheck:
 
     def _columns(self, name: str) -> list[tuple[ColumnCheck, list[Span]]]:
         views, checks = self._views(name), []
-        for path, column in _paths(self.schema):
-            envs = 1 if _is_patch(path) else views[0].num_envs
+        for path, column in stream.column_paths(self.schema):
+            envs = 1 if stream.is_patch(path) else views[0].num_envs
             reader = ColumnReader(self.store.files, f"{self.store.stream_path(name)}/{path}", name, column, envs)
             spans = [_span(view, path, self.schema.context) for view in views]
             checks.append((ColumnCheck(reader, path, self.found, self._tick), spans))
@@ -254,7 +254,7 @@ class _StoreCheck:
                     reader.load(min(span.first for span in spans), spans[0].end, spans[0].tail)
         except CorruptionError:
             return  # found by the check of the files
-        rows = {path: reader for path, reader in readers.items() if not _is_patch(path)}
+        rows = {path: reader for path, reader in readers.items() if not stream.is_patch(path)}
         RowCheck(name, rows, readers[f"{PATCHES}/{PLACE}"], self.schema.context, self.found).run(views)
 
     def _forgive(self, name: str, first: int) -> None:
@@ -266,22 +266,12 @@ class _StoreCheck:
                 self.found.problems[first:] = [
                     p
                     for p in self.found.problems[first:]
-                    if p.rows is None or p.column is None or p.rows[1] > floors[_is_patch(p.column)]
+                    if p.rows is None or p.column is None or p.rows[1] > floors[stream.is_patch(p.column)]
                 ]
-
-
-def _paths(schema: Schema) -> Iterator[tuple[str, Any]]:
-    """All columns by their path below the stream's group."""
-    yield from ((column.name, column) for column in schema.columns)
-    yield from ((f"{PATCHES}/{column.name}", column) for column in schema.patch_columns)
-
-
-def _is_patch(path: str) -> bool:
-    return path.startswith(f"{PATCHES}/")
 
 
 def _span(commit: Commit, path: str, context: int) -> Span:
     tail = commit.tails.get(path, Tail(0, 0))
-    if _is_patch(path):
+    if stream.is_patch(path):
         return Span(commit.patch_begin, commit.patch_end, tail)
     return Span(max(0, commit.begin - context), commit.end, tail)

@@ -12,7 +12,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,9 @@ class Requests:
     last: Ids
     base: Ids
 
+
+Rest = Callable[[], None]
+"""What remains to be done without the buffer's lock."""
 
 Source = tuple[fs.File, int, int] | bytes
 """Where a chunk comes from: file, offset, bytes to read; or its encoded bytes."""
@@ -140,20 +145,22 @@ def _from_ram(column: ColumnWriter, split_up: NDArray[np.int64], out: NDArray[An
     left: list[Piece] = []
     for place, step, row, rows, chunk, env in split_up.T.tolist():
         if chunk == column.end // column.column.chunk_rows:
-            values: NDArray[Any] | None = column.buffer[env, :, 0]
-        elif chunk in column.sealed:
-            sealed = column.sealed[chunk]
-            kept = sealed.values  # one look: a commit may be replacing it by its bytes right now
-            values = None if kept is None else kept[env, :, 0]
-            if values is None:
-                left.append((place, step, row, rows, chunk, env, sealed.encoded[env]))
+            values: NDArray[Any] | None = column.buffer
         else:
-            values = None
-            (source,) = column.locate(np.array([chunk]), np.array([env]))
-            left.append((place, step, row, rows, chunk, env, source))
-        if values is not None:
-            out[place, step : step + rows] = values[row : row + rows]
+            values = column.sealed[chunk].values  # one look: a commit may be replacing it by its bytes right now
+        if values is None:
+            left.append((place, step, row, rows, chunk, env, column.sealed[chunk].encoded[env]))
+        else:
+            out[place, step : step + rows] = values[env, row : row + rows, 0]
     return left
+
+
+def fetch(
+    column: ColumnReader, requests: Requests, out: NDArray[Any], cache: ChunkCache, *, exact: bool = False
+) -> list[Rest]:
+    """:func:`plan`, needs the lock; what is left to :func:`run`, to be called without it."""
+    planned = plan(column, requests, out, cache, exact=exact)
+    return [functools.partial(run, planned, cache)] if planned.pieces else []
 
 
 def run(plan: Plan, cache: ChunkCache) -> None:

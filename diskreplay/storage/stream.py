@@ -36,6 +36,12 @@ def is_patch(path: str) -> bool:
     return path.startswith(f"{PATCHES}/")
 
 
+def column_paths(schema: Schema) -> list[tuple[str, Column]]:
+    """All columns of rows and patches by their path below the stream's group."""
+    patches = [(f"{PATCHES}/{column.name}", column) for column in schema.patch_columns]
+    return [(column.name, column) for column in schema.columns] + patches
+
+
 AnyColumn = TypeVar("AnyColumn", bound=ColumnReader)
 
 

@@ -15,8 +15,6 @@ both.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,10 +25,9 @@ from diskreplay.schema import START, Stack, Start
 from diskreplay.storage import gather
 from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.gather import Rest
 
 Ids = NDArray[np.int64]
-Rest = Callable[[], None]
-"""What remains to be done without the buffer's lock."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +96,7 @@ def _copy(
     ring = source.log.rings.get(source.name)
     if ring is None:
         requests = gather.Requests(place, envs, first, last, base)
-        plan = gather.plan(source.rows, requests, out, source.cache)
-        return [functools.partial(gather.run, plan, source.cache)] if plan.pieces else []
+        return gather.fetch(source.rows, requests, out, source.cache)
     for step in range(out.shape[1]):
         at = base + step
         if (base >= first).all() and (at <= last).all() and len(place) == len(out):
@@ -118,8 +114,7 @@ def _copy_patches(source: ObsSource, out: NDArray[Any], place: Ids, step: Any, p
         out[place, step] = ring.array[patch % ring.length]
         return []
     requests = gather.Requests(place, np.zeros_like(patch), patch, patch, patch - step)
-    plan = gather.plan(source.patches, requests, out, source.cache, exact=True)
-    return [functools.partial(gather.run, plan, source.cache)] if plan.pieces else []
+    return gather.fetch(source.patches, requests, out, source.cache, exact=True)
 
 
 def _pad(
