@@ -1,8 +1,9 @@
-"""Drawing with priorities: the trees and samplers by themselves, ids in and ids out, no rows read.
+"""Drawing with priorities: whole buffers beside cpprb's, and the samplers by themselves.
 
-Windows are full and two thirds of the priorities differ; every measured step also adds a row, so that one id leaves
-and one comes, as in training, unless a row of the table says otherwise. cpprb is timed in the same process, call by
-call in turn; its `sample` also gathers the rows, ours does not: compare whole buffers to judge by.
+Windows are full and two thirds of the priorities differ; every measured step also adds a row, untimed, so that one id
+leaves and one comes, as in training; what the sampler does about that is in its next draw, and counts. What is compared
+is timed in the same process, call by call in turn. Whole buffers draw, gather rows and update: ours from disk, cpprb's
+from RAM. Rank-based rows are of the sampler alone, over windows without rows: so 10 million need no store.
 
 For a quick look: ``--steps 10000``.
 """
@@ -10,16 +11,20 @@ For a quick look: ``--steps 10000``.
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
 
+import contenders
 import harness
 import numpy as np
+import workload
 from harness import Figure
 
 STEPS = 1 << 20
 GROWTH = (10_000, 100_000, 1 << 20, 10_000_000)
+FRAMES = 100_000
 CALLS = 2000
 
 Step = Callable[[], float]
@@ -27,7 +32,7 @@ Step = Callable[[], float]
 
 
 def always(ids: np.ndarray) -> np.ndarray:
-    return np.ones(len(ids), bool)
+    return np.ones(len(ids), np.int8)
 
 
 def errors(count: int) -> np.ndarray:
@@ -37,20 +42,19 @@ def errors(count: int) -> np.ndarray:
     return drawn
 
 
-def ours(sampler: Any, steps: int, batch: int, adds: bool = True) -> Step:
-    """A sampler over one stream whose window is full."""
+def ours(sampler: Any, steps: int, batch: int, envs: int = 1) -> Step:
+    """A sampler over one stream whose window is full; every step adds a row."""
     from diskreplay.sampling.window import Window
 
     rng, begin = np.random.default_rng(0), 0
-    windows = [Window(0, steps, steps)]
+    windows = [Window(0, steps, steps, envs)]
     sampler.update(np.arange(steps), errors(steps), windows, always)
     new = errors(64 * batch).reshape(64, batch)
 
     def step() -> float:
         nonlocal windows, begin
-        if adds:
-            begin += 1
-            windows = [Window(begin, begin + steps, steps)]
+        begin += envs
+        windows = [Window(begin, begin + steps, steps, envs)]
         start = time.perf_counter()
         ids, _ = sampler.sample(rng, windows, always, batch)
         middle = time.perf_counter()
@@ -62,27 +66,150 @@ def ours(sampler: Any, steps: int, batch: int, adds: bool = True) -> Step:
     return step
 
 
-def cpprb(steps: int, batch: int) -> Step:
-    import cpprb as package
+def whole(steps: int, batches: list[int]) -> dict[str, dict[str, float]]:
+    """Milliseconds of whole buffers of 4-float observations, ours on disk and cpprb's in RAM: draw, gather, update."""
+    found: dict[str, dict[str, float]] = {str(batch): {} for batch in batches}
+    import diskreplay as dr
 
-    fields = {"obs": {"shape": 4}, "next_obs": {"shape": 4}, "act": {}, "rew": {}, "done": {}}
-    buffer = package.PrioritizedReplayBuffer(steps, fields, alpha=0.6)
-    row = np.zeros((steps, 4), np.float32)
-    column = np.zeros(steps, np.float32)
-    buffer.add(obs=row, next_obs=row, act=column, rew=column, done=column, priorities=errors(steps))
-    new = errors(64 * batch).reshape(64, batch)
-    count = 0
+    obs = observations()
+    with harness.scratch() as folder, filled(str(folder / "store"), steps, obs, dr.Proportional()) as buffer:
+        buffer.update_priorities(np.arange(steps), errors(steps))
+        package = cpprb(steps, obs)
+        for batch in batches:
+            steps_of = {"ours": of_buffer(buffer, batch, obs)}
+            if package is not None:
+                steps_of["cpprb"] = of_cpprb(package, batch, obs)
+            found[str(batch)] = in_turn(steps_of)
+            with harness.time_spent_in(type(buffer.sampler), "sample") as drawing:
+                in_turn({"ours": of_buffer(buffer, batch, obs)})
+            with harness.time_spent_in(buffer, "update_priorities") as updating:
+                in_turn({"ours": of_buffer(buffer, batch, obs)})
+            found[str(batch)] |= {"draw": harness.median_ms(drawing), "update": harness.median_ms(updating)}
+    return found
+
+
+def observations() -> np.ndarray:
+    return np.random.default_rng(0).random((1 << 16, 4), dtype=np.float32)
+
+
+def filled(path: str, steps: int, obs: np.ndarray, sampler: Any) -> Any:
+    """Our store of 4-float observations, episodes of 1,000 steps."""
+    from gymnasium import spaces
+
+    import diskreplay as dr
+
+    buffer = dr.ReplayBuffer.create(
+        path, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(4), capacity=steps, seed=0, sampler=sampler
+    )
+    for step in range(steps):
+        buffer.add(obs[step % 65_535], 0, 0.5, obs[step % 65_535 + 1], False, step % 1000 == 999)
+    return buffer
+
+
+def of_buffer(buffer: Any, batch: int, obs: np.ndarray) -> Step:
+    new, count = errors(64 * batch).reshape(64, batch), 0
 
     def step() -> float:
         nonlocal count
         count += 1
-        buffer.add(obs=row[0], next_obs=row[0], act=0.0, rew=0.0, done=0.0)
+        buffer.add(obs[count], 0, 0.5, obs[count + 1], False, False)
+        priorities = new[count % 64]
         start = time.perf_counter()
-        drawn = buffer.sample(batch, beta=0.4)
-        buffer.update_priorities(drawn["indexes"], new[count % 64])
+        drawn = buffer.sample(batch)
+        buffer.update_priorities(drawn.index, priorities)
         return time.perf_counter() - start
 
     return step
+
+
+def cpprb(steps: int, obs: np.ndarray) -> Any:
+    """Its buffer, full; None where it is not installed."""
+    try:
+        import cpprb as package
+    except ImportError:
+        return None
+    fields = {"obs": {"shape": 4}, "next_obs": {"shape": 4}, "act": {}, "rew": {}, "done": {}}
+    buffer = package.PrioritizedReplayBuffer(steps, fields, alpha=0.6)
+    rows, column = obs[np.arange(steps) % len(obs)], np.zeros(steps, np.float32)
+    buffer.add(obs=rows, next_obs=rows, act=column, rew=column, done=column, priorities=errors(steps))
+    return buffer
+
+
+def of_cpprb(buffer: Any, batch: int, obs: np.ndarray) -> Step:
+    new, count = errors(64 * batch).reshape(64, batch), 0
+
+    def step() -> float:
+        nonlocal count
+        count += 1
+        buffer.add(obs=obs[count], next_obs=obs[count + 1], act=0.0, rew=0.0, done=0.0)
+        priorities = new[count % 64]
+        start = time.perf_counter()
+        drawn = buffer.sample(batch, beta=0.4)
+        buffer.update_priorities(drawn["indexes"], priorities)
+        return time.perf_counter() - start
+
+    return step
+
+
+def record(path: str, steps: int) -> None:
+    """Makes a store of the four games."""
+    with contenders.create_store(path, steps) as buffer:
+        for episode in workload.mixture(steps):
+            for step in episode.singles():
+                buffer.add(*step)
+
+
+def atari(path: str, steps: int) -> dict[str, float]:
+    """Milliseconds of batches of 32 from one store of frames, opened with either sampler and the same seed."""
+    import diskreplay as dr
+
+    def opened(sampler: Any) -> Any:
+        buffer = contenders.open_store(path, mode="r", sampler=sampler, seed=0)
+        for _ in range(steps // 256):  # as many draws as the store holds: caches are as warm as they will be
+            buffer.sample(256)
+        return buffer
+
+    uniform, proportional = opened(dr.Uniform()), opened(dr.Proportional())
+    proportional.update_priorities(np.arange(steps), errors(steps))
+    new, drawn = errors(32), []
+
+    def timed(call: Callable[[], Any]) -> Step:
+        def step() -> float:
+            start = time.perf_counter()
+            drawn[:] = [call()]
+            return time.perf_counter() - start
+
+        return step
+
+    return in_turn(
+        {
+            "uniform": timed(lambda: uniform.sample(32)),
+            "proportional": timed(lambda: proportional.sample(32)),
+            "update": timed(lambda: proportional.update_priorities(drawn[0].index, new)),
+        }
+    )
+
+
+def with_checkpoint(path: str, kind: str, steps: int) -> None:
+    """Makes a store with ``steps`` priorities at a checkpoint."""
+    import diskreplay as dr
+
+    with filled(
+        path, steps, observations(), {"Proportional": dr.Proportional, "RankBased": dr.RankBased}[kind]()
+    ) as made:
+        made.update_priorities(np.arange(steps), errors(steps))
+        made.checkpoint("here")
+
+
+def opening(path: str) -> dict[str, float]:
+    """Seconds from the call of ``open`` to a first batch, in a fresh process and once more."""
+    import diskreplay as dr
+
+    def opened() -> None:
+        with dr.ReplayBuffer.open(path, checkpoint="here", mode="r") as buffer:
+            buffer.sample(32)
+
+    return {"first": harness.seconds_of(opened, 1)[0], "again": harness.seconds_of(opened, 1)[0]}
 
 
 def sorted_list(steps: int, batch: int) -> Step:
@@ -122,16 +249,30 @@ def in_turn(steps: dict[str, Step], calls: int = CALLS) -> dict[str, float]:
     return {name: harness.median_ms(each) for name, each in seconds.items()}
 
 
-def proportional(steps: int, batch: int) -> dict[str, float]:
+def by_environment(steps: int, batch: int) -> dict[str, float]:
+    """Milliseconds of the sampler alone as the number of environments that it draws from by themselves grows."""
     from diskreplay.sampling.proportional import Proportional
 
-    contenders = {
-        "ours": ours(Proportional(), steps, batch),
-        "ours, no rows added": ours(Proportional(), steps, batch, adds=False),
+    made = {"all together": ours(Proportional(), steps, batch)}
+    for envs in (8, 64):
+        made[f"by each of {envs}"] = ours(Proportional(by_env=True), steps, batch, envs=envs)
+    return in_turn(made)
+
+
+def sparse(steps: int, every: int) -> dict[str, float]:
+    """Milliseconds of `Uniform` alone where one id in ``every`` is an item."""
+    from diskreplay.sampling.uniform import Uniform
+    from diskreplay.sampling.window import Window
+
+    items = np.zeros(steps, np.int8)
+    items[np.random.default_rng(1).permutation(steps)[: steps // every]] = 1
+    rng, windows, sampler = np.random.default_rng(0), [Window(0, steps, steps)], Uniform()
+    return {
+        str(batch): harness.median_ms(
+            harness.seconds_of(lambda batch=batch: sampler.sample(rng, windows, items.__getitem__, batch), 300, 30)
+        )
+        for batch in (32, 256)
     }
-    with contextlib.suppress(ImportError):
-        contenders["cpprb"] = cpprb(steps, batch)
-    return in_turn(contenders)
 
 
 def rank_based(steps: int, batch: int) -> dict[str, float]:
@@ -150,88 +291,94 @@ def tree(steps: int, batch: int) -> dict[str, float]:
 
     rng, made = np.random.default_rng(0), SumTree(steps)
     made.fill(np.arange(steps), errors(steps).astype(np.float64) + 1e-6)
+    ranges, maxima = np.array([[0, steps, 0]]), np.ones(1)
     find, update = [], []
     for _ in range(CALLS):
         uniforms, priorities = rng.random(batch), rng.exponential(size=batch)
         start = time.perf_counter()
-        slots, _ = made.draw(uniforms, 0.4)
+        slots, _ = made.draw(ranges, uniforms, 0.4)
         middle = time.perf_counter()
-        made.update(slots, priorities, 0.6, 1e-6, (1e-280, 1e280))
+        made.update(ranges, maxima, slots, priorities, 0.6, 1e-6, (1e-280, 1e280))
         update.append(time.perf_counter() - middle)
         find.append(middle - start)
     return {"find": harness.median_ms(find), "update": harness.median_ms(update)}
 
 
-def restoring(kind: str, steps: int) -> dict[str, float]:
-    """Seconds, in a fresh process, from a state's arrays, and from nothing but a window, to a first batch."""
-    from diskreplay.sampling import proportional, rank_based
-    from diskreplay.sampling.window import Window
-
-    make = {"Proportional": proportional.Proportional, "RankBased": rank_based.RankBased}[kind]
-    key = {"Proportional": "mass", "RankBased": "priority"}[kind]
-    run = {"stream": 0, "base": 0, "capacity": steps, "first": 0, "stop": steps, "waiting": 0}
-    facts = {"alpha": 0.6, "maximum": 9.0, "samples": 0, "ignored_updates": 0, "streams": [run]}
-    arrays = {key: errors(steps).astype(np.float64) + 1e-6, "waiting": np.empty(0, np.int64)}
-    windows, rng = [Window(0, steps, steps)], np.random.default_rng(0)
-
-    def restored() -> None:
-        sampler = make(alpha=0.6)
-        sampler.restore(facts, arrays)
-        sampler.sample(rng, windows, always, 32)
-
-    return {
-        "restore": harness.seconds_of(restored, 1)[0],
-        "again": harness.seconds_of(restored, 1)[0],
-        "all new": harness.seconds_of(lambda: make().sample(rng, windows, always, 32), 1)[0],
-    }
-
-
-def figures_of(steps: int) -> list[Figure]:
-    trees = {batch: harness.fresh(tree, steps, batch) for batch in (32, 256)}
-    found = {batch: harness.fresh(proportional, steps, batch) for batch in (32, 256)}
-    states = {kind: harness.fresh(restoring, kind, steps) for kind in ("Proportional", "RankBased")}
+def figures_of(steps: int, frames: int, folder: pathlib.Path) -> tuple[list[Figure], list[tuple[str, ...]]]:
+    """The rows that have a target, and where the time of ours goes."""
     rows = [
         Figure(f"sum tree alone: find {batch} and update {batch}", sum(each.values()), 0.06, "ms", aim=True)
-        for batch, each in trees.items()
+        for batch in (32, 256)
+        for each in [harness.fresh(tree, steps, batch)]
     ]
-    for batch, each in found.items():
-        label = f"proportional `sample({batch})` and `update` of {batch}"
+    parts = []
+    for batch, each in harness.fresh(whole, steps, [32, 256]).items():
+        label = (
+            f"4 floats, proportional: `sample({batch})` and `update_priorities({batch})`, beside cpprb's whole buffer"
+        )
         if "cpprb" in each:
-            rows.append(Figure(f"{label}, beside cpprb", each["ours"], 1.0, "ms", peer=each["cpprb"]))
-        rows.append(Figure(f"{label}, no rows added", each["ours, no rows added"], 0.1, "ms", aim=True))
-    labels = {
-        "restore": "restored from arrays and a first batch, in a fresh process",
-        "again": "the same again",
-        "all new": "all ids new and a first batch",
-    }
-    rows += [Figure(f"`{kind}` {labels[what]}", states[kind][what], 0.6, "s") for kind in states for what in labels]
-    return rows
+            rows.append(Figure(label, each["ours"], 1.0, "ms", peer=each["cpprb"]))
+            rows.append(Figure(f"the same, batch {batch}", each["ours"], 0.5, "ms", peer=each["cpprb"], aim=True))
+        gather = each["ours"] - each["draw"] - each["update"]
+        parts.append(
+            (batch, *(harness.number(ms, "ms") for ms in (each["ours"], each["draw"], gather, each["update"])))
+        )
+    harness.fresh(record, str(folder / "frames"), frames)
+    found = harness.fresh(atari, str(folder / "frames"), frames)
+    both = found["proportional"] + found["update"]
+    rows.append(
+        Figure("Atari, `sample(32)` proportional over uniform", found["proportional"], 1.15, "ms", found["uniform"])
+    )
+    rows.append(
+        Figure("the same with `update_priorities(32)`, over uniform", both, 1.15, "ms", found["uniform"], aim=True)
+    )
+    for kind in ("Proportional", "RankBased"):
+        path = str(folder / kind)
+        harness.fresh(with_checkpoint, path, kind, steps)
+        seconds = harness.fresh(opening, path)
+        label = f"opening a store with {steps:,} priorities at a checkpoint, `{kind}`, and a first batch"
+        rows.append(Figure(f"{label}, in a fresh process", seconds["first"], 0.6, "s"))
+        rows.append(Figure("the same again", seconds["again"], 0.6, "s"))
+    return rows, parts
 
 
 def main() -> None:
     arguments = harness.parser(__doc__, STEPS).parse_args()
+    small = arguments.steps != STEPS
     harness.fresh(tree, 1000, 32)  # compiles what is not compiled yet
-    for kind in ("Proportional", "RankBased"):
-        harness.fresh(restoring, kind, 1000)
-    for batch in (32, 256):
-        harness.fresh(proportional, 1000, batch)
-        harness.fresh(rank_based, 1000, batch)
-    figures = figures_of(arguments.steps)
+    harness.fresh(by_environment, 6400, 64)
+    harness.fresh(rank_based, 1000, 32)
+    with harness.scratch() as folder:
+        figures, parts = figures_of(arguments.steps, min(FRAMES, arguments.steps), folder)
     growth = []
-    for steps in GROWTH if arguments.steps == STEPS else (arguments.steps,):
+    for steps in (arguments.steps,) if small else GROWTH:
         by_batch = {batch: harness.fresh(rank_based, steps, batch) for batch in (32, 256)}
         if steps == arguments.steps:
             figures.append(Figure("rank-based `sample(32)` and update of 32", by_batch[32]["ours"], 1.0, "ms"))
         cells = [harness.number(by_batch[batch]["ours"], "ms") for batch in (32, 256)]
         peer = by_batch[32].get("sortedcontainers")
         growth.append((f"{steps:,}", *cells, "" if peer is None else harness.number(peer, "ms")))
+    envs = {batch: harness.fresh(by_environment, arguments.steps // 64 * 64, batch) for batch in (64, 256)}
+    items = [(f"1 in {every:,}", harness.fresh(sparse, arguments.steps, every)) for every in (1, 40, 1000)]
     body = [
         harness.figures(figures),
-        "Rank-based, `sample` and `update`, as the window grows:",
+        "Where that time goes: the sampler's draw, with the row that came since; views and rows; the update.",
+        harness.table(("batch", "ours", "draw", "gather", "update"), parts),
+        "Rank-based, the sampler alone, `sample` and `update`, as the window grows:",
         harness.table(("transitions", "batch 32", "batch 256", "batch 32 by `sortedcontainers`"), growth),
+        "Proportional, the sampler alone, `sample` and `update`:",
+        harness.table(
+            ("environments", *(f"batch {batch}" for batch in envs)),
+            [(how, *(harness.number(envs[batch][how], "ms") for batch in envs)) for how in envs[64]],
+        ),
+        f"`Uniform` alone, `sample`, by how many of {arguments.steps:,} ids are items:",
+        harness.table(
+            ("items", "batch 32", "batch 256"),
+            [(label, *(harness.number(ms, "ms") for ms in each.values())) for label, each in items],
+        ),
     ]
     packages = harness.versions("diskreplay", "numpy", "numba", "cpprb", "sortedcontainers")
-    keep = arguments.steps == STEPS and "priorities" in harness.SECTIONS
+    keep = not small and "priorities" in harness.SECTIONS
     harness.write_section("priorities", "Drawing with priorities", packages, "\n\n".join(body), keep=keep)
 
 

@@ -15,14 +15,21 @@
 
 from diskreplay import errors
 from diskreplay.buffers.autoreset import final_observations
-from diskreplay.buffers.batch import Batch
 from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
+from diskreplay.buffers.multi_agent_batch import MultiAgentBatch, MultiAgentRolloutBatch
+from diskreplay.buffers.multi_agent_rollout import MultiAgentRolloutBuffer
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.buffers.rollout import RolloutBuffer
 from diskreplay.index.episodes import Episode
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Codec, Column, Schema, Start
+from diskreplay.views.batch import Batch, EpisodeBatch, HindsightBatch, RolloutBatch, SequenceBatch
+from diskreplay.views.hindsight import Hindsight
+from diskreplay.views.padded_episodes import PaddedEpisodes
+from diskreplay.views.sequence import Sequence
 from diskreplay.views.transition import Transition
 
 __version__ = "0.1.0"
@@ -32,11 +39,23 @@ __all__ = [
     "Codec",
     "Column",
     "Episode",
+    "EpisodeBatch",
+    "Hindsight",
+    "HindsightBatch",
     "Loader",
+    "MultiAgentBatch",
+    "MultiAgentReplayBuffer",
+    "MultiAgentRolloutBatch",
+    "MultiAgentRolloutBuffer",
+    "PaddedEpisodes",
     "Proportional",
     "RankBased",
     "ReplayBuffer",
+    "RolloutBatch",
+    "RolloutBuffer",
     "Schema",
+    "Sequence",
+    "SequenceBatch",
     "Start",
     "Transition",
     "Uniform",

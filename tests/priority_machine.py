@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from priority_model import NEVER, Oracle, Stream, World, check_sample, probabilities
+from priority_model import LOCAL, NEVER, Oracle, Stream, World, check_sample, distributions
 
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.index.log import Standing
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
+from diskreplay.sampling.window import Window
 
 ERRORS = st.sampled_from([0.0, 0.5, -0.5, 1.0, 1.0000001, 3.0, -40.0, 1e-12])
 DELAYS = st.lists(st.sampled_from([1, 1, 1, 2, 3, 5, 9, 0]), min_size=1, max_size=13)
@@ -33,10 +36,44 @@ def same_state(one: Any, other: Any) -> bool:
     return facts == other_facts and all(array.tobytes() == other_arrays[key].tobytes() for key, array in arrays.items())
 
 
+def check_going_on(make: Callable[[], Any]) -> None:
+    """A restored sampler beside the one that went on, for a thousand batches: the same bits.
+
+    With rows added meanwhile, four environments, a second stream that comes later, and a batch that is no multiple of
+    twelve.
+    """
+    sampler, other = make(), None
+    rng, draws, twin = np.random.default_rng(0), np.random.default_rng(7), np.random.default_rng(7)
+
+    def standing(ids: np.ndarray) -> np.ndarray:
+        local = ids & LOCAL
+        late = (local % 3 == 0) & (local >= np.where(ids == local, rows, later) - 8)
+        return np.select([local % 11 == 5, late], [Standing.NEVER, Standing.LATER], Standing.NOW).astype(np.int8)
+
+    for step in range(2000):
+        rows, later = 4 * step + 40, 0 if step < 500 else step - 400
+        windows = [Window(max(0, rows - 404), rows, 404, 4), Window(3 << 48, 3 << 48 | later, 9999)]
+        ids, weights = sampler.sample(draws, windows, standing, 40)
+        if step == 999:
+            other = copied(sampler, make())
+            twin.bit_generator.state = draws.bit_generator.state
+        elif other is not None:
+            other_ids, other_weights = other.sample(twin, windows, standing, 40)
+            assert ids.tobytes() == other_ids.tobytes()
+            assert weights.tobytes() == other_weights.tobytes()
+        errors = np.round(rng.normal(size=40).astype(np.float32) * 3, 1)
+        for each in (sampler, other):
+            if each is not None:
+                each.update(ids, errors, windows, standing)
+    assert other is not None
+    assert same_state(sampler, other)
+
+
 class SamplerMachine(RuleBasedStateMachine):
     """Subclasses make the sampler."""
 
     by_rank = False
+    by_env = False
 
     def make(self) -> Proportional | RankBased:
         raise NotImplementedError
@@ -46,11 +83,19 @@ class SamplerMachine(RuleBasedStateMachine):
         self.alpha, self.beta = alpha, beta
         self.world = World()
         self.sampler = self.make()
-        self.oracle = Oracle(0.0 if self.by_rank else 1e-6)
+        self.oracle = self.new_oracle()
 
-    @rule(number=st.integers(0, 3), capacity=st.sampled_from([1, 2, 7, 8, 9, 30]), horizon=st.sampled_from([0, 2, 8]))
-    def join(self, number: int, capacity: int, horizon: int) -> None:
-        self.world.streams.setdefault(number * 5, Stream(number * 5, capacity, horizon))
+    def new_oracle(self) -> Oracle:
+        return Oracle(0.0 if self.by_rank else 1e-6, self.by_env)
+
+    @rule(
+        number=st.integers(0, 3),
+        rows=st.sampled_from([1, 2, 7, 8, 9, 30]),
+        num_envs=st.sampled_from([1, 1, 2, 3, 8]),
+        longest_wait=st.sampled_from([0, 2, 8]),
+    )
+    def join(self, number: int, rows: int, num_envs: int, longest_wait: int) -> None:
+        self.world.streams.setdefault(number * 5, Stream(number * 5, rows, num_envs, longest_wait))
 
     @rule(pick=SEEDS, delays=DELAYS)
     def add(self, pick: int, delays: list[int]) -> None:
@@ -88,16 +133,40 @@ class SamplerMachine(RuleBasedStateMachine):
     @rule(size=st.sampled_from([1, 2, 5, 32]), seed=SEEDS)
     def sample(self, size: int, seed: int) -> None:
         self.oracle.catch_up(self.world)
-        chances = probabilities(self.oracle, self.alpha, self.by_rank)
-        arguments = self.world.windows(), self.world.is_transition, size
-        if not chances:
+        found = distributions(self.oracle, self.alpha, self.by_rank)
+        if self.by_env and seed % 8:
+            size *= max(1, len(found))
+        arguments = self.world.windows(), self.world.standing, size
+        rng = np.random.default_rng(seed)
+        if not any(found):
             with pytest.raises(NotEnoughDataError, match="no row in the window is a transition"):
-                self.sampler.sample(np.random.default_rng(seed), *arguments)
+                self.sampler.sample(rng, *arguments)
+        elif size % len(found):
+            with pytest.raises(InputError, match=f"must be a multiple of the {len(found)} environments, got {size}"):
+                self.sampler.sample(rng, *arguments)
+        elif not all(found):
+            with pytest.raises(NotEnoughDataError, match=f"environment {found.index({})} of {len(found)} has no trans"):
+                self.sampler.sample(rng, *arguments)
+        else:
+            ids, weights = self.sampler.sample(rng, *arguments)
+            assert (ids.dtype, weights.dtype) == (np.int64, np.float32)
+            each = size // len(found)
+            uniforms = np.random.default_rng(seed).random(size).reshape(-1, each)
+            parts = ids.reshape(-1, each), weights.reshape(-1, each), (np.arange(each) + uniforms) / each, found
+            for part in zip(*parts, strict=True):
+                check_sample(*part, self.beta)
             return
-        ids, weights = self.sampler.sample(np.random.default_rng(seed), *arguments)
-        assert (ids.dtype, weights.dtype) == (np.int64, np.float32)
-        shares = ((np.arange(size) + np.random.default_rng(seed).random(size)) / size).tolist()
-        check_sample(ids, weights, shares, chances, self.beta)
+        assert rng.random() == np.random.default_rng(seed).random(), "what gives no batch takes no random numbers"
+
+    @rule(beta=st.sampled_from([0.0, 0.3, 1.0]))
+    def set_beta(self, beta: float) -> None:
+        self.sampler.beta = self.beta = beta
+
+    @rule()
+    def clear(self) -> None:
+        self.sampler.clear()
+        self.oracle = self.new_oracle()
+        self.world.asked.clear()
 
     @rule(errors=st.lists(ERRORS, min_size=1, max_size=20), seed=SEEDS)
     def update(self, errors: list[float], seed: int) -> None:
@@ -107,7 +176,7 @@ class SamplerMachine(RuleBasedStateMachine):
         known = self.world.transitions() + evicted[-6:]
         if known:
             ids = rng.choice(known, len(errors)).tolist()
-            self.sampler.update(np.array(ids), np.array(errors), self.world.windows(), self.world.is_transition)
+            self.sampler.update(np.array(ids), np.array(errors), self.world.windows(), self.world.standing)
             self.oracle.update(self.world, ids, errors)
 
     @rule(error=st.sampled_from([np.nan, np.inf, -np.inf, 1.0]), seed=SEEDS)
@@ -129,7 +198,7 @@ class SamplerMachine(RuleBasedStateMachine):
             return
         self.oracle.catch_up(self.world)
         with pytest.raises(InputError, match="names no transition" if error == 1.0 else "must be finite"):
-            self.sampler.update(ids, [7.0] * (len(ids) - 1) + [error], self.world.windows(), self.world.is_transition)
+            self.sampler.update(ids, [7.0] * (len(ids) - 1) + [error], self.world.windows(), self.world.standing)
 
     @rule()
     def go_on_from_state(self) -> None:
@@ -144,12 +213,14 @@ class SamplerMachine(RuleBasedStateMachine):
     @rule()
     def compare(self) -> None:
         self.sampler.update(
-            np.empty(0, np.int64), np.empty(0), self.world.windows(), self.world.is_transition
+            np.empty(0, np.int64), np.empty(0), self.world.windows(), self.world.standing
         )  # only catches up
         self.oracle.catch_up(self.world)
         facts, arrays = self.sampler.state()
         assert facts["ignored_updates"] == self.oracle.ignored
-        np.testing.assert_allclose(facts["maximum"], self.oracle.maximum)
+        maxima = [self.oracle.maxima[group] for group in self.oracle.groups(self.oracle.order)]
+        np.testing.assert_allclose(facts["maxima"], maxima)
+        np.testing.assert_allclose(self.sampler.maximum, max(maxima, default=1.0))
         held = {}
         values = iter(arrays["priority" if self.by_rank else "mass"].tolist())
         for run in facts["streams"]:
@@ -161,8 +232,19 @@ class SamplerMachine(RuleBasedStateMachine):
         for each, value in present.items():
             np.testing.assert_allclose(value, self.kept(self.oracle.priorities[each]), rtol=1e-12)
 
+    @rule(seed=SEEDS)
+    def ask_for_probabilities(self, seed: int) -> None:
+        """Of all that is and was, of ids that are not yet, and of a stream that is not there."""
+        streams = self.world.streams.values()
+        asked = [99 << 48, *(stream.id(local) for stream in streams for local in range(stream.stop + 2))]
+        asked = np.random.default_rng(seed).permutation(asked)
+        found = self.sampler.probability(asked, self.world.windows(), self.world.standing)
+        self.oracle.catch_up(self.world)
+        chances = {k: p for each in distributions(self.oracle, self.alpha, self.by_rank) for k, p in each.items()}
+        np.testing.assert_allclose(found, [chances.get(each, 0.0) for each in asked.tolist()], rtol=1e-9)
+
     @invariant()
     def asks_a_bounded_number_of_times(self) -> None:
         """No id is asked for again and again: once when it is new, once for each time that its window then grew."""
         for each, count in getattr(self, "world", World()).asked.items():
-            assert count <= 2 + self.world.streams[each >> 48].horizon
+            assert count <= 2 + self.world.streams[each >> 48].longest_wait

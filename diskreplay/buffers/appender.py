@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -131,11 +131,7 @@ class Appender:
         check_reward(rewards, self._largest_reward)
         ends, cuts = self.flag[TERMINATED].check(terminated), self.flag[TRUNCATED].check(truncated)
         is_valid = self._all_valid if valid is None else self.flag[VALID].check(valid)
-        if extra.keys() != self.extras.keys():
-            missing, unknown = sorted(self.extras.keys() - extra.keys()), sorted(extra.keys() - self.extras.keys())
-            raise InputError(
-                f"add: the columns {missing} are missing" if missing else f"add: unknown columns {unknown}"
-            )
+        self.check_columns(extra)
         extras = [slot.check(extra[name]) for name, slot in self.extras.items()]
         self.writer.check()
 
@@ -164,6 +160,47 @@ class Appender:
         self._pending_patched = False
         self.writer.half_row = False
 
+    def add_run(
+        self, values: Sequence[Array], next_frames: Sequence[Array], ended: Array, start: int, stop: int
+    ) -> int:
+        """Adds steps ``[start, stop)`` of those that were checked, or as many as no chunk's end stands between.
+
+        Args:
+            values: of each column in the order of the store's, ``(steps, num_envs, *shape)``; single frames. Each step
+                is a transition that continues the one before it, and the first one the newest row.
+            next_frames: of each observation leaf, likewise.
+            ended: whether a step ended an episode, ``(steps, num_envs)``.
+
+        Returns how many were added; an interrupt leaves none of them, or all.
+        """
+        log = self.log
+        count = min(stop - start, *(rows - log.end % rows for _, _, rows in self._columns))
+        self.writer.check()
+        self._entry_end = row = log.end
+        self.writer.half_row = True
+        log.reserve(count)
+        given = slice(start, start + count)
+        positions = np.arange(row, row + count) % log.next_patch.length
+        for (column, ring, rows), value in zip(self._columns, values, strict=True):
+            at = row % rows
+            column.single[at : at + count] = value[given]
+            if ring is not None:
+                ring.array[positions if self.lead else (positions, 0)] = value[given]
+                ring.end = row + count
+            column.end = row + count - 1
+            if at + count == rows:
+                column.advance()
+            else:
+                column.end = row + count
+        log.next_patch.array[positions] = -1
+        log.next_patch.end = log.end = row + count
+        newest = start + count - 1
+        self._put_pending([frames[newest] for frames in next_frames])
+        self._ended = ended[newest]
+        self._pending_patched = False
+        self.writer.half_row = False
+        return count
+
     def rewind(self) -> None:
         """After an interrupt in the middle of :meth:`add`: takes the half row back, so that the rest can be kept."""
         log = self.log
@@ -180,6 +217,14 @@ class Appender:
                 column.rewind(column.end - 1)
         newest = log.next_patch.array[(end - 1) % log.next_patch.length]
         newest[newest >= log.patch_end] = -1
+
+    def check_columns(self, extra: Mapping[str, Any]) -> None:
+        """InputError where these are not just the user's columns."""
+        if extra.keys() != self.extras.keys():
+            missing, unknown = sorted(self.extras.keys() - extra.keys()), sorted(extra.keys() - self.extras.keys())
+            raise InputError(
+                f"add: the columns {missing} are missing" if missing else f"add: unknown columns {unknown}"
+            )
 
     def _check_obs(self, value: Any, what: str) -> list[Array]:
         """The leaves of an observation, as given."""

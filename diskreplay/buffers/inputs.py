@@ -45,21 +45,25 @@ class Slot:
             return value
         if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == self.shape:
             return value
-        return self._convert(value)
+        return self._convert(value, self.shape)
 
-    def _convert(self, value: Any) -> NDArray[Any]:
+    def check_steps(self, values: Any, steps: int) -> NDArray[Any]:
+        """``values`` of several steps, ``(steps, *shape)``, as :meth:`check` takes those of one."""
+        return self._convert(values, (steps, *self.shape))
+
+    def _convert(self, value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         try:
             array = np.asarray(value)
         except ValueError as error:
-            raise InputError(f"{self.name}: must be an array of shape {self.shape}, got a ragged value") from error
+            raise InputError(f"{self.name}: must be an array of shape {shape}, got a ragged value") from error
         if array.dtype.kind not in "biufc":
             raise InputError(f"{self.name}: must be numbers of dtype {self.dtype}, got {array.dtype} ({value!r:.80})")
         if array.dtype.kind == "c" and self.dtype.kind != "c":
             raise InputError(f"{self.name}: must be real numbers of dtype {self.dtype}, got {array.dtype}")
-        if self.num_envs == 1 and array.shape == (1, *self.value_shape):
-            array = array[0]
-        if array.shape != self.shape:
-            raise InputError(f"{self.name}: must have shape {self.shape}, got {array.shape}")
+        if shape == self.value_shape and array.shape == (1, *shape):
+            array = array[0]  # one environment, which leads
+        if array.shape != shape:
+            raise InputError(f"{self.name}: must have shape {shape}, got {array.shape}")
         if array.dtype == self.dtype:
             return array
         with np.errstate(all="ignore"):

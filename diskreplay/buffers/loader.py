@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from types import TracebackType
 
-from diskreplay.buffers.batch import Batch
+from diskreplay.views.batch import Batch
 
 POLL_SECONDS = 0.1
 

@@ -19,15 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers import assemble
-from diskreplay.buffers.assemble import StreamPart
-from diskreplay.buffers.batch import Batch
 from diskreplay.errors import CorruptionError
-from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.index.log import STREAM_SHIFT, Standing
 from diskreplay.schema import Schema
 from diskreplay.storage import gather
 from diskreplay.storage.cache import ChunkCache
-from diskreplay.views.transition import Transition
+from diskreplay.views.batch import Batch
+from diskreplay.views.part import StreamPart
+from diskreplay.views.view import View
 
 POOL_BYTES = 128 << 20
 POOL_SLACK = 3
@@ -57,7 +56,7 @@ class Cursor:
 
 
 def epoch(
-    schema: Schema, parts: Sequence[StreamPart], view: Transition, rng: np.random.Generator, batch_size: int,
+    schema: Schema, parts: Sequence[StreamPart], view: View, rng: np.random.Generator, batch_size: int,
     pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object], caught_up: Callable[[], bool],
 ) -> Iterator[Batch]:  # fmt: skip
     """One pass; see the module's docstring. Takes the buffer's lock for each batch.
@@ -79,19 +78,19 @@ def epoch(
                 ids = _round(parts, cursors, view, rng, chunk_rows)
                 waiting = np.concatenate([waiting, ids])
                 with contextlib.suppress(CorruptionError):  # the batch that needs it will say so
-                    _load(pool, parts, waiting, schema.context, view.n_step)
+                    _load(pool, parts, waiting, schema.context, view.reach)
             cursors = [cursor for cursor in cursors if cursor.row < cursor.stop]
         while len(waiting) >= batch_size or (len(waiting) and not cursors):
             ids, waiting = waiting[:batch_size], waiting[batch_size:]
             if drop_last and len(ids) < batch_size:
                 return
-            batch = _batch(schema, parts, view, ids, lock, caught_up)
+            batch = _batch(schema, parts, view, rng, ids, lock, caught_up)
             if len(batch):
                 yield batch
 
 
 def _batch(
-    schema: Schema, parts: Sequence[StreamPart], view: Transition, ids: Ids,
+    schema: Schema, parts: Sequence[StreamPart], view: View, rng: np.random.Generator, ids: Ids,
     lock: contextlib.AbstractContextManager[object], caught_up: Callable[[], bool],
 ) -> Batch:  # fmt: skip
     """The batch of those of the ids that have not left the window."""
@@ -99,7 +98,7 @@ def _batch(
         try:
             with lock:
                 present = ids[_present(parts, ids)]
-                draft = assemble.draft(schema, parts, view, present, np.ones(len(present), np.float32))
+                draft = view.draft(schema, parts, present, np.ones(len(present), np.float32), rng)
             return draft.finish()
         except CorruptionError:
             if not caught_up():
@@ -122,14 +121,14 @@ def _cut(parts: Sequence[StreamPart], rng: np.random.Generator, count: int, chun
 
 
 def _round(
-    parts: Sequence[StreamPart], cursors: Sequence[Cursor], view: Transition, rng: np.random.Generator, chunk_rows: int
+    parts: Sequence[StreamPart], cursors: Sequence[Cursor], view: View, rng: np.random.Generator, chunk_rows: int
 ) -> Ids:
     """The transitions of one round, permuted."""
     ids = np.concatenate([cursor.advance(chunk_rows) for cursor in cursors])
     ids = ids[_present(parts, ids)]
     for part in parts:
         here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
-        good = part.log.is_transition(*part.log.locate(ids[here]), view.n_step)
+        good = view.standing(part, ids[here]) == Standing.NOW
         ids = np.delete(ids, here[~good])
     return rng.permutation(ids)
 
@@ -142,7 +141,7 @@ def _present(parts: Sequence[StreamPart], ids: Ids) -> NDArray[np.bool]:
     return present
 
 
-def _load(pool: ChunkCache, parts: Sequence[StreamPart], ids: Ids, context: int, n_step: int) -> None:
+def _load(pool: ChunkCache, parts: Sequence[StreamPart], ids: Ids, context: int, reach: int) -> None:
     """Decodes the chunks of a round's rows, of the context before and the next observation after them, into the pool.
 
     Chunks that no row of this round needs are dropped first; the last of the round before is still needed.
@@ -152,10 +151,11 @@ def _load(pool: ChunkCache, parts: Sequence[StreamPart], ids: Ids, context: int,
         for column in part.stream.patches.values():
             pool.drop(column)
         for column in part.large_columns():
-            steps = np.arange(-context, n_step + 1)
-            wanted = np.clip(rows[:, None] + steps, part.log.floor, part.log.end - 1) // column.column.chunk_rows
+            chunk_rows = column.column.chunk_rows
+            steps = np.append(np.arange(-context, reach, chunk_rows), reach)
+            wanted = np.clip(rows[:, None] + steps, part.log.floor, part.log.end - 1) // chunk_rows
             lanes = np.unique(wanted * part.log.num_envs + envs[:, None])
             chunk, group = np.divmod(lanes, part.log.num_envs)
             pool.drop_but(column, chunk, group)
-            on_disk = chunk < column.committed // column.column.chunk_rows
+            on_disk = chunk < column.committed // chunk_rows
             gather.load(column, chunk[on_disk], group[on_disk], pool)

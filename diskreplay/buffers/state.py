@@ -14,9 +14,16 @@ from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Prioritized, Sampler
-from diskreplay.views import transition
+from diskreplay.views import hindsight, padded_episodes, sequence, transition
 from diskreplay.views.transition import Transition
+from diskreplay.views.view import View
 
+VIEWS: dict[str, Callable[[dict[str, Any]], View]] = {
+    "Transition": transition.from_json,
+    "Sequence": sequence.from_json,
+    "Hindsight": hindsight.from_json,
+    "PaddedEpisodes": padded_episodes.from_json,
+}
 SAMPLERS: dict[str, Callable[[dict[str, Any]], Sampler]] = {
     "Uniform": uniform.from_json,
     "Proportional": proportional.from_json,
@@ -24,19 +31,19 @@ SAMPLERS: dict[str, Callable[[dict[str, Any]], Sampler]] = {
 }
 
 
-def settings(stored: Mapping[str, Any], view: Transition | None, sampler: Sampler | None) -> tuple[Transition, Sampler]:
+def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | None) -> tuple[View, Sampler]:
     """The given view and sampler, else the stored ones, else the plainest."""
     try:
         if view is None:
-            view = transition.from_json(stored["view"]) if "view" in stored else Transition()
+            view = VIEWS[stored["view"]["kind"]](stored["view"]) if "view" in stored else Transition()
         if sampler is None:
             sampler = SAMPLERS[stored["sampler"]["kind"]](stored["sampler"]) if "sampler" in stored else Uniform()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatVersionError(
             f"the store's own view or sampler is not one of this version ({error!r}); name one: view=..., sampler=..."
         ) from error
-    if not isinstance(view, Transition):
-        raise InputError(f"view must be a Transition, got {view!r}")
+    if not isinstance(view, View):
+        raise InputError(f"view must be Transition, Sequence, Hindsight or PaddedEpisodes, got {view!r}")
     if not isinstance(sampler, Uniform | Proportional | RankBased):
         raise InputError(f"sampler must be Uniform, Proportional or RankBased, got {sampler!r}")
     return view, sampler
@@ -45,6 +52,19 @@ def settings(stored: Mapping[str, Any], view: Transition | None, sampler: Sample
 def sampler_state(sampler: Sampler) -> tuple[dict[str, Any] | None, dict[str, NDArray[Any]]]:
     """What a sampler must find again to go on bit for bit: facts for JSON, and arrays."""
     return sampler.state() if isinstance(sampler, Prioritized) else (None, {})
+
+
+FREE = ("gamma", "max_length", "ratio", "strategy")
+"""Arguments of views that do not decide which ids are items."""
+
+
+def check_items(sampler: Sampler, view: View, stored: Mapping[str, Any], name: str) -> None:
+    """InputError where the priorities of a checkpoint are those of other items than the view's."""
+    kept, given = ({key: facts[key] for key in facts if key not in FREE} for facts in (stored, view.to_json()))
+    if isinstance(sampler, Prioritized) and kept != given:
+        raise InputError(
+            f"the priorities of checkpoint {name!r} are those of items of {stored}, not of {view!r}; give a sampler too"
+        )
 
 
 def restore_sampler(sampler: Sampler, facts: Any, arrays: dict[str, NDArray[Any]], name: str) -> None:
@@ -68,5 +88,5 @@ def set_rng(rng: np.random.Generator, state: Mapping[str, Any], name: str) -> No
         stored = state["rng"]
         numbers = {key: int(value) for key, value in stored["state"].items()}
         rng.bit_generator.state = {**stored, "state": numbers}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptionError(f"the random state of checkpoint {name!r} cannot be read: {error!r}") from error

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.assemble import StreamPart
 from diskreplay.errors import CorruptionError, EvictedError, InputError
-from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.index.log import STREAM_SHIFT, Standing
 from diskreplay.sampling.window import Window
 from diskreplay.storage import stream
 from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
+from diskreplay.views.part import StreamPart
+from diskreplay.views.view import View
 
 Ids = NDArray[np.int64]
 
@@ -116,25 +117,26 @@ class Streams:
             for column in part.stream.patches.values():
                 self.cache.drop(column, part.log.patch_begin // column.column.chunk_rows)
 
-    def windows(self, n_step: int) -> list[Window]:
+    def windows(self) -> list[Window]:
         """What a sampler is told of every stream, the empty ones too."""
         return [
-            Window(log.first_id, log.stop_id, log.rows * log.num_envs, n_step * log.num_envs)
+            Window(log.first_id, log.stop_id, log.rows * log.num_envs, log.num_envs)
             for log in (part.log for part in self)
         ]
 
-    def is_transition(self, ids: Ids, n_step: int) -> NDArray[np.bool]:
-        """Which ids of the windows are transitions of ``n_step`` complete steps."""
-        if n_step == 1 and not any(part.log.invalid for part in self):
-            return np.ones(len(ids), bool)
-        good = np.zeros(len(ids), bool)
-        for part in self:
-            here = ids >> STREAM_SHIFT == part.log.stream
-            good[here] = part.log.is_transition(*part.log.locate(ids[here]), n_step)
-        return good
+    def standing(self, view: View, ids: Ids) -> NDArray[np.int8]:
+        """The standing of ids of the windows as items of a view."""
+        parts = self.parts
+        if len(parts) == 1:
+            return view.standing(parts[0], ids)
+        found = np.full(len(ids), Standing.NEVER, np.int8)
+        for part in parts:
+            here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
+            found[here] = view.standing(part, ids[here])
+        return found
 
-    def check(self, ids: Ids, n_step: int) -> None:
-        """EvictedError or InputError where an id is not, or not any more, that of a transition."""
+    def check(self, view: View, ids: Ids) -> None:
+        """EvictedError or InputError where an id is not, or not any more, that of an item."""
         known = np.zeros(len(ids), bool)
         for part in self:
             log = part.log
@@ -143,7 +145,7 @@ class Streams:
             if gone.any():
                 raise EvictedError(f"transition {ids[gone][0]} has left the window, which begins at {log.first_id}")
             known |= here
-        bad = ids[~known] if not known.all() else ids[~self.is_transition(ids, n_step)]
+        bad = ids[~known] if not known.all() else ids[self.standing(view, ids) != Standing.NOW]
         if len(bad):
             raise InputError(f"index {bad[0]} names no transition that can be sampled")
 

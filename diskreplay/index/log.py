@@ -7,6 +7,7 @@ observation was given with it (:attr:`StreamLog.pending`); it stands in the ring
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,6 +21,16 @@ STREAM_SHIFT = 48
 """A transition's id is ``stream << 48 | row * num_envs + env``, an int64 that is given to no other in its timeline."""
 
 Ids = NDArray[np.int64]
+
+
+class Standing(enum.IntEnum):
+    """Whether a row of one environment can be sampled."""
+
+    NEVER = 0
+    """It is no transition and will not become one."""
+    NOW = 1
+    LATER = 2
+    """It may become one when more rows are there."""
 
 
 class StreamLog:
@@ -86,6 +97,34 @@ class StreamLog:
         ring = self.rings[name]
         return ring.array[rows % ring.length, envs]
 
+    def positions(self, rows: Ids, envs: Ids) -> Ids:
+        """Where rows and environments stand in the rings, which are all of one length; for :meth:`at` and its like.
+
+        To find these once for all columns of a batch is several times faster than :meth:`take` for each.
+        """
+        found: Ids = rows % self.next_patch.length
+        if self.num_envs > 1:
+            found *= self.num_envs
+            found += envs
+        return found
+
+    def at(self, name: str, positions: Ids) -> NDArray[Any]:
+        """Values of a resident column: ``(*positions.shape, *shape)``."""
+        array = self.rings[name].array
+        return array.reshape(-1, *array.shape[2:]).take(positions, axis=0)
+
+    def next_at(self, name: str, positions: Ids) -> NDArray[Any]:
+        """Next values of a resident observation column, of single frames: the true ones, from the patch table too."""
+        following = positions + self.num_envs
+        following[following >= self.next_patch.array.size] -= self.next_patch.array.size
+        found = self.at(name, following)
+        patch = self.next_patch.array.ravel().take(positions)
+        patched = patch >= 0
+        if patched.any():
+            ring = self.patches[name]
+            found[patched] = ring.array[patch[patched] % ring.length]
+        return found
+
     def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
         """Takes over rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
         self.slide(begin)
@@ -112,11 +151,12 @@ class StreamLog:
         self.patch_begin = self.patch_end = first_patch
         self.pending = False
 
-    def reserve(self) -> None:
-        """Makes room for row ``end`` and the pending observation after it."""
+    def reserve(self, rows: int = 1) -> None:
+        """Makes room for ``rows`` rows from row ``end`` on, and the pending observation after them."""
+        stop = self.end + rows + 1
         for ring in (*self.rings.values(), self.next_patch):
-            if self.end + 2 - ring.begin > ring.length:
-                ring.reserve(self.end + 2)
+            if stop - ring.begin > ring.length:
+                ring.reserve(stop)
 
     def slide(self, begin: int) -> None:
         """Moves the window's first row; rows below the context are forgotten."""
@@ -186,14 +226,15 @@ class StreamLog:
         cut: NDArray[np.bool] = done | (following & starts)
         return cut
 
-    def is_transition(self, rows: Ids, envs: Ids, n_step: int = 1) -> NDArray[np.bool]:
-        """Whether rows of the window are transitions whose ``n_step`` window is complete."""
-        good = self.take(VALID, rows, envs) if self.invalid else np.ones(len(rows), bool)
+    def standing(self, rows: Ids, envs: Ids, n_step: int = 1) -> NDArray[np.int8]:
+        """The :class:`Standing` of rows of the window as transitions of ``n_step`` steps."""
+        found = self.take(VALID, rows, envs).astype(np.int8) if self.invalid else np.ones(len(rows), np.int8)
         if n_step > 1:
-            for at in np.flatnonzero(good & (rows + n_step > self.end)):
+            for at in np.flatnonzero((found == Standing.NOW) & (rows + n_step > self.end)):
                 tail = np.arange(rows[at], self.end)
-                good[at] = self.is_cut(tail, np.full_like(tail, envs[at])).any()
-        return good
+                if not self.is_cut(tail, np.full_like(tail, envs[at])).any():
+                    found[at] = Standing.LATER
+        return found
 
     def history(self, rows: Ids, envs: Ids, frames: int) -> Ids:
         """How many of the ``frames`` rows before each row belong to its history: 0 to ``frames``."""

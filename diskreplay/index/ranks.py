@@ -97,6 +97,11 @@ class Ranks:
         slots: Ints = select(self._nodes, self._head, ranks)
         return slots
 
+    def ranks(self, slots: Ints) -> Ints:
+        """Ranks, counted from 0, of the entries of slots; -1 where there is none."""
+        found: Ints = find(self._nodes, self._head, slots)
+        return found
+
     def priorities(self, slots: Ints) -> Floats:
         """Priorities at slots, -1 where there is no entry."""
         taken = self._nodes[slots]
@@ -238,6 +243,23 @@ def select(nodes: Any, head: Ints, ranks: Ints) -> Ints:
                 at = nodes[at].right
         slots[k] = at
     return slots
+
+
+@kernel
+def find(nodes: Any, head: Ints, slots: Ints) -> Ints:
+    ranks = np.full(len(slots), NOTHING)
+    for k in range(len(slots)):
+        slot = slots[k]
+        if nodes[slot].height:
+            rank, at = nodes[slot].before, head[0]
+            while at != slot:
+                if precedes(nodes[slot].priority, nodes[slot].id, nodes[at]):
+                    at = nodes[at].left
+                else:
+                    rank += nodes[at].before + 1
+                    at = nodes[at].right
+            ranks[k] = rank
+    return ranks
 
 
 @kernel

@@ -1,8 +1,9 @@
 """Ids to slots and back: where in one array, shared by all streams, an id's entry stands.
 
-Each stream has a run of ``capacity`` slots, and an id stands at its number in the stream modulo ``capacity``: a window
-that moves on reuses the slots of the ids that left it. A table has one row a stream, int64 ``(S, 5)``, in the order of
-their runs; its columns are the constants below.
+Each stream has a run of slots, cut into lanes of ``rows`` slots. The id of number n in its stream stands in the lane
+``n % lanes``, at ``n // lanes % rows``: a window that moves on reuses the slots of the ids that left it. With one lane
+for each environment an environment's slots lie side by side; with a single lane all ids do, in their order. A table has
+one row a stream, int64 ``(S, 6)``, in the order of their runs; its columns are the constants below.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from diskreplay.index.log import STREAM_SHIFT
 
 Ints = NDArray[np.int64]
 
-STREAM, BASE, CAPACITY, FIRST, STOP = range(5)
-"""The stream's number, its first slot and its slots, and its window as ids without the stream."""
+STREAM, BASE, LANES, ROWS, FIRST, STOP = range(6)
+"""The stream's number, its first slot, lanes and slots of each, and its window as ids without the stream."""
 
 EVICTED, UNKNOWN = -1, -2
 LOCAL = (1 << STREAM_SHIFT) - 1
@@ -38,7 +39,8 @@ def to_slots(table: Ints, ids: Ints) -> Ints:
         elif local < table[row, FIRST]:
             slots[k] = EVICTED
         else:
-            slots[k] = table[row, BASE] + local % table[row, CAPACITY]
+            at, lane = divmod(local, table[row, LANES])
+            slots[k] = table[row, BASE] + lane * table[row, ROWS] + at % table[row, ROWS]
     return slots
 
 
@@ -50,10 +52,13 @@ def to_ids(table: Ints, slots: Ints) -> Ints:
     for k in range(len(slots)):
         while slots[k] < table[row, BASE]:
             row -= 1
-        while slots[k] >= table[row, BASE] + table[row, CAPACITY]:
+        while slots[k] >= table[row, BASE] + table[row, LANES] * table[row, ROWS]:
             row += 1
-        ahead = slots[k] - table[row, BASE] - table[row, FIRST] % table[row, CAPACITY]
+        lanes, rows = table[row, LANES], table[row, ROWS]
+        lane, at = divmod(slots[k] - table[row, BASE], rows)
+        first = (table[row, FIRST] - lane + lanes - 1) // lanes  # the lane's first in the window
+        ahead = at - first % rows
         if ahead < 0:
-            ahead += table[row, CAPACITY]
-        ids[k] = (table[row, STREAM] << STREAM_SHIFT) + table[row, FIRST] + ahead
+            ahead += rows
+        ids[k] = (table[row, STREAM] << STREAM_SHIFT) + (first + ahead) * lanes + lane
     return ids

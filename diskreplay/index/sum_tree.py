@@ -1,14 +1,17 @@
 """Sums and minima over many leaves: draw leaves in proportion to their mass, change masses, in batches.
 
 1. A node has eight children, which lie side by side in one cache line: a million leaves are seven levels.
-2. Level 0 are the leaves, the last level is a single group of eight; each level is padded with zeros to whole groups,
-   so no number of leaves is special.
+2. Level 0 are the leaves, the last level is the root; each level is padded with zeros to whole groups of eight, so no
+   number of leaves is special.
 3. A leaf of mass 0 cannot be drawn and has no part in the minimum.
 4. An inner sum is always computed anew from its eight children, in one fixed order, never corrected by a difference:
    it does not drift, and trees over the same leaves are equal bit by bit, however they came about.
-5. A draw goes down from the last level: it subtracts the sums of the children that it passes and enters the first
-   whose sum is above what is left. An empty child is never entered that way. Where rounding leaves it past all eight,
-   it goes on to the last leaf under them that is not empty.
+5. Leaves are drawn within a range of them. A range is the leaves under a few nodes, at most seven at each end of each
+   level; they are looked up first, in the order of their leaves, and its total and minimum are theirs. So a range is
+   drawn from with the precision of its own masses, whatever stands outside of it.
+6. A draw enters the node in which its share of the total falls and goes down from there: it subtracts the sums of the
+   children that it passes and enters the first whose sum is above what is left. An empty child is never entered that
+   way. Where rounding leaves it past all eight, it goes on to the last leaf under them that is not empty.
 """
 
 from __future__ import annotations
@@ -26,11 +29,16 @@ FANOUT = 8
 SHIFT = 3
 
 
+START, STOP, GROUP = range(3)
+"""Columns of a table of ranges, int64 ``(R, 3)``: leaves ``[start, stop)``, and where in a list of maxima theirs is."""
+
+
 class SumTree:
     """Masses of ``slots`` leaves, all 0 at first; memory is touched as leaves are."""
 
     def __init__(self, slots: int) -> None:
-        self._slots, self._offsets, total = layout(slots)
+        self._slots = slots
+        self._offsets, total = layout(slots)
         self._sums = aligned_zeros(total)
         self._mins = aligned_zeros(total)
         """Least mass above 0 under each inner node; the part for the leaves is never touched."""
@@ -41,69 +49,89 @@ class SumTree:
     @property
     def total(self) -> float:
         """The sum of all masses."""
-        return float(fold(self._sums, self._offsets[-1]))
+        return float(self._sums[self._offsets[-1]])
 
     @property
     def leaves(self) -> Floats:
-        """Masses, float64, padded with zeros; not to be written to."""
+        """Masses, float64; not to be written to."""
         return self._sums[: self._slots]
 
     def grow(self, slots: int) -> None:
-        """Makes room for ``slots`` leaves; those there are keep their places and masses."""
-        if slots > self._slots:
+        """Makes room for ``slots`` leaves, no fewer than there are; those keep their places and masses."""
+        if slots > self._offsets[1]:
             larger = SumTree(max(slots, 2 * self._slots))
             used = np.flatnonzero(self.leaves)
             larger.fill(used, self.leaves[used])
             self.__dict__ = larger.__dict__
+        self._slots = slots
 
-    def fill(self, slots: Ints, mass: float | Floats) -> None:
-        """Sets the masses of leaves, each named once; quickest in ascending order."""
+    def fill(self, slots: Ints, mass: float | Floats, emptied: Ints | None = None) -> None:
+        """Sets the masses of leaves, each named once; before that those of ``emptied`` are 0."""
+        if emptied is not None and len(emptied):
+            self._sums[emptied] = 0.0
         self._sums[slots] = mass
-        refresh(self._sums, self._mins, self._offsets, slots.copy())
+        changed = slots if emptied is None else np.concatenate([emptied, slots])
+        refresh(self._sums, self._mins, self._offsets, np.sort(changed))
 
     def update(
-        self, slots: Ints, priorities: Floats, alpha: float, epsilon: float, bounds: tuple[float, float]
-    ) -> tuple[float, int, int]:
+        self,
+        ranges: Ints,
+        maxima: Floats,
+        slots: Ints,
+        priorities: Floats,
+        alpha: float,
+        epsilon: float,
+        bounds: tuple[float, float],
+    ) -> tuple[int, int]:
         """Sets masses to ``(priority + epsilon) ** alpha``; where a slot is named twice the last one counts.
 
         Args:
+            ranges: int64 ``(R, 3)``, ascending; all slots are in one.
+            maxima: float64; the entry of a range is raised to the largest ``priority + epsilon`` that counts in it.
             slots: int64 ``(B,)``; :data:`~diskreplay.index.slots.EVICTED` is left out.
             priorities: float64 ``(B,)``, at least 0.
             bounds: the least mass, which smaller ones are raised to, and the largest priority that is taken.
 
-        Returns the largest ``priority + epsilon`` that counted, or 0; how many were left out; and the position of the
-        first entry whose priority is above its bound or NaN or whose slot is unknown or has no mass, or -1. Where
-        there is such an entry nothing is changed.
+        Returns how many were left out, and the position of the first entry whose priority is above its bound or NaN or
+        whose slot is unknown or has no mass, or -1. Where there is such an entry nothing is changed.
         """
-        result: tuple[float, int, int] = update(
-            self._sums, self._mins, self._offsets, slots, priorities, alpha, epsilon, *bounds
+        result: tuple[int, int] = update(
+            self._sums, self._mins, self._offsets, ranges, maxima, slots, priorities, alpha, epsilon, *bounds
         )
         return result
 
-    def draw(self, uniforms: Floats, beta: float) -> tuple[Ints, NDArray[np.float32]]:
-        """One leaf from each of ``len(uniforms)`` equal slices of the total mass, in order of the slices.
+    def totals(self, ranges: Ints) -> Floats:
+        """The sum of the masses of each of the ranges, float64 ``(R,)``."""
+        sums: Floats = totals(self._sums, self._mins, self._offsets, ranges)
+        return sums
+
+    def draw(self, ranges: Ints, uniforms: Floats, beta: float) -> tuple[Ints, NDArray[np.float32]]:
+        """As many leaves from each range, one from each of equal slices of its total mass, in order of the slices.
 
         Args:
-            uniforms: in [0, 1), float64 ``(B,)``: the place in each slice.
-            beta: of the importance weights ``(N P)^-beta``, divided by the largest that any leaf with mass has.
+            ranges: int64 ``(R, 3)``; the total of each must be above 0.
+            uniforms: in [0, 1), float64 ``(B,)``, a multiple of R: the place in each slice.
+            beta: of the importance weights ``(N P)^-beta``, with N and P of the leaf's range, divided by the largest
+                that any leaf with mass has there.
 
-        Returns leaves, int64 ``(B,)``, and weights, float32 ``(B,)``. The total must be above 0.
+        Returns leaves, int64 ``(B,)``, and weights, float32 ``(B,)``, range by range.
         """
         slots = np.empty(len(uniforms), np.int64)
         weights = np.empty(len(uniforms), np.float32)
-        draw(self._sums, self._mins, self._offsets, uniforms, beta, slots, weights)
+        draw(self._sums, self._mins, self._offsets, ranges, uniforms, beta, slots, weights)
         return slots, weights
 
 
-def layout(slots: int) -> tuple[int, Ints, int]:
-    """Leaves in whole groups, where each level begins in one flat array, and the array's length."""
-    offsets, size, groups = [0], 0, slots
+def layout(slots: int) -> tuple[Ints, int]:
+    """Where each level begins in one flat array, and the array's length."""
+    offsets, size, nodes = [0], 0, slots
     while True:
-        groups = max(1, -(-groups // FANOUT))
+        groups = max(1, -(-nodes // FANOUT))
         size += groups * FANOUT
-        if groups == 1:
-            return max(1, -(-slots // FANOUT)) * FANOUT, np.array(offsets), size
+        if nodes <= 1 and len(offsets) > 1:
+            return np.array(offsets), size
         offsets.append(size)
+        nodes = groups
 
 
 def aligned_zeros(count: int) -> Floats:
@@ -150,48 +178,110 @@ def refresh(sums: Floats, mins: Floats, offsets: Ints, nodes: Ints) -> None:
 
 
 @kernel
+def level_of(offsets: Ints, node: int) -> int:
+    """The level of a place in the flat array."""
+    level = len(offsets) - 1
+    while node < offsets[level]:
+        level -= 1
+    return level
+
+
+@kernel
+def cover(sums: Floats, mins: Floats, offsets: Ints, start: int, stop: int, nodes: Ints) -> tuple[int, float, float]:
+    """Writes the nodes with mass that have just the leaves ``[start, stop)`` under them, as places in the flat array.
+
+    Returns how many there are, the sum of their masses, and the least mass of a leaf.
+    """
+    front, back, level = 0, len(nodes), 0
+    while start < stop:
+        while start < stop and start % FANOUT:
+            nodes[front] = offsets[level] + start
+            start, front = start + 1, front + 1
+        while start < stop and stop % FANOUT:
+            stop, back = stop - 1, back - 1
+            nodes[back] = offsets[level] + stop
+        start, stop, level = start >> SHIFT, stop >> SHIFT, level + 1
+    count, total, least = 0, 0.0, np.inf
+    for k in range(front + len(nodes) - back):
+        node = nodes[k] if k < front else nodes[back + k - front]
+        if sums[node] > 0.0:
+            nodes[count] = node
+            count += 1
+            total += sums[node]
+            least = min(least, sums[node] if node < offsets[1] else mins[node])
+    return count, total, least
+
+
+@kernel
+def totals(sums: Floats, mins: Floats, offsets: Ints, ranges: Ints) -> Floats:
+    found = np.empty(len(ranges))
+    nodes = np.empty(2 * FANOUT * len(offsets), np.int64)
+    for k in range(len(ranges)):
+        _, found[k], _ = cover(sums, mins, offsets, ranges[k, START], ranges[k, STOP], nodes)
+    return found
+
+
+@kernel
 def update(
-    sums: Floats, mins: Floats, offsets: Ints, slots: Ints, priorities: Floats,
+    sums: Floats, mins: Floats, offsets: Ints, ranges: Ints, maxima: Floats, slots: Ints, priorities: Floats,
     alpha: float, epsilon: float, least: float, most: float,
-) -> tuple[float, int, int]:  # fmt: skip
+) -> tuple[int, int]:  # fmt: skip
     left_out = 0
     for k in range(len(slots)):
         if not priorities[k] <= most or slots[k] < EVICTED or (slots[k] >= 0 and sums[slots[k]] == 0.0):
-            return 0.0, 0, k
+            return 0, k
         left_out += slots[k] < 0
     for k in range(len(slots)):
         if slots[k] >= 0:
             sums[slots[k]] = -1.0 - k  # whoever comes last leaves its mark
     changed = np.empty(len(slots), np.int64)
-    count, largest = 0, 0.0
+    count, at = 0, 0
     for k in range(len(slots)):
         slot = slots[k]
         if slot >= 0 and sums[slot] == -1.0 - k:
             priority = priorities[k] + epsilon
             sums[slot] = max(priority**alpha, least)
-            largest = max(largest, priority)
+            while slot < ranges[at, START]:
+                at -= 1
+            while slot >= ranges[at, STOP]:
+                at += 1
+            maxima[ranges[at, GROUP]] = max(maxima[ranges[at, GROUP]], priority)
             changed[count] = slot
             count += 1
     refresh(sums, mins, offsets, changed[:count])
-    return largest, left_out, -1
+    return left_out, -1
 
 
 @kernel
 def draw(
-    sums: Floats, mins: Floats, offsets: Ints, uniforms: Floats, beta: float, slots: Ints, weights: NDArray[np.float32]
-) -> None:
-    count = len(uniforms)
-    top = len(offsets) - 1
-    least = least_of(mins if top else sums, offsets[top])
-    slice_mass = fold(sums, offsets[top]) / count
-    rest = np.empty(count)
-    for k in range(count):
-        rest[k] = (k + uniforms[k]) * slice_mass
-        slots[k] = 0
+    sums: Floats, mins: Floats, offsets: Ints, ranges: Ints, uniforms: Floats, beta: float,
+    slots: Ints, weights: NDArray[np.float32],
+) -> None:  # fmt: skip
+    count = len(uniforms) // len(ranges)
+    rest = np.empty(len(uniforms))
+    levels = np.empty(len(uniforms), np.int64)
+    least = np.empty(len(ranges))
+    nodes = np.empty(2 * FANOUT * len(offsets), np.int64)
+    top = 0
+    for k in range(len(ranges)):
+        found, total, least[k] = cover(sums, mins, offsets, ranges[k, START], ranges[k, STOP], nodes)
+        at, passed, level = 0, 0.0, level_of(offsets, nodes[0])
+        for j in range(count):
+            share = (j + uniforms[k * count + j]) * (total / count)
+            while at + 1 < found and share - passed >= sums[nodes[at]]:  # shares ascend
+                passed += sums[nodes[at]]
+                at += 1
+                level = level_of(offsets, nodes[at])
+            rest[k * count + j] = max(share - passed, 0.0)
+            slots[k * count + j] = nodes[at] - offsets[level]
+            levels[k * count + j] = level
+            top = max(top, level)
     # Level by level and not draw by draw: neighbours' loads do not wait for each other.
-    for level in range(top, -1, -1):
-        for k in range(count):
-            first = offsets[level] + (slots[k] << SHIFT)
+    for level in range(top, 0, -1):
+        for k in range(len(slots)):
+            if levels[k] < level:
+                continue
+            first = offsets[level - 1] + (slots[k] << SHIFT)
             left = rest[k]
             chosen = first
             while chosen < first + FANOUT and left >= sums[chosen]:
@@ -202,7 +292,7 @@ def draw(
                 while sums[chosen] == 0.0:
                     chosen -= 1
                 left = np.inf
-            slots[k] = chosen - offsets[level]
+            slots[k] = chosen - offsets[level - 1]
             rest[k] = left
-    for k in range(count):
-        weights[k] = (least / sums[slots[k]]) ** beta
+    for k in range(len(slots)):
+        weights[k] = (least[k // count] / sums[slots[k]]) ** beta

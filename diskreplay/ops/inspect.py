@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.buffers.assemble import StreamPart
-from diskreplay.errors import CorruptionError
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.ops.disk import file_bytes, tree_bytes
+from diskreplay.ops.problems import DAMAGE
 from diskreplay.schema import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
@@ -27,8 +26,11 @@ from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import STREAMS, Store
+from diskreplay.views.part import StreamPart
 
 HISTOGRAM_BINS = 24
+MAX_SHARDS_LISTED = 1 << 16
+"""Shards of a column that are looked for: a damaged record may name any number."""
 
 PathLike = str | os.PathLike[str]
 
@@ -192,7 +194,7 @@ def inspect(path: PathLike) -> Facts:
         found = _Found()
         try:
             names = store.stream_names()
-        except CorruptionError as error:
+        except DAMAGE as error:
             found.problems.append(str(error))
             names = _readable_streams(store, found)
         for name in names:
@@ -253,9 +255,9 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
             continue
         try:
             stream.read_commit(store.files, store.stream_path(name))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             found.problems.append(f"the stream {name!r} has no {metadata.NAME}")
-        except CorruptionError as error:
+        except DAMAGE as error:
             found.problems.append(str(error))
         else:
             names.append(name)
@@ -271,7 +273,7 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
             found.episodes += episodes(part.log)
         for problem in _missing_files(store, name, commit):
             found.problems.append(problem)
-    except CorruptionError as error:
+    except DAMAGE as error:
         found.episodes = None
         found.problems.append(str(error))
         found.problems += _missing_files(store, name, commit)
@@ -315,7 +317,8 @@ def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
     for path, column in stream.column_paths(store.schema):
         folder = pathlib.Path(store.stream_path(name), path)
         first, end = (commit.patch_begin, commit.patch_end) if stream.is_patch(path) else (floor, commit.end)
-        for shard in range(first // column.shard_rows, -(-end // column.shard_rows) if end > first else 0):
+        needed = range(first // column.shard_rows, -(-end // column.shard_rows) if end > first else 0)
+        for shard in needed[:MAX_SHARDS_LISTED]:
             file = folder / columns.shard_name(shard, column)
             tail = commit.tails.get(path)
             size = store.files.size(str(file))
@@ -330,7 +333,7 @@ def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
 def _checkpoints(store: Store, found: _Found) -> tuple[CheckpointFacts, ...]:
     try:
         checkpoints = store.checkpoints()
-    except CorruptionError as error:
+    except DAMAGE as error:
         found.problems.append(str(error))
         return ()
     return tuple(

@@ -6,6 +6,8 @@
 3. A batch of B takes one transition from each of B equal slices of the total.
 4. Its weights are ``(N P(i))^-beta``, divided by the largest of all N transitions, so that they only scale down. N and
    the total cancel in that: a weight is ``(least p^alpha / p_i^alpha)^beta``.
+5. By environment, each has all that for itself: the sum, N, the largest priority so far, the slices and the largest
+   weight. A batch of B takes B / E from each of E environments.
 """
 
 from __future__ import annotations
@@ -16,25 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.sampling.window import (
-    Ids,
-    IsTransition,
-    Windows,
-    checked_number,
-    checked_updates,
-    refused_update,
-)
+from diskreplay.sampling.priorities import Floats, Priorities
+from diskreplay.sampling.window import Ids, Standings, Windows, checked_number
 
 if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
     from diskreplay.index.sum_tree import SumTree
-    from diskreplay.sampling.places import Places
+    from diskreplay.sampling.places import Changes, Places
 
 LEAST_MASS = 1e-280
 MOST_MASS = 1e280
 """So far from the ends of float64 that no transition is lost to underflow and no total overflows."""
 
 
-class Proportional:
+class Proportional(Priorities["SumTree"]):
     """Draws transitions in proportion to a power of their priority.
 
     The object holds the priorities of the one buffer that it is given to.
@@ -45,9 +41,15 @@ class Proportional:
         beta_schedule: ``(final_beta, calls)``: beta goes in a straight line from ``beta`` to ``final_beta`` over the
             first ``calls`` calls of ``sample``, and stays there; None keeps it.
         epsilon: added to every TD error, above 0, so that each transition can be drawn.
+        by_env: whether to draw from each environment by itself, equally many from each. A batch then begins with the
+            transitions of environment 0 and goes on in order, the environments of a stream after those of the streams
+            that were seen before it. All streams that hold rows count; the batch size must be a multiple of their
+            environments.
 
     Raises InputError where an argument is out of range.
     """
+
+    _array = "mass"
 
     def __init__(
         self,
@@ -55,145 +57,136 @@ class Proportional:
         beta: float = 0.4,
         beta_schedule: tuple[float, int] | None = None,
         epsilon: float = 1e-6,
+        by_env: bool = False,
     ) -> None:
         self._alpha = checked_number("alpha", alpha)
-        self._first_beta = checked_number("beta", beta)
         self._schedule = _checked_schedule(beta_schedule)
         self._epsilon = checked_number("epsilon", epsilon, above=True)
+        if not isinstance(by_env, bool | np.bool):
+            raise InputError(f"by_env must be True or False, got {by_env!r}")
         largest = 10.0 ** min(300.0, np.log10(MOST_MASS) / self._alpha if self._alpha else 300.0)
-        self._bounds = LEAST_MASS, float(largest)
-        self._maximum = 1.0
-        self._samples = 0
-        self._ignored_updates = 0
-        self._places: Places | None = None
-        self._tree: SumTree | None = None
+        super().__init__(beta, float(largest), bool(by_env))
 
     def __repr__(self) -> str:
         return (
-            f"Proportional(alpha={self._alpha}, beta={self._first_beta}, beta_schedule={self._schedule}, "
-            f"epsilon={self._epsilon})"
+            f"Proportional(alpha={self._alpha}, beta={self._beta}, beta_schedule={self._schedule}, "
+            f"epsilon={self._epsilon}, by_env={self._by_env})"
         )
 
     @property
     def beta(self) -> float:
-        """Of the next sample."""
+        """How much of the bias the weights of the next sample take back; can be set where no schedule sets it."""
         if self._schedule is None:
-            return self._first_beta
+            return self._beta
         final, calls = self._schedule
-        return self._first_beta + (final - self._first_beta) * min(1.0, self._samples / calls)
+        return self._beta + (final - self._beta) * min(1.0, self._samples / calls)
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        if self._schedule is not None:
+            raise InputError(f"beta follows its beta_schedule {self._schedule} and cannot be set")
+        self._beta = checked_number("beta", beta)
 
     @property
-    def maximum(self) -> float:
-        """The largest priority so far, epsilon included: that of new transitions."""
-        return self._maximum
+    def maxima(self) -> Floats:
+        """The largest priority so far, epsilon included, of each environment, in the order of a batch; else the one."""
+        return self._maxima.copy() if self._places is None else self._maxima[self._places.ranges[:, 2]]
 
     @property
-    def ignored_updates(self) -> int:
-        """Priorities that came after their transition had left the window."""
-        return self._ignored_updates
+    def total(self) -> float:
+        """The sum of all ``p^alpha``, as of the last sample or update."""
+        return 0.0 if self._tree is None else self._tree.total
+
+    def clear(self) -> None:
+        super().clear()
+        self._samples = 0
 
     def sample(
-        self, rng: np.random.Generator, windows: Windows, is_transition: IsTransition, size: int
+        self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
         """Draws ``size`` ids, int64, and their importance weights, float32 in (0, 1].
 
-        Raises NotEnoughDataError when nothing in the windows is a transition.
+        Raises NotEnoughDataError when nothing in the windows is a transition or, by environment, when one has none;
+        InputError when the batch is no multiple of the environments.
         """
-        places, tree = self._catch_up(windows, is_transition)
+        places, tree = self._catch_up(windows, standing)
         if not tree.total > 0:
             raise NotEnoughDataError("no row in the window is a transition yet; add more steps")
-        slots, weights = tree.draw(rng.random(size), self.beta)
+        if self._by_env:
+            self._check_environments(tree.totals(places.ranges), size)
+        slots, weights = tree.draw(places.ranges, rng.random(size), self.beta)
         self._samples += 1
         return places.to_ids(slots), weights
 
-    def update(self, ids: Any, priorities: Any, windows: Windows, is_transition: IsTransition) -> None:
-        """Takes over TD errors, or their magnitudes, ``(B,)``, of ids ``(B,)``; of a repeated id the last one counts.
+    def _check_environments(self, totals: Floats, size: int) -> None:
+        if size % len(totals):
+            raise InputError(f"with by_env a batch must be a multiple of the {len(totals)} environments, got {size}")
+        if not totals.all():
+            raise NotEnoughDataError(
+                f"environment {int(np.argmin(totals))} of {len(totals)} has no transition yet; add more steps"
+            )
 
-        Ids that have left the window are ignored and counted. Raises InputError, and changes no priority, where an id
-        is that of no transition or a priority is not finite.
-        """
-        ids, priorities = checked_updates(ids, priorities)
-        places, tree = self._catch_up(windows, is_transition)
-        slots = places.to_slots(ids)
-        largest, ignored, wrong = tree.update(slots, priorities, self._alpha, self._epsilon, self._bounds)
-        if wrong >= 0:
-            raise refused_update(ids[wrong], priorities[wrong], self._bounds[1])
-        self._maximum = max(self._maximum, largest)
-        self._ignored_updates += ignored
+    # The tree
 
-    def forget(self, stream: int) -> None:
-        """Forgets the priorities of a stream whose rows were taken back; they count as new from now on."""
-        if self._places is not None and self._tree is not None:
-            self._tree.fill(self._places.forget(stream), 0.0)
+    def _new_tree(self, slots: int) -> SumTree:
+        from diskreplay.index.sum_tree import SumTree
 
-    def _parts(self) -> tuple[Places, SumTree]:
-        if self._places is None or self._tree is None:
-            from diskreplay.index.sum_tree import SumTree
-            from diskreplay.sampling.places import Places
+        return SumTree(slots)
 
-            self._places, self._tree = Places(), SumTree(0)
-        return self._places, self._tree
+    def _grow(self, tree: SumTree, slots: int) -> None:
+        tree.grow(slots)
 
-    def _catch_up(self, windows: Windows, is_transition: IsTransition) -> tuple[Places, SumTree]:
-        places, tree = self._parts()
-        changes = places.catch_up(windows, is_transition)
-        if changes is not None:
-            tree.grow(places.slots)
-            if len(changes.vacated):
-                tree.fill(changes.vacated, 0.0)
-            if len(changes.slots):
-                tree.fill(changes.slots, max(self._maximum**self._alpha, LEAST_MASS))
-        return places, tree
+    def _enter(self, tree: SumTree, changes: Changes, groups: Ids | int) -> None:
+        masses = np.maximum(self._maxima**self._alpha, LEAST_MASS)
+        tree.fill(changes.slots, masses[groups], emptied=changes.vacated)
+
+    def _leave(self, tree: SumTree, slots: Ids) -> None:
+        tree.fill(slots, 0.0)
+
+    def _change(self, places: Places, tree: SumTree, slots: Ids, priorities: Floats) -> tuple[int, int]:
+        bounds = LEAST_MASS, self._most
+        return tree.update(places.ranges, self._maxima, slots, priorities, self._alpha, self._epsilon, bounds)
+
+    def _chances(self, places: Places, tree: SumTree, slots: Ids) -> Floats:
+        totals = tree.totals(places.ranges)
+        at = np.searchsorted(places.ranges[:, 0], slots, side="right") - 1
+        chances: Floats = tree.leaves[slots] / np.where(totals > 0, totals, 1.0)[at]
+        return chances
+
+    def _values(self, tree: SumTree, slots: Ids) -> Floats:
+        return tree.leaves[slots]
+
+    def _restored(self, places: Places, slots: Ids, values: Floats) -> SumTree:
+        if not ((values == 0) | (values >= LEAST_MASS) & (values <= MOST_MASS)).all():
+            raise ValueError(f"stored masses must be 0 or from {LEAST_MASS:.0e} to {MOST_MASS:.0e}")
+        tree = self._new_tree(places.slots)
+        tree.fill(slots, values)
+        return tree
 
     # State
 
     def to_json(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """The constructor's arguments; beta as it was last set."""
         return {
             "kind": "Proportional",
             "alpha": self._alpha,
-            "beta": self._first_beta,
+            "beta": self._beta,
             "beta_schedule": list(self._schedule) if self._schedule else None,
             "epsilon": self._epsilon,
+            "by_env": self._by_env,
         }
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """All that the next draws depend on but the windows: facts for JSON, and arrays.
-
-        ``mass`` float64: priorities to the power of alpha, 0 for no transitions, of all windows one after another;
-        ``waiting`` int64: the numbers, in their streams, of rows that may still become transitions.
-        """
-        places, tree = self._parts()
-        runs, waiting = places.state()
-        facts = {
-            "alpha": self._alpha,
-            "maximum": self._maximum,
-            "samples": self._samples,
-            "ignored_updates": self._ignored_updates,
-            "streams": runs,
-        }
-        return facts, {"mass": tree.leaves[places.held()], "waiting": waiting}
+        facts, arrays = super().state()
+        return facts | {"alpha": self._alpha, "by_env": self._by_env, "samples": self._samples}, arrays
 
     def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Goes on from what :meth:`state` gave; what the windows hold now is seen by the next call.
-
-        Raises ValueError, KeyError or TypeError, and changes nothing, where that is no state, or one with another
-        alpha.
-        """
-        from diskreplay.index.sum_tree import SumTree
-        from diskreplay.sampling.places import Places
-
-        if facts["alpha"] != self._alpha:
-            raise ValueError(f"the stored priorities have alpha {facts['alpha']!r}, this sampler has {self._alpha!r}")
-        places = Places.restored(facts["streams"], arrays["waiting"])
-        held, mass = places.held(), np.asarray(arrays["mass"], np.float64)
-        if mass.shape != held.shape or not ((mass == 0) | (mass >= LEAST_MASS) & (mass <= MOST_MASS)).all():
-            raise ValueError(f"stored priorities must be {len(held)} masses, got {mass.shape}")
-        maximum, samples, ignored = (facts[key] for key in ("maximum", "samples", "ignored_updates"))
-        tree = SumTree(places.slots)
-        tree.fill(held, mass)
-        self._maximum, self._samples, self._ignored_updates = float(maximum), int(samples), int(ignored)
-        self._places, self._tree = places, tree
+        samples = int(facts["samples"])
+        for name, own in (("alpha", self._alpha), ("by_env", self._by_env)):
+            if facts[name] != own:
+                raise ValueError(f"the stored priorities have {name} {facts[name]!r}, this sampler has {own!r}")
+        super().restore(facts, arrays)
+        self._samples = samples
 
 
 def _checked_schedule(schedule: Any) -> tuple[float, int] | None:

@@ -17,24 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.sampling.window import (
-    Ids,
-    IsTransition,
-    Windows,
-    checked_number,
-    checked_updates,
-    refused_update,
-)
+from diskreplay.sampling.priorities import Floats, Priorities
+from diskreplay.sampling.window import Ids, Standings, Windows, checked_number
 
 if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
     from diskreplay.index.ranks import Ranks
-    from diskreplay.sampling.places import Places
+    from diskreplay.sampling.places import Changes, Places
 
-MOST = sys.float_info.max
 MASS_BLOCK = 1024
 
 
-class RankBased:
+class RankBased(Priorities["Ranks"]):
     """Draws transitions by the rank of their priority.
 
     The object holds the priorities of the one buffer that it is given to.
@@ -48,47 +41,30 @@ class RankBased:
     Raises InputError where an argument is out of range.
     """
 
+    _array = "priority"
+
     def __init__(self, alpha: float = 0.7, beta: float = 0.5, segments: int | None = None) -> None:
         self._alpha = checked_number("alpha", alpha)
-        self._beta = checked_number("beta", beta)
         if segments is not None and (
             not isinstance(segments, int | np.integer) or isinstance(segments, bool) or segments < 1
         ):
             raise InputError(f"segments must be a whole number above 0 or None, got {segments!r}")
         self._segments = None if segments is None else int(segments)
-        self._maximum = 1.0
-        self._ignored_updates = 0
         self._masses = np.empty(0)
         """Entry r is the mass of the ranks 1 to r + 1."""
-        self._places: Places | None = None
-        self._ranks: Ranks | None = None
+        super().__init__(beta, sys.float_info.max)
 
     def __repr__(self) -> str:
         return f"RankBased(alpha={self._alpha}, beta={self._beta}, segments={self._segments})"
 
-    @property
-    def beta(self) -> float:
-        """How much of the bias the weights take back."""
-        return self._beta
-
-    @property
-    def maximum(self) -> float:
-        """The largest priority so far: that of new transitions."""
-        return self._maximum
-
-    @property
-    def ignored_updates(self) -> int:
-        """Priorities that came after their transition had left the window."""
-        return self._ignored_updates
-
     def sample(
-        self, rng: np.random.Generator, windows: Windows, is_transition: IsTransition, size: int
+        self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
         """Draws ``size`` ids, int64, and their importance weights, float32 in (0, 1].
 
         Raises NotEnoughDataError when nothing in the windows is a transition.
         """
-        places, ranks = self._catch_up(windows, is_transition)
+        places, ranks = self._catch_up(windows, standing)
         count = len(ranks)
         if not count:
             raise NotEnoughDataError("no row in the window is a transition yet; add more steps")
@@ -98,17 +74,17 @@ class RankBased:
         weights = ((drawn + 1) / count) ** (self._alpha * self._beta)
         return places.to_ids(ranks.at(drawn)), weights.astype(np.float32)
 
-    def _shares(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
+    def _shares(self, rng: np.random.Generator, size: int) -> Floats:
         """Shares of the total mass in [0, 1], in ascending order of their segments."""
         segments = self._segments or size
         segment = np.arange(size)
         if size != segments:
             shift = rng.random() if size % segments else 0.0
             segment = np.minimum(((segment + shift) * segments / size).astype(np.int64), segments - 1)
-        shares: NDArray[np.float64] = (segment + rng.random(size)) / segments
+        shares: Floats = (segment + rng.random(size)) / segments
         return shares
 
-    def _mass_of_ranks(self, places: Places, count: int) -> NDArray[np.float64]:
+    def _mass_of_ranks(self, places: Places, count: int) -> Floats:
         """The masses of the ranks 1 to r, for r from 1 to ``count``."""
         if count > len(self._masses):
             # Whole blocks, so that an entry is the same, bit by bit, in tables of all lengths.
@@ -116,79 +92,49 @@ class RankBased:
             self._masses = np.cumsum(np.arange(1.0, blocks * MASS_BLOCK + 1) ** -self._alpha)
         return self._masses[:count]
 
-    def update(self, ids: Any, priorities: Any, windows: Windows, is_transition: IsTransition) -> None:
-        """Takes over TD errors, or their magnitudes, ``(B,)``, of ids ``(B,)``; of a repeated id the last one counts.
+    # The tree
 
-        Ids that have left the window are ignored and counted. Raises InputError, and changes no priority, where an id
-        is that of no transition or a priority is not finite.
-        """
-        ids, priorities = checked_updates(ids, priorities)
-        places, ranks = self._catch_up(windows, is_transition)
-        largest, ignored, wrong = ranks.update(places.to_slots(ids), priorities, MOST)
-        if wrong >= 0:
-            raise refused_update(ids[wrong], priorities[wrong], MOST)
-        self._maximum = max(self._maximum, largest)
-        self._ignored_updates += ignored
+    def _new_tree(self, slots: int) -> Ranks:
+        from diskreplay.index.ranks import Ranks
 
-    def forget(self, stream: int) -> None:
-        """Forgets the priorities of a stream whose rows were taken back; they count as new from now on."""
-        if self._places is not None and self._ranks is not None:
-            self._ranks.remove(self._places.forget(stream))
+        return Ranks(slots)
 
-    def _parts(self) -> tuple[Places, Ranks]:
-        if self._places is None or self._ranks is None:
-            from diskreplay.index.ranks import Ranks
-            from diskreplay.sampling.places import Places
+    def _grow(self, tree: Ranks, slots: int) -> None:
+        tree.grow(slots)
 
-            self._places, self._ranks = Places(), Ranks(0)
-        return self._places, self._ranks
+    def _enter(self, tree: Ranks, changes: Changes, groups: Ids | int) -> None:
+        tree.remove(changes.vacated)
+        tree.add(changes.slots, changes.ids, self._maxima[groups])
 
-    def _catch_up(self, windows: Windows, is_transition: IsTransition) -> tuple[Places, Ranks]:
-        places, ranks = self._parts()
-        changes = places.catch_up(windows, is_transition)
-        if changes is not None:
-            ranks.grow(places.slots)
-            if len(changes.vacated):
-                ranks.remove(changes.vacated)
-            if len(changes.slots):
-                ranks.add(changes.slots, changes.ids, self._maximum)
-        return places, ranks
+    def _leave(self, tree: Ranks, slots: Ids) -> None:
+        tree.remove(slots)
+
+    def _change(self, places: Places, tree: Ranks, slots: Ids, priorities: Floats) -> tuple[int, int]:
+        largest, ignored, wrong = tree.update(slots, priorities, self._most)
+        self._maxima[0] = max(self._maxima[0], largest)
+        return ignored, wrong
+
+    def _chances(self, places: Places, tree: Ranks, slots: Ids) -> Floats:
+        ranks = tree.ranks(slots)
+        masses = self._mass_of_ranks(places, len(tree)) if len(tree) else np.ones(1)
+        chances: Floats = np.where(ranks >= 0, (np.maximum(ranks, 0) + 1.0) ** -self._alpha, 0.0) / masses[-1]
+        return chances
+
+    def _values(self, tree: Ranks, slots: Ids) -> Floats:
+        return tree.priorities(slots)
+
+    def _restored(self, places: Places, slots: Ids, values: Floats) -> Ranks:
+        if not ((values == -1) | (values >= 0) & (values <= self._most)).all():
+            raise ValueError("stored priorities must be finite magnitudes, or -1")
+        tree, present = self._new_tree(places.slots), values >= 0
+        tree.add(slots[present], places.to_ids(slots[present]), values[present])
+        return tree
 
     # State
 
     def to_json(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """The constructor's arguments; beta as it was last set."""
         return {"kind": "RankBased", "alpha": self._alpha, "beta": self._beta, "segments": self._segments}
-
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """All that the next draws depend on but the windows: facts for JSON, and arrays.
-
-        ``priority`` float64: magnitudes, -1 for no transitions, of all windows one after another; ``waiting`` int64:
-        the numbers, in their streams, of rows that may still become transitions.
-        """
-        places, ranks = self._parts()
-        runs, waiting = places.state()
-        facts = {"maximum": self._maximum, "ignored_updates": self._ignored_updates, "streams": runs}
-        return facts, {"priority": ranks.priorities(places.held()), "waiting": waiting}
-
-    def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Goes on from what :meth:`state` gave; what the windows hold now is seen by the next call.
-
-        Raises ValueError, KeyError or TypeError, and changes nothing, where that is no state.
-        """
-        from diskreplay.index.ranks import Ranks
-        from diskreplay.sampling.places import Places
-
-        places = Places.restored(facts["streams"], arrays["waiting"])
-        held, priority = places.held(), np.asarray(arrays["priority"], np.float64)
-        if priority.shape != held.shape or not ((priority == -1) | (priority >= 0) & (priority <= MOST)).all():
-            raise ValueError(f"stored priorities must be {len(held)} finite magnitudes, got {priority.shape}")
-        maximum, ignored = float(facts["maximum"]), int(facts["ignored_updates"])
-        ranks = Ranks(places.slots)
-        present = priority >= 0
-        ranks.add(held[present], places.to_ids(held[present]), priority[present])
-        self._maximum, self._ignored_updates = maximum, ignored
-        self._places, self._ranks = places, ranks
 
 
 def from_json(stored: dict[str, Any]) -> RankBased:

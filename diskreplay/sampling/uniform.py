@@ -1,7 +1,8 @@
 """Uniform sampling with replacement, over the windows of all streams.
 
-Ids are drawn from all rows and environments of the windows; those that are no transition are drawn again, which leaves
-the distribution over the others uniform. Where almost nothing is a transition, they are listed instead.
+Ids are drawn from all rows and environments of the windows, and those that are no transition are passed over, which
+leaves the distribution over the others uniform. As many more are drawn as the share of transitions so far makes likely
+to be enough. Where half as many were drawn as the windows hold, the transitions are listed instead.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import NotEnoughDataError
-from diskreplay.sampling.window import Ids, IsTransition, Windows
+from diskreplay.index.log import Standing
+from diskreplay.sampling.window import Ids, Standings, Windows, checked_ids
 
 Spans = Sequence[tuple[int, int]]
 """Half-open ranges of ids, one a stream."""
-
-MAX_REDRAWS = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,30 +27,41 @@ class Uniform:
     """Every transition of the window with the same probability, with replacement."""
 
     def sample(
-        self, rng: np.random.Generator, windows: Windows, is_transition: IsTransition, size: int
+        self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
         """Draws ``size`` ids, int64, and their importance weights, float32, which are all one.
 
         Raises NotEnoughDataError when nothing in the windows is a transition.
         """
-        spans = [(window.first, window.stop) for window in windows if window.stop > window.first]
+        spans = _spans(windows)
         if not spans:
             raise NotEnoughDataError("the window is empty; add some steps")
         lengths = [stop - start for start, stop in spans]
+        weights = np.ones(size, np.float32)
         ids = draw(rng, spans, lengths, size)
-        bad = ~is_transition(ids)
-        for _ in range(MAX_REDRAWS):
-            if not bad.any():
-                break
-            ids[bad] = draw(rng, spans, lengths, int(bad.sum()))
-            bad = ~is_transition(ids)
-        if bad.any():
-            all_ids = np.concatenate([np.arange(start, stop) for start, stop in spans])
-            good = all_ids[is_transition(all_ids)]
-            if not len(good):
+        good = standing(ids) == Standing.NOW
+        if good.all():
+            return ids, weights
+        found, drawn, most = ids[good], size, sum(lengths) // 2
+        while len(found) < size and drawn < most:
+            missing = size - len(found)
+            more = draw(rng, spans, lengths, min(missing + missing * drawn // max(1, len(found)), most - drawn))
+            drawn += len(more)
+            found = np.concatenate([found, more[standing(more) == Standing.NOW]])
+        if len(found) < size:
+            listed = _transitions(spans, standing)
+            if not len(listed):
                 raise NotEnoughDataError("no row in the window is a transition yet; add more steps")
-            ids[bad] = good[rng.integers(len(good), size=int(bad.sum()))]
-        return ids, np.ones(size, np.float32)
+            found = np.concatenate([found, listed[rng.integers(len(listed), size=size - len(found))]])
+        return found[:size], weights
+
+    def probability(self, ids: Any, windows: Windows, standing: Standings) -> NDArray[np.float64]:
+        """One over the number of transitions for ids ``(B,)`` of transitions, 0 for others, float64 ``(B,)``.
+
+        Looks at all ids of the windows.
+        """
+        listed = _transitions(_spans(windows), standing)
+        return np.isin(checked_ids(ids), listed) / max(1, len(listed))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "Uniform"}
@@ -65,6 +76,16 @@ def draw(rng: np.random.Generator, spans: Spans, lengths: list[int], size: int) 
     which = np.searchsorted(ends, picks, side="right")
     ids: Ids = picks - (ends - lengths)[which] + np.array([start for start, _ in spans])[which]
     return ids
+
+
+def _spans(windows: Windows) -> Spans:
+    return [(window.first, window.stop) for window in windows if window.stop > window.first]
+
+
+def _transitions(spans: Spans, standing: Standings) -> Ids:
+    """All of them."""
+    held = np.concatenate([np.empty(0, np.int64), *(np.arange(start, stop) for start, stop in spans)])
+    return held[standing(held) == Standing.NOW] if len(held) else held
 
 
 def from_json(stored: dict[str, Any]) -> Uniform:

@@ -6,16 +6,16 @@ every open stream, and a function that says which ids of them are transitions. T
 1. An id names one row and environment for ever. Ids of a stream ascend in the order of its rows.
 2. A window moves forward: neither of its ends goes back. Where rows are taken back (another writer returned to a
    checkpoint) the buffer says so by ``forget``; an end that went back is taken for the same.
-3. An id that is a transition stays one. An id that is none may become one only while rows are added after it, and only
-   while it is among the newest ``horizon`` ids: an n-step window that still lacks rows.
+3. An id whose :class:`~diskreplay.index.log.Standing` is NOW or NEVER keeps it; one that stands at LATER (an n-step
+   window that still lacks rows) may come to stand at either while rows are added after it.
 4. A stream that is not listed has nothing to sample. A sampler may forget it, priorities and all.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import abc
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 
 Ids = NDArray[np.int64]
-IsTransition = Callable[[Ids], NDArray[np.bool]]
+Standings = Callable[[Ids], NDArray[np.int8]]
+"""The :class:`~diskreplay.index.log.Standing` of each id of the windows."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """One stream's ids that can be sampled now, ``[first, stop)``."""
 
     first: int
@@ -36,8 +36,8 @@ class Window:
     """One past the last id."""
     capacity: int
     """The most ids that the window ever holds; does not change."""
-    horizon: int = 0
-    """How many of the newest ids may be no transition now and become one later."""
+    num_envs: int = 1
+    """Environments of the stream: id ``i`` is of the environment ``i % num_envs``."""
 
 
 Windows = Sequence[Window]
@@ -47,41 +47,57 @@ class Sampler(Protocol):
     """A distribution over the ids of the windows."""
 
     def sample(
-        self, rng: np.random.Generator, windows: Windows, is_transition: IsTransition, size: int
+        self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
         """``size`` ids, int64, and their importance weights, float32."""
+
+    def probability(self, ids: Any, windows: Windows, standing: Standings) -> NDArray[np.float64]:
+        """Of ids ``(B,)`` in the next draw, ``(B,)``; 0 for what cannot be drawn."""
 
     def to_json(self) -> dict[str, Any]:
         """The constructor's arguments."""
 
 
-@runtime_checkable
-class Prioritized(Sampler, Protocol):
+class Prioritized(Sampler, abc.ABC):
     """A sampler that is told priorities, and has them as its state."""
 
-    def update(self, ids: Any, priorities: Any, windows: Windows, is_transition: IsTransition) -> None:
+    @abc.abstractmethod
+    def update(self, ids: Any, priorities: Any, windows: Windows, standing: Standings) -> None:
         """Takes over TD errors ``(B,)`` of ids ``(B,)``."""
 
+    @abc.abstractmethod
     def forget(self, stream: int) -> None:
         """Forgets the priorities of a stream whose rows were taken back."""
 
+    @abc.abstractmethod
+    def clear(self) -> None:
+        """Forgets all priorities and counts; keeps the arguments."""
+
+    @abc.abstractmethod
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """All that the next draws depend on: facts for JSON, and arrays (n,)."""
 
+    @abc.abstractmethod
     def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         """Goes on from a state."""
 
 
-def checked_updates(ids: Any, priorities: Any) -> tuple[Ids, NDArray[np.float64]]:
-    """Ids and magnitudes of priorities as arrays ``(B,)`` of our own; InputError where they are none."""
-    given, errors = np.asarray(ids), np.asarray(priorities)
+def checked_ids(ids: Any) -> Ids:
+    """Ids as an int64 array ``(B,)``; InputError where they are none."""
+    given = np.asarray(ids)
     if given.dtype.kind not in "iu" or given.ndim != 1:
         raise InputError(f"index must be integers of shape (B,), got {given.dtype} {given.shape}")
+    return given.astype(np.int64)
+
+
+def checked_updates(ids: Any, priorities: Any) -> tuple[Ids, NDArray[np.float64]]:
+    """Ids and magnitudes of priorities as arrays ``(B,)`` of our own; InputError where they are none."""
+    given, errors = checked_ids(ids), np.asarray(priorities)
     if errors.dtype.kind not in "fiu" or errors.shape != given.shape:
         raise InputError(
             f"priorities must be real numbers of the index's shape {given.shape}, got {errors.dtype} {errors.shape}"
         )
-    return given.astype(np.int64), np.abs(errors, dtype=np.float64)
+    return given, np.abs(errors, dtype=np.float64)
 
 
 def refused_update(index: Any, priority: Any, most: float) -> InputError:

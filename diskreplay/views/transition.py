@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from diskreplay.errors import InputError
-from diskreplay.schema import check_count
+from diskreplay.schema import Schema, check_count
+from diskreplay.views.part import StreamPart
+from diskreplay.views.samples import Samples
+from diskreplay.views.view import Draft, View
+
+Ids = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
-class Transition:
+class Transition(View):
     """Transitions of ``n_step`` steps, made at sampling time (n-step returns as in Sutton and Barto 2018, chapter 7).
 
     ``reward`` is the sum of ``gamma ** i * reward_i`` over the steps until the episode ends, ``next_obs`` the
@@ -27,15 +36,37 @@ class Transition:
 
     def __post_init__(self) -> None:
         check_count("n_step", self.n_step, most=1 << 16)
-        if not isinstance(self.gamma, int | float) or not 0.0 <= self.gamma <= 1.0:
-            raise InputError(f"gamma must be 0 to 1, got {self.gamma!r}")
+        check_gamma(self.gamma)
+
+    @property
+    def reach(self) -> int:
+        return self.n_step
+
+    def check(self, schema: Schema) -> None:
+        """Every store has transitions."""
+
+    def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
+        if self.n_step == 1 and not part.log.invalid:
+            return np.ones(len(ids), np.int8)
+        return part.log.standing(*part.log.locate(ids), self.n_step)
+
+    def draft(
+        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
+        rng: np.random.Generator | None = None,
+    ) -> Draft:  # fmt: skip
+        samples = Samples(schema, parts, ids)
+        return Draft(samples.transitions(self.n_step, self.gamma, ids, weight), samples.rest)
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "Transition", "n_step": self.n_step, "gamma": self.gamma}
 
 
+def check_gamma(gamma: Any) -> None:
+    """InputError where it is no discount factor."""
+    if not isinstance(gamma, int | float) or not 0.0 <= gamma <= 1.0:
+        raise InputError(f"gamma must be 0 to 1, got {gamma!r}")
+
+
 def from_json(stored: dict[str, Any]) -> Transition:
     """The view of a document by ``to_json``."""
-    if stored.get("kind") != "Transition":
-        raise ValueError(f"unknown view {stored!r}")
     return Transition(stored["n_step"], stored["gamma"])

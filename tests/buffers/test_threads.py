@@ -15,7 +15,7 @@ import diskreplay as dr
 from diskreplay import schema as schemas
 from diskreplay.errors import EvictedError, NotEnoughDataError
 
-SECONDS = 1.0
+MOST_SECONDS = 60.0
 LENGTH = 7
 """Steps of an episode."""
 
@@ -115,7 +115,11 @@ def test_adding_committing_and_sampling_at_once(
     ]  # fmt: skip
     for one in threads:
         one.start()
-    stop.wait(SECONDS)
+    deadline = time.monotonic() + MOST_SECONDS
+    while not stop.is_set() and time.monotonic() < deadline:
+        if rounds.get("add", 0) > 400 and all(rounds.get(one.name, 0) > 10 for one in threads):
+            break
+        stop.wait(0.05)
     stop.set()
     for one in threads:
         one.join()

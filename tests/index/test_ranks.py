@@ -29,6 +29,9 @@ def check(ranks: Ranks, naive: Naive) -> int:
     """Order, counts and shape of the tree; its depth."""
     assert len(ranks) == len(naive.entries)
     assert ranks.at(np.arange(len(ranks))).tolist() == naive.ranked()
+    places = {slot: rank for rank, slot in enumerate(naive.ranked())}
+    slots = np.arange(len(ranks._nodes))
+    assert ranks.ranks(slots).tolist() == [places.get(slot, -1) for slot in slots.tolist()]
     nodes = ranks._nodes
 
     def size(at: int, above: int) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numba
 import numpy as np
 import pytest
@@ -23,6 +25,10 @@ def filled(size: int, masses: np.ndarray) -> SumTree:
     return tree
 
 
+def whole(tree: SumTree) -> np.ndarray:
+    return np.array([[0, len(tree), 0]])
+
+
 def masses_of(size: int, seed: int, zeros: float) -> np.ndarray:
     rng = np.random.default_rng(seed)
     masses = rng.exponential(size=size) * 10.0 ** rng.integers(-8, 8, size)
@@ -37,7 +43,7 @@ def test_draws_find_the_leaf_in_which_a_share_falls(size: int, zeros: float) -> 
     masses = masses_of(size, size, zeros)
     tree = filled(size, masses)
     uniforms = np.random.default_rng(1).random(200)
-    slots, weights = tree.draw(uniforms, 0.4)
+    slots, weights = tree.draw(whole(tree), uniforms, 0.4)
     ends = np.cumsum(masses)
     shares = (np.arange(200) + uniforms) / 200 * ends[-1]
     low, high = (np.searchsorted(ends, shares + nudge * ends[-1], side="right") for nudge in (-1e-12, 1e-12))
@@ -54,19 +60,58 @@ def test_the_ends_of_slices_never_give_an_empty_leaf(size: int, seed: int, zeros
     tree = filled(size, masses)
     with_mass = np.flatnonzero(masses)
     for count in (1, 3, 256):
-        first, _ = tree.draw(np.zeros(count), 0.0)
-        last, _ = tree.draw(np.full(count, JUST_BELOW_1), 0.0)
-        past, _ = tree.draw(np.full(count, 1.0 + 1e-9), 0.0)  # what no generator gives, but rounding might
+        first, _ = tree.draw(whole(tree), np.zeros(count), 0.0)
+        last, _ = tree.draw(whole(tree), np.full(count, JUST_BELOW_1), 0.0)
+        past, _ = tree.draw(whole(tree), np.full(count, 1.0 + 1e-9), 0.0)  # what no generator gives, but rounding might
         assert (masses[np.concatenate([first, last, past])] > 0).all()
         assert first[0] == with_mass[0]
         assert past[-1] == with_mass[-1]
 
 
+@settings(max_examples=examples(200), deadline=None)
+@given(size=st.sampled_from(SIZES), seed=st.integers(0, 2**32 - 1), zeros=st.sampled_from([0.0, 0.5, 0.97]))
+def test_draws_from_ranges_are_those_of_trees_of_their_own(size: int, seed: int, zeros: float) -> None:
+    """Whatever stands beside them: here masses of 1e200, in whose sums all others are lost."""
+    rng = np.random.default_rng(seed)
+    masses = masses_of(size, seed, zeros)
+    cuts = np.unique(np.concatenate([[0, size], rng.integers(size, size=6)]))
+    bounds = [pair for pair in itertools.pairwise(cuts) if rng.random() < 0.7 and masses[slice(*pair)].any()]
+    inside = np.zeros(size, bool)
+    for start, stop in bounds:
+        inside[start:stop] = True
+    masses[~inside] = 1e200
+    tree, uniforms = filled(size, masses), rng.random((len(bounds), 40))
+    uniforms[:, 0], uniforms[:, -1] = 0.0, JUST_BELOW_1
+    ranges = np.array([(*pair, 9) for pair in bounds], np.int64).reshape(-1, 3)
+    np.testing.assert_allclose(tree.totals(ranges), [masses[slice(*pair)].sum() for pair in bounds], rtol=1e-12)
+    if not bounds:
+        return
+    slots, weights = tree.draw(ranges, uniforms.ravel(), 0.7)
+    slots, weights = slots.reshape(-1, 40), weights.reshape(-1, 40)
+    for k, (start, stop) in enumerate(bounds):
+        own = masses[start:stop]
+        ends, shares = np.cumsum(own), (np.arange(40) + uniforms[k]) / 40 * own.sum()
+        low, high = (np.searchsorted(ends, shares + nudge * ends[-1], side="right") for nudge in (-1e-12, 1e-12))
+        assert ((low <= slots[k] - start) & (slots[k] - start <= high)).all()
+        assert (masses[slots[k]] > 0).all()
+        np.testing.assert_allclose(weights[k], (own[own > 0].min() / masses[slots[k]]) ** 0.7, rtol=1e-6)
+
+
+def test_an_update_raises_the_maximum_of_each_range() -> None:
+    tree = filled(20, np.ones(20))
+    ranges, maxima = np.array([[0, 4, 2], [4, 11, 0], [15, 20, 1]]), np.array([5.0, 0.5, 3.0, 7.0])
+    slots, priorities = np.array([16, 0, 10, 3, -1, 4, 3, 19]), np.array([0.25, 4, 2, 90, 99, 5.5, 1, 0.75])
+    assert tree.update(ranges, maxima, slots, priorities, 1.0, 0.25, BOUNDS) == (1, -1)
+    assert maxima.tolist() == [5.75, 1.0, 4.25, 7.0]
+
+
 def test_masses_of_very_different_size() -> None:
     masses = np.array([1e-280, 0, 1e280, 0, 1e-280, 0, 0, 0, 0, 1e-280])
     tree = filled(10, masses)
-    assert set(tree.draw(np.full(8, JUST_BELOW_1), 0.0)[0].tolist()) == {2, 9}, "rounding leads past the large one"
-    assert (masses[tree.draw(np.random.default_rng(0).random(100), 0.0)[0]] > 0).all()
+    assert set(tree.draw(whole(tree), np.full(8, JUST_BELOW_1), 0.0)[0].tolist()) == {2, 9}, (
+        "rounding leads past the large one"
+    )
+    assert (masses[tree.draw(whole(tree), np.random.default_rng(0).random(100), 0.0)[0]] > 0).all()
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -85,12 +130,13 @@ def test_changes_in_any_order_make_the_tree_that_its_leaves_make(size: int, seed
             slots = rng.choice(known, rng.integers(1, 40)) if len(known) else np.empty(0, np.int64)
             slots[rng.random(len(slots)) < 0.1] = sum_tree.EVICTED
             priorities = np.round(rng.exponential(size=len(slots)), 2)
-            largest, left_out, wrong = tree.update(slots, priorities, 0.7, 0.01, BOUNDS)
+            largest = np.zeros(1)
+            left_out, wrong = tree.update(whole(tree), largest, slots, priorities, 0.7, 0.01, BOUNDS)
             last = {int(slot): p for slot, p in zip(slots, priorities, strict=True) if slot >= 0}
             for slot, p in last.items():
                 masses[slot] = (p + 0.01) ** 0.7
             assert (left_out, wrong) == ((slots < 0).sum(), -1)
-            assert largest == max([p + 0.01 for p in last.values()], default=0)
+            assert largest[0] == max([p + 0.01 for p in last.values()], default=0)
         np.testing.assert_allclose(tree.leaves[:size], masses, rtol=1e-14)
         fresh = filled(size, tree.leaves[:size].copy())
         assert fresh._sums.tobytes() == tree._sums.tobytes()
@@ -100,9 +146,10 @@ def test_changes_in_any_order_make_the_tree_that_its_leaves_make(size: int, seed
 @pytest.mark.parametrize(("slot", "priority"), [(-2, 1.0), (3, 1.0), (1, np.nan), (1, np.inf), (1, 2e140)])
 def test_an_update_with_one_wrong_entry_changes_nothing(slot: int, priority: float) -> None:
     tree = filled(5, np.array([1.0, 2.0, 3.0, 0.0, 5.0]))
-    before = tree._sums.tobytes(), tree._mins.tobytes()
-    assert tree.update(np.array([0, -1, slot, 2]), np.array([9.0, 1.0, priority, 9.0]), 1.0, 0.0, BOUNDS) == (0, 0, 2)
-    assert (tree._sums.tobytes(), tree._mins.tobytes()) == before
+    before, largest = (tree._sums.tobytes(), tree._mins.tobytes()), np.zeros(1)
+    slots, priorities = np.array([0, -1, slot, 2]), np.array([9.0, 1.0, priority, 9.0])
+    assert tree.update(whole(tree), largest, slots, priorities, 1.0, 0.0, BOUNDS) == (0, 2)
+    assert (tree._sums.tobytes(), tree._mins.tobytes(), largest[0]) == (*before, 0)
 
 
 @pytest.mark.parametrize("sizes", [(0, 1), (0, 9), (5, 6), (8, 600), (600, 601)])
@@ -111,14 +158,15 @@ def test_growing_keeps_leaves_and_draws(sizes: tuple[int, int]) -> None:
     masses = masses_of(max(small, 1), 4, 0.2)[:small]
     tree = filled(small, masses)
     uniforms = np.random.default_rng(0).random(50)
-    before = tree.draw(uniforms, 0.5) if small else None
+    ranges = whole(tree)
+    before = tree.draw(ranges, uniforms, 0.5) if small else None
     tree.grow(large)
-    assert len(tree) >= large
+    assert len(tree) == large
     if before is not None:
-        after = tree.draw(uniforms, 0.5)
+        after = tree.draw(ranges, uniforms, 0.5)
         assert [part.tobytes() for part in before] == [part.tobytes() for part in after]
     tree.fill(np.array([large - 1]), 1e20)
-    assert tree.draw(uniforms, 0.5)[0][-1] == large - 1
+    assert tree.draw(whole(tree), uniforms, 0.5)[0][-1] == large - 1
 
 
 def test_a_folder_where_nothing_can_be_kept_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:

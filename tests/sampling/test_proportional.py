@@ -12,10 +12,11 @@ import priority_machine
 import pytest
 from configs import examples
 from hypothesis import settings
-from priority_machine import copied, same_state
-from priority_model import chi_square
+from priority_machine import check_going_on, copied, same_state
+from priority_model import Oracle, chi_square, moved_on
 
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.index.log import Standing
 from diskreplay.sampling import proportional
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.window import Window
@@ -30,8 +31,19 @@ ProportionalMachine.TestCase.settings = settings(max_examples=examples(120), sta
 TestBesideOracle = ProportionalMachine.TestCase
 
 
+class ByEnvironmentMachine(priority_machine.SamplerMachine):
+    by_env = True
+
+    def make(self) -> Proportional:
+        return Proportional(self.alpha, self.beta, by_env=True)
+
+
+ByEnvironmentMachine.TestCase.settings = ProportionalMachine.TestCase.settings
+TestByEnvironmentBesideOracle = ByEnvironmentMachine.TestCase
+
+
 def always(ids: np.ndarray) -> np.ndarray:
-    return np.ones(len(ids), bool)
+    return np.ones(len(ids), np.int8)
 
 
 def with_priorities(count: int, **arguments: Any) -> tuple[Proportional, list[Window], np.ndarray]:
@@ -67,6 +79,96 @@ def test_weights_are_those_of_the_paper() -> None:
     assert weights.max() <= 1
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.3])
+@pytest.mark.parametrize("by_env", [False, True])
+def test_draws_after_evictions_and_updates(alpha: float, by_env: bool) -> None:
+    sampler = Proportional(alpha, by_env=by_env)
+    world, found = moved_on(sampler, Oracle(1e-6, by_env), alpha)
+    assert len(found) == (4 if by_env else 1)
+    rng, size = np.random.default_rng(1), 8 * len(found)
+    drawn = [sampler.sample(rng, world.windows(), world.standing, size)[0] for _ in range(1500)]
+    for part, chances in zip(np.split(np.array(drawn), len(found), axis=1), found, strict=True):
+        assert len(chances) > 3
+        assert chi_square(part.ravel(), chances) <= 1
+        if alpha:
+            assert chi_square(part.ravel(), dict.fromkeys(chances, 1 / len(chances))) > 1
+
+
+def test_each_environment_has_its_own_slices_maximum_and_weights() -> None:
+    sampler = Proportional(1.0, 1.0, epsilon=1e-9, by_env=True)
+    windows = [Window(0, 24, 24, 3), Window(1 << 48, 1 << 48 | 8, 8, 1), Window(2 << 48, 2 << 48, 9, 3)]
+    env_1 = np.arange(1, 24, 3)
+    sampler.update(env_1, np.full(8, 100.0), windows, always)
+    sampler.update([4, 1 << 48], [25.0, 2.0], windows, always)
+    np.testing.assert_allclose(sampler.maxima, [1, 100, 1, 2])
+    assert sampler.maximum == sampler.maxima.max()
+    np.testing.assert_allclose(sampler.total, 8 + 725 + 8 + 9)
+    ids, weights = sampler.sample(np.random.default_rng(0), windows, always, 32)
+    parts = ids.reshape(4, 8)
+    assert parts[0].tolist() == list(range(0, 24, 3))
+    assert set(parts[1].tolist()) <= set(env_1.tolist())
+    assert parts[2].tolist() == list(range(2, 24, 3))
+    assert (parts[3] >> 48 == 1).all()
+    expected = np.ones(32)
+    expected[8:16] = np.where(parts[1] == 4, 1.0, 0.25)
+    expected[24:] = np.where(parts[3] == 1 << 48, 0.5, 1.0)
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    moved = [Window(3, 27, 24, 3), *windows[1:]]
+    chances = sampler.probability([24, 25, 26, 0], moved, always)
+    np.testing.assert_allclose(chances, [1 / 8, 100 / 725, 1 / 8, 0])
+
+
+def test_by_environment_what_has_no_meaning_is_refused() -> None:
+    sampler, rng = Proportional(by_env=True), np.random.default_rng(0)
+    windows = [Window(0, 8, 8, 4), Window(1 << 48, 1 << 48 | 2, 2, 1), Window(2 << 48, 2 << 48, 9, 3)]
+    with pytest.raises(InputError, match="a batch must be a multiple of the 5 environments, got 32"):
+        sampler.sample(rng, windows, always, 32)
+    sampler.clear()
+    with pytest.raises(NotEnoughDataError, match="environment 2 of 5 has no transition yet"):
+        sampler.sample(rng, windows, lambda ids: np.where(ids % 4 == 2, 0, 1).astype(np.int8), 30)
+    with pytest.raises(InputError, match="capacity of a window must be a multiple of its environments"):
+        sampler.sample(rng, [Window(0, 8, 9, 4)], always, 4)
+    with pytest.raises(InputError, match="by_env must be True or False, got 1"):
+        Proportional(by_env=1)  # type: ignore[arg-type]
+
+
+def test_a_stream_of_another_shape_is_a_new_one_by_environment_too() -> None:
+    sampler = Proportional(1.0, by_env=True)
+    other = Window(1 << 48, 1 << 48 | 6, 6, 2)
+    sampler.update([0, 1], [5.0, 9.0], [Window(0, 8, 8, 4), other], always)
+    windows = [Window(0, 8, 8, 2), other]
+    ids, _ = sampler.sample(np.random.default_rng(0), windows, always, 4 * 20)
+    assert [set((part % 2).tolist()) for part in ids.reshape(4, 20)] == [{0}, {1}, {0}, {1}]
+    assert (ids.reshape(2, 40) >> 48).tolist() == [[1] * 40, [0] * 40]
+    np.testing.assert_allclose(sampler.maxima, 1.0)
+    assert same_state(copied(sampler, Proportional(1.0, by_env=True)), sampler)
+
+
+def test_clear_forgets_all_but_the_arguments() -> None:
+    sampler, windows, _ = with_priorities(9, beta_schedule=(1.0, 10))
+    sampler.sample(np.random.default_rng(0), windows, always, 4)
+    sampler.update([1], [50.0], windows, always)
+    sampler.clear()
+    fresh = Proportional(beta_schedule=(1.0, 10))
+    assert same_state(sampler, fresh)
+    assert (sampler.maximum, sampler.ignored_updates, sampler.beta, sampler.total) == (1.0, 0, 0.4, 0.0)
+    for each in (sampler, fresh):
+        each.sample(np.random.default_rng(3), windows, always, 4)
+    assert same_state(sampler, fresh)
+
+
+def test_beta_can_be_set_where_no_schedule_sets_it() -> None:
+    sampler, windows, priorities = with_priorities(37, alpha=1.0)
+    sampler.beta = 1
+    ids, weights = sampler.sample(np.random.default_rng(0), windows, always, 50)
+    np.testing.assert_allclose(weights, (priorities.min() / priorities)[ids - 5], rtol=1e-6)
+    assert sampler.to_json()["beta"] == 1.0
+    with pytest.raises(InputError, match="beta must be a finite number of at least 0, got -1"):
+        sampler.beta = -1
+    with pytest.raises(InputError, match="beta follows its beta_schedule"):
+        Proportional(beta_schedule=(1.0, 10)).beta = 0.5
+
+
 def test_each_slice_of_the_total_gives_one_draw() -> None:
     sampler, windows, _ = with_priorities(64, alpha=0.0)
     ids, _ = sampler.sample(np.random.default_rng(0), windows, always, 16)
@@ -74,33 +176,9 @@ def test_each_slice_of_the_total_gives_one_draw() -> None:
     assert (slots // 4).tolist() == list(range(16))
 
 
-def test_going_on_from_a_state_gives_the_same_thousand_batches() -> None:
-    """With rows added meanwhile, two streams, and beta on its way."""
-    sampler = Proportional(beta_schedule=(1.0, 700))
-    other: Proportional | None = None
-
-    def incomplete(ids: np.ndarray) -> np.ndarray:
-        return (ids & 0xFFFF) % 11 != 3
-
-    rng, draws = np.random.default_rng(0), np.random.default_rng(7)
-    twin = np.random.default_rng(7)
-    for step in range(2000):
-        rows = 4 * step + 4
-        windows = [Window(max(0, rows - 401), rows, 401, 8), Window(3 << 48, 3 << 48 | step, 9999)]
-        ids, weights = sampler.sample(draws, windows, incomplete, 32)
-        if step == 999:
-            other = copied(sampler, Proportional(beta_schedule=(1.0, 700)))
-            twin.bit_generator.state = draws.bit_generator.state
-        elif other is not None:
-            other_ids, other_weights = other.sample(twin, windows, incomplete, 32)
-            assert ids.tobytes() == other_ids.tobytes()
-            assert weights.tobytes() == other_weights.tobytes()
-        errors = rng.normal(size=32).astype(np.float32) * 3
-        for each in (sampler, other):
-            if each is not None:
-                each.update(ids, errors, windows, incomplete)
-    assert other is not None
-    assert same_state(sampler, other)
+@pytest.mark.parametrize("by_env", [False, True])
+def test_going_on_from_a_state_gives_the_same_thousand_batches(by_env: bool) -> None:
+    check_going_on(lambda: Proportional(beta_schedule=(1.0, 700), by_env=by_env))
 
 
 def test_beta_goes_in_a_straight_line_and_then_stays() -> None:
@@ -146,7 +224,7 @@ def test_nothing_to_sample() -> None:
     sampler = Proportional(beta_schedule=(1.0, 10))
     for windows in ([], [Window(0, 0, 5)], [Window(0, 4, 5)]):
         with pytest.raises(NotEnoughDataError, match="no row in the window is a transition yet; add more steps"):
-            sampler.sample(np.random.default_rng(0), windows, lambda ids: np.zeros(len(ids), bool), 3)
+            sampler.sample(np.random.default_rng(0), windows, lambda ids: np.zeros(len(ids), np.int8), 3)
     assert sampler.beta == 0.4
 
 
@@ -202,7 +280,7 @@ def test_updates_that_make_no_sense_are_refused(ids: Any, priorities: Any, messa
 
 
 def test_json_makes_the_same_sampler() -> None:
-    sampler = Proportional(0.5, 0.3, (0.9, 100), 1e-3)
+    sampler = Proportional(0.5, 0.3, (0.9, 100), 1e-3, by_env=True)
     assert repr(proportional.from_json(sampler.to_json())) == repr(sampler)
     assert eval(repr(sampler)).to_json() == sampler.to_json()
     with pytest.raises(ValueError, match="unknown sampler"):
@@ -213,6 +291,12 @@ def damaged(facts: dict[str, Any], arrays: dict[str, Any]) -> list[tuple[dict[st
     run = facts["streams"][0]
     return [
         (facts | {"alpha": 0.1}, arrays),
+        (facts | {"by_env": True}, arrays),
+        (facts | {"maxima": [1.0, 1.0]}, arrays),
+        (facts | {"maxima": [0.5]}, arrays),
+        (facts | {"streams": [run | {"lanes": 3}]}, arrays),
+        (facts | {"streams": [run | {"lanes": 0}]}, arrays),
+        (facts | {"streams": [run | {"group": 1}]}, arrays),
         (facts, arrays | {"mass": arrays["mass"][:-1]}),
         (facts, arrays | {"mass": -arrays["mass"]}),
         (facts, arrays | {"mass": arrays["mass"] * np.nan}),
@@ -220,12 +304,12 @@ def damaged(facts: dict[str, Any], arrays: dict[str, Any]) -> list[tuple[dict[st
         (facts | {"streams": [run, run]}, arrays),
         (facts | {"streams": [run | {"stop": run["first"] - 1}]}, arrays),
         (facts | {"streams": [run | {"waiting": 1}]}, arrays | {"waiting": np.array([999])}),
-        ({key: value for key, value in facts.items() if key != "maximum"}, arrays),
+        ({key: value for key, value in facts.items() if key != "maxima"}, arrays),
         (facts, {}),
     ]
 
 
-@pytest.mark.parametrize("case", range(10))
+@pytest.mark.parametrize("case", range(16))
 def test_a_damaged_state_is_refused_and_changes_nothing(case: int) -> None:
     sampler, _, _ = with_priorities(9)
     untouched, _, _ = with_priorities(9)
@@ -234,16 +318,17 @@ def test_a_damaged_state_is_refused_and_changes_nothing(case: int) -> None:
     assert same_state(sampler, untouched)
 
 
-def test_a_row_that_never_is_a_transition_is_not_asked_for_for_ever() -> None:
+def test_a_row_is_asked_for_once_more_only_while_it_may_become_a_transition() -> None:
     sampler, asked = Proportional(), []
 
-    def all_but_3(ids: np.ndarray) -> np.ndarray:
+    def standing(ids: np.ndarray) -> np.ndarray:
         asked.extend(ids.tolist())
-        return ids != 3
+        late = Standing.NOW if rows > 9 else Standing.LATER
+        return np.select([ids == 3, ids == 5], [Standing.NEVER, late], Standing.NOW).astype(np.int8)
 
     for rows in range(1, 100):
-        sampler.sample(np.random.default_rng(0), [Window(0, rows, 1000, 4)], all_but_3, 1)
-    assert sorted(asked) == sorted([*range(99), 3, 3, 3, 3])
+        sampler.sample(np.random.default_rng(0), [Window(0, rows, 1000)], standing, 1)
+    assert sorted(asked) == sorted([*range(99), 5, 5, 5, 5])
 
 
 def test_numba_is_loaded_only_by_those_who_sample_with_priorities() -> None:

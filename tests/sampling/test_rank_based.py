@@ -9,8 +9,8 @@ import priority_machine
 import pytest
 from configs import examples
 from hypothesis import settings
-from priority_machine import copied, same_state
-from priority_model import chi_square
+from priority_machine import check_going_on, same_state
+from priority_model import Oracle, chi_square, moved_on
 
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling import rank_based
@@ -30,7 +30,7 @@ TestBesideOracle = RankMachine.TestCase
 
 
 def always(ids: np.ndarray) -> np.ndarray:
-    return np.ones(len(ids), bool)
+    return np.ones(len(ids), np.int8)
 
 
 def with_priorities(count: int, **arguments: Any) -> tuple[RankBased, list[Window], list[int]]:
@@ -55,6 +55,26 @@ def test_draws_have_the_probabilities_of_the_paper(alpha: float, size: int, segm
     assert chi_square(drawn, chances(ranked, alpha)) <= 1
     if alpha:
         assert chi_square(drawn, chances(ranked, alpha + 0.3)) > 1, "the test would not see another distribution"
+
+
+@pytest.mark.parametrize("segments", [None, 8])
+def test_draws_after_evictions_and_updates(segments: int | None) -> None:
+    sampler = RankBased(segments=segments)
+    world, (expected,) = moved_on(sampler, Oracle(0.0), 0.7, by_rank=True)
+    rng = np.random.default_rng(1)
+    drawn = [sampler.sample(rng, world.windows(), world.standing, 20)[0] for _ in range(1000)]
+    assert chi_square(np.concatenate(drawn), expected) <= 1
+    assert chi_square(np.concatenate(drawn), dict.fromkeys(expected, 1 / len(expected))) > 1
+
+
+def test_clear_forgets_all_but_the_arguments() -> None:
+    sampler, windows, _ = with_priorities(9, segments=4)
+    sampler.update([1, 9], [50.0, 50.0], windows, always)
+    assert (sampler.maximum, sampler.ignored_updates) == (50.0, 1)
+    sampler.clear()
+    assert same_state(sampler, RankBased(segments=4))
+    assert (sampler.maximum, sampler.ignored_updates) == (1.0, 0)
+    assert sampler.to_json() == RankBased(segments=4).to_json()
 
 
 def test_weights_are_those_of_the_paper() -> None:
@@ -93,32 +113,7 @@ def test_of_equal_priorities_the_newer_comes_first() -> None:
 
 
 def test_going_on_from_a_state_gives_the_same_thousand_batches() -> None:
-    """With rows added meanwhile, two streams, and a batch that is no multiple of the segments."""
-    sampler = RankBased(segments=20)
-    other: RankBased | None = None
-
-    def incomplete(ids: np.ndarray) -> np.ndarray:
-        return (ids & 0xFFFF) % 11 != 3
-
-    rng, draws = np.random.default_rng(0), np.random.default_rng(7)
-    twin = np.random.default_rng(7)
-    for step in range(2000):
-        rows = 4 * step + 4
-        windows = [Window(max(0, rows - 401), rows, 401, 8), Window(3 << 48, 3 << 48 | step, 9999)]
-        ids, weights = sampler.sample(draws, windows, incomplete, 32)
-        if step == 999:
-            other = copied(sampler, RankBased(segments=20))
-            twin.bit_generator.state = draws.bit_generator.state
-        elif other is not None:
-            other_ids, other_weights = other.sample(twin, windows, incomplete, 32)
-            assert ids.tobytes() == other_ids.tobytes()
-            assert weights.tobytes() == other_weights.tobytes()
-        errors = np.round(rng.normal(size=32) * 3, 1)
-        for each in (sampler, other):
-            if each is not None:
-                each.update(ids, errors, windows, incomplete)
-    assert other is not None
-    assert same_state(sampler, other)
+    check_going_on(lambda: RankBased(segments=12))
 
 
 def test_late_and_repeated_priorities() -> None:
@@ -133,7 +128,7 @@ def test_nothing_to_sample() -> None:
     sampler = RankBased()
     for windows in ([], [Window(0, 0, 5)], [Window(0, 4, 5)]):
         with pytest.raises(NotEnoughDataError, match="no row in the window is a transition yet; add more steps"):
-            sampler.sample(np.random.default_rng(0), windows, lambda ids: np.zeros(len(ids), bool), 3)
+            sampler.sample(np.random.default_rng(0), windows, lambda ids: np.zeros(len(ids), np.int8), 3)
 
 
 @pytest.mark.parametrize("segments", [0, -1, 2.0, True, "8"])
@@ -156,7 +151,7 @@ def damaged(facts: dict[str, Any], arrays: dict[str, Any]) -> list[tuple[dict[st
         (facts, arrays | {"priority": -2 - arrays["priority"]}),
         (facts, arrays | {"priority": arrays["priority"] * np.nan}),
         (facts | {"streams": facts["streams"] * 2}, arrays),
-        (facts | {"maximum": None}, arrays),
+        (facts | {"maxima": None}, arrays),
         (facts, {}),
     ]
 

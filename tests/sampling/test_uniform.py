@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from configs import Config
 from model import Leaf
+from priority_model import chi_square
 from recording import Recording, reopen
 
 import diskreplay as dr
-from diskreplay.errors import NotEnoughDataError
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.index.log import Standing
 from diskreplay.sampling.window import Window
 
 
@@ -71,9 +73,53 @@ def test_almost_nothing_is_a_transition(path: str) -> None:
         assert abs(surprise(counts)) < 4
 
 
-def test_nothing_is_a_transition() -> None:
-    with pytest.raises(NotEnoughDataError, match="no row in the window is a transition"):
-        dr.Uniform().sample(np.random.default_rng(0), [Window(3, 9, 6)], lambda ids: np.zeros(len(ids), bool), 4)
+class Sparse:
+    """Two windows of which one id in ``every`` is a transition; counts how many ids it is asked for."""
+
+    def __init__(self, held: int, every: int) -> None:
+        self.windows = [Window(40, 40 + held // 4, held), Window(7 << 48, (7 << 48) + held - held // 4, held)]
+        self.every, self.asked = every, 0
+        self.ids = [each for w in self.windows for each in range(w.first, w.stop) if each % every == 0]
+
+    def standing(self, ids: np.ndarray) -> np.ndarray:
+        self.asked += len(ids)
+        return np.where(ids % self.every == 0, Standing.NOW, Standing.NEVER).astype(np.int8)
+
+
+@pytest.mark.parametrize(("held", "every", "size"), [(4000, 40, 32), (800, 40, 256), (20_000, 1000, 8), (900, 3, 400)])
+def test_flat_where_items_are_sparse(held: int, every: int, size: int) -> None:
+    """Where drawing again is enough, where it never is, and where half of a batch is listed."""
+    sparse, rng = Sparse(held, every), np.random.default_rng(5)
+    calls = 40 * len(sparse.ids) // size + 400
+    drawn = [dr.Uniform().sample(rng, sparse.windows, sparse.standing, size)[0] for _ in range(calls)]
+    assert {each.shape for each in drawn} == {(size,)}
+    assert chi_square(np.concatenate(drawn), dict.fromkeys(sparse.ids, 1 / len(sparse.ids))) <= 1
+    assert sparse.asked <= calls * (1.5 * held + size)
+
+
+def test_a_thousandth_of_a_large_window_is_found_without_listing_it() -> None:
+    sparse, rng = Sparse(1 << 20, 1000), np.random.default_rng(0)
+    for _ in range(20):
+        sparse.asked = 0
+        ids, _ = dr.Uniform().sample(rng, sparse.windows, sparse.standing, 32)
+        assert (ids % 1000 == 0).all()
+        assert sparse.asked < 1 << 18
+
+
+def test_probability() -> None:
+    sparse = Sparse(4000, 40)
+    asked = [40, 41, sparse.ids[-1], sparse.ids[-1] + 1, 0, 40_000, 5 << 48]
+    found = dr.Uniform().probability(asked, sparse.windows, sparse.standing)
+    assert found.tolist() == [1 / len(sparse.ids), 0, 1 / len(sparse.ids), 0, 0, 0, 0]
+    with pytest.raises(InputError, match="index must be integers"):
+        dr.Uniform().probability([0.5], sparse.windows, sparse.standing)
+    assert dr.Uniform().probability([3], [], sparse.standing).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("windows", [[], [Window(3, 3, 6)], [Window(3, 9, 6)]])
+def test_nothing_is_a_transition(windows: list[Window]) -> None:
+    with pytest.raises(NotEnoughDataError, match=r"no row in the window is a transition|the window is empty"):
+        dr.Uniform().sample(np.random.default_rng(0), windows, lambda ids: np.zeros(len(ids), np.int8), 4)
 
 
 def test_weights_are_one(path: str) -> None:

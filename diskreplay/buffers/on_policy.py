@@ -1,0 +1,443 @@
+"""What the rollout buffers share: steps of the present policy, their returns and advantages, minibatches.
+
+1. Steps are rows of a store whose window is one rollout. What the policy said of them (value, log-probability) and the
+   value of each final observation stand in columns of their own, so that a half-collected rollout survives a restart.
+2. :meth:`OnPolicyBuffer.finish` computes advantages and returns, which stay in RAM, and in checkpoints.
+3. Clearing empties the window; the disk space goes back with the next commit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import returns, spaces
+from diskreplay import schema as schemas
+from diskreplay.buffers.stored import StoredBuffer, full_path
+from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
+from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Start
+from diskreplay.storage.files import Files, LocalFiles
+from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.views.batch import Arrays, map_arrays
+from diskreplay.views.part import StreamPart
+from diskreplay.views.samples import Samples
+from diskreplay.views.transition import check_gamma
+from diskreplay.views.unroll import unroll
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+SomeBatch = TypeVar("SomeBatch", bound=Arrays)
+
+VALUE, LOG_PROB, FINAL_VALUE = "value", "log_prob", "final_value"
+OWN_COLUMNS = (VALUE, LOG_PROB, FINAL_VALUE)
+EPSILON = 1e-8
+"""Added to the standard deviation that advantages are divided by."""
+
+Normalizer = Any
+"""An object with ``denormalize(values) -> values``, as critics have that learn normalised values."""
+
+
+class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
+    """A store whose window is one rollout."""
+
+    KIND = "rollout"
+    """Where the store's settings have this class's own."""
+
+    def __init__(
+        self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
+    ) -> None:
+        """Not for users. ``options`` are those of :class:`StoredBuffer`."""
+        self._settings = self._stored_settings(store.settings)
+        self._estimates: dict[str, Array] = {}
+        """``advantage`` and ``returns``, ``(rows, num_envs, *value_shape)`` float32; empty before ``finish``."""
+        super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
+        if checkpoint and checkpoint.state.get("finished"):
+            self._restore(store.read_arrays(checkpoint), checkpoint.name)
+
+    @classmethod
+    def _stored_settings(cls, stored: Mapping[str, Any]) -> Mapping[str, Any]:
+        settings = stored.get(cls.KIND)
+        if not isinstance(settings, dict):
+            raise NotAStoreError(f"the store is none of a {cls.__name__}; open it with the class that made it")
+        return settings
+
+    @classmethod
+    def _create_store(
+        cls, path: Any, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], *, steps: int,
+        num_envs: int, gamma: float, gae_lambda: float, normalize_advantage: bool, value_shape: tuple[int, ...],
+        log_prob_shape: tuple[int, ...], columns: Mapping[str, Any] | None, files: Files | None,
+        settings: Mapping[str, Any], **schema_options: Any,
+    ) -> Store:  # fmt: skip
+        """The new store of a rollout; InputError or SchemaError where an argument breaks its rule."""
+        steps, num_envs = schemas.check_count("steps", steps), schemas.check_count("num_envs", num_envs)
+        check_gamma(gamma)
+        if not isinstance(gae_lambda, int | float) or not 0.0 <= gae_lambda <= 1.0:
+            raise InputError(f"gae_lambda must be 0 to 1, got {gae_lambda!r}")
+        if not isinstance(normalize_advantage, bool):
+            raise InputError(f"normalize_advantage must be True or False, got {normalize_advantage!r}")
+        taken = sorted({*OWN_COLUMNS} & {*(columns or {})})
+        if taken:
+            raise InputError(f"columns: {taken[0]!r} is a name of the rollout's own; choose another")
+        own = {
+            VALUE: (value_shape, np.float32), LOG_PROB: (log_prob_shape, np.float32),
+            FINAL_VALUE: (value_shape, np.float32),
+        }  # fmt: skip
+        schema = schemas.build(
+            observation_space, action_space, capacity=steps * num_envs, num_envs=num_envs,
+            columns={**own, **(columns or {})}, **schema_options,
+        )  # fmt: skip
+        kept = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage, **settings}
+        return Store.create(full_path(path), files or LocalFiles(), schema, {cls.KIND: kept})
+
+    # Facts
+
+    @property
+    def gamma(self) -> float:
+        """Discount factor."""
+        return float(self._settings["gamma"])
+
+    @property
+    def gae_lambda(self) -> float:
+        """Of generalised advantage estimation."""
+        return float(self._settings["gae_lambda"])
+
+    @property
+    def normalize_advantage(self) -> bool:
+        """Whether minibatches have normalised advantages."""
+        return bool(self._settings["normalize_advantage"])
+
+    @property
+    def steps(self) -> int:
+        """Steps of each environment in a full rollout."""
+        return self._part.log.rows
+
+    @property
+    def full(self) -> bool:
+        """Whether the rollout takes no more steps until it is cleared."""
+        with self._lock:
+            return self._part.log.end - self._part.log.begin >= self._part.log.rows
+
+    @property
+    def finished(self) -> bool:
+        """Whether advantages and returns have been computed since the newest step."""
+        return bool(self._estimates)
+
+    @property
+    def _part(self) -> StreamPart:
+        """The stream that is written; opened with mode "r", the first."""
+        self._check_open()
+        return self._streams.written or self._streams.parts[0]
+
+    # Collecting
+
+    def _collect(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
+        final_value: Any, extra: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Adds one step of each environment; StateError where the rollout is full."""
+        with self._write_lock, self._lock:
+            self._writable()
+            if self.full:
+                raise StateError(f"the rollout is full ({self.steps} steps): call clear() before adding more")
+            if final_value is None:
+                final_value = np.full((*self._lead, *self._value_shape), np.nan, np.float32)
+            extra = {**extra, FINAL_VALUE: final_value}
+            for name in OWN_COLUMNS:
+                extra[name] = _rounded(extra[name])
+            self._add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            self._estimates = {}
+
+    @property
+    def _lead(self) -> tuple[int, ...]:
+        return (self.num_envs,) if self.num_envs > 1 else ()
+
+    @property
+    def _value_shape(self) -> tuple[int, ...]:
+        return next(column.shape for column in self.schema.extra_columns if column.name == VALUE)
+
+    def clear(self) -> None:
+        """Forgets the rollout; what goes on are the environments: a frame stack still reaches back into it.
+
+        Raises ReadOnlyError, ClosedError or StateError when this buffer takes no rows.
+        """
+        with self._write_lock, self._lock:
+            self._clear()
+            self._estimates = {}
+
+    # Returns and advantages
+
+    def finish(
+        self, last_value: Any, value_fn: Callable[[Any], Any] | None = None, *,
+        value_normalizer: Normalizer | None = None,
+    ) -> None:  # fmt: skip
+        """Computes advantages and returns of the steps collected, by generalised advantage estimation.
+
+        A terminated step is not bootstrapped. One after which an episode was truncated, or just left, is bootstrapped
+        with the value of its final observation: ``final_value`` of ``add``, or else ``value_fn``.
+
+        Args:
+            last_value: ``(num_envs, *value_shape)``, of the observations after the newest step; not read where that
+                step ended an episode.
+            value_fn: observations ``(M, *obs_shape)``, nested as the space, -> their values ``(M, *value_shape)``;
+                called, if at all, with the final observations whose value was not given.
+            value_normalizer: an object whose ``denormalize`` gives the true values of given ones; None where they are
+                true values. Advantages and returns are of true values.
+
+        Raises:
+            NotEnoughDataError: when there is no step.
+            InputError: for wrong shapes, values that are not finite, or final observations without a value.
+        """
+        with self._write_lock:
+            with self._lock:
+                log = self._part.log
+                count = log.end - log.begin
+                if not count:
+                    raise NotEnoughDataError("the rollout is empty; add some steps")
+                shape = (count, log.num_envs)
+                ids = np.arange(log.first_id, log.stop_id)
+                rows, envs = log.locate(ids)
+                samples = Samples(self.schema, [self._part], ids)
+                columns = {name: self._values(samples, name) for name in (VALUE, FINAL_VALUE)}
+                reward = self._rewards(samples)
+                valid = log.take(VALID, rows, envs).reshape(shape)
+                terminated = log.take(TERMINATED, rows, envs).reshape(shape) | ~valid
+                cut = log.is_cut(rows, envs).reshape(shape) | ~valid
+            _finish(samples)
+
+            def grid(array: Array) -> Array:
+                return array.reshape(*shape, *array.shape[1:])
+
+            def widen(array: Array) -> Array:
+                return array.reshape(*array.shape, *[1] * (value.ndim - array.ndim))
+
+            value, final = (self._true(grid(array), value_normalizer) for array in columns.values())
+            newest = self._true(_checked("last_value", last_value, value.shape[1:]), value_normalizer)
+            if not np.isfinite(newest[~cut[-1]]).all():
+                raise InputError("last_value must be finite where the newest step did not end an episode")
+            missing = cut & ~terminated & np.isnan(final).reshape(*shape, -1).any(axis=-1)
+            if missing.any():
+                final[missing] = self._true(self._final_values(ids, missing, value_fn), value_normalizer)
+            following = np.where(widen(cut), final, np.concatenate([value[1:], newest[None]]))
+            estimates = self._estimate(widen(grid(reward)), value, following, widen(terminated), widen(cut))
+            with self._lock:
+                self._estimates = {name: array.astype(np.float32) for name, array in estimates.items()}
+
+    def _estimate(
+        self, reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array
+    ) -> dict[str, Array]:
+        advantage = returns.gae(reward, value, next_value, terminated, cut, self.gamma, self.gae_lambda)
+        return {"advantage": advantage, "returns": advantage + value}
+
+    def _rewards(self, samples: Samples) -> Array:
+        """``(n,)``, or ``(n, *value_shape)``."""
+        return samples.resident(REWARD)
+
+    def _values(self, samples: Samples, name: str) -> Array:
+        return samples.values(next(column for column in self.schema.columns if column.name == name))
+
+    @staticmethod
+    def _true(values: Array, normalizer: Normalizer | None) -> Array:
+        given = values if normalizer is None else np.asarray(normalizer.denormalize(values))
+        return given.astype(np.float64)
+
+    def _final_values(self, ids: Ids, missing: Array, value_fn: Callable[[Any], Any] | None) -> Array:
+        """What ``value_fn`` says of the final observations of the steps ``missing``, ``(T, E)``."""
+        if value_fn is None:
+            row, env = np.argwhere(missing)[0].tolist()
+            raise InputError(
+                f"step {row} of environment {env} ended without terminating, and the value of its final observation is "
+                "not known: give add(..., final_value=...) or finish(last_value, value_fn)"
+            )
+        with self._lock:
+            samples = Samples(self.schema, [self._part], ids[missing.ravel()])
+            last = [rows for _, _, rows, _ in samples.groups]
+            leaves = [samples.observe(leaf, last)[1] for leaf in range(len(self.schema.stacks))]
+        _finish(samples)
+        values = value_fn(spaces.unflatten(self.schema.obs_tree, leaves))
+        checked = _checked("value_fn's result", values, (int(missing.sum()), *self._value_shape))
+        if not np.isfinite(checked).all():
+            raise InputError("value_fn's result must be finite")
+        return checked
+
+    # Reading
+
+    def minibatches(self, batch_size: int, epochs: int = 1, *, drop_last: bool = False) -> Iterator[SomeBatch]:
+        """All steps of the rollout in random order, ``epochs`` times.
+
+        Args:
+            batch_size: steps of every batch but an epoch's last.
+            epochs: passes.
+            drop_last: leave out a last batch that is smaller.
+
+        Raises StateError when the rollout is not finished, or was cleared meanwhile.
+        """
+        batch_size, epochs = schemas.check_count("batch_size", batch_size), schemas.check_count("epochs", epochs)
+        with self._lock:
+            self._check_finished()
+            log = self._part.log
+            ids = np.arange(log.first_id, log.stop_id)
+            ids = ids[log.take(VALID, *log.locate(ids))]
+        return self._batches(ids, batch_size, epochs, drop_last, self.get)
+
+    def episode_minibatches(
+        self, batch_size: int, epochs: int = 1, *, max_length: int | None = None, drop_last: bool = False
+    ) -> Iterator[SomeBatch]:
+        """All episodes of the rollout, or what of them is in it, in random order and padded to one length.
+
+        Args:
+            batch_size, epochs, drop_last: as of :meth:`minibatches`, counting episodes.
+            max_length: ``T``, steps that an episode is padded to, or of which its first ones are given; ``steps`` if
+                None.
+        """
+        batch_size, epochs = schemas.check_count("batch_size", batch_size), schemas.check_count("epochs", epochs)
+        length = self.steps if max_length is None else schemas.check_count("max_length", max_length)
+        with self._lock:
+            self._check_finished()
+            ids = self._episode_ids()
+        return self._batches(ids, batch_size, epochs, drop_last, lambda chosen: self._episodes(chosen, length))
+
+    def get(self, index: Any) -> SomeBatch:
+        """The steps that ``index``, int64 ``(B,)``, names; StateError before :meth:`finish`."""
+        ids = np.atleast_1d(np.asarray(index))
+        if ids.dtype.kind not in "iu" or ids.ndim != 1:
+            raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
+        ids = ids.astype(np.int64)
+        with self._lock:
+            self._check_finished()
+            log = self._part.log
+            if not ((ids >= log.first_id) & (ids < log.stop_id)).all():
+                raise InputError("index names a step that is not in the rollout")
+            samples = Samples(self.schema, [self._part], ids)
+            batch = self._batch(samples, ids, np.ones(len(ids), bool))
+        return self._ready(samples, batch)
+
+    def _episode_ids(self) -> Ids:
+        log = self._part.log
+        ids = np.arange(log.first_id, log.stop_id)
+        rows, envs = log.locate(ids)
+        first = (log.take(START, rows, envs) != Start.CONTINUES) | (rows == log.begin)
+        begins: Ids = ids[first & log.take(VALID, rows, envs)]
+        return begins
+
+    def _episodes(self, ids: Ids, length: int) -> SomeBatch:
+        def held(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
+            return part.spans().stop(rows, envs) - rows
+
+        with self._lock:
+            self._check_finished()
+            samples, filled = unroll(self.schema, [self._part], ids, held, length)
+            batch = self._batch(samples, ids, filled)
+        return self._ready(samples, batch)
+
+    def _batches(
+        self, ids: Ids, batch_size: int, epochs: int, drop_last: bool, read: Callable[[Ids], SomeBatch]
+    ) -> Iterator[SomeBatch]:
+        for _ in range(epochs):
+            with self._lock:
+                order = self._rng.permutation(ids)
+            for start in range(0, len(order), batch_size):
+                chosen = order[start : start + batch_size]
+                if len(chosen) == batch_size or not drop_last:
+                    yield read(chosen)
+
+    def _batch(self, samples: Samples, ids: Ids, filled: Array) -> SomeBatch:
+        """The batch of samples, split as ``filled``, ``(B,)`` or ``(B, T)``, is. Needs the lock."""
+        raise NotImplementedError
+
+    def _fields(self, samples: Samples, ids: Ids, filled: Array) -> dict[str, Any]:
+        """The fields that every rollout's batch has, and the extra columns."""
+        schema = self.schema
+        leaves = [samples.current(leaf) for leaf in range(len(schema.stacks))]
+        extra = {column.name: samples.values(column) for column in schema.extra_columns}
+        del extra[FINAL_VALUE]
+
+        def estimate(name: str) -> Array:
+            begin = self._part.log.begin
+            return samples.each(lambda part, rows, envs: self._estimates[name][rows - begin, envs])
+
+        def split(array: Array) -> Array:
+            return array.reshape(*filled.shape, *array.shape[1:])
+
+        fields = {
+            "obs": spaces.unflatten(schema.obs_tree, leaves),
+            "action": spaces.unflatten(schema.action_tree, [samples.values(c) for c in schema.action_columns]),
+            "reward": samples.resident(REWARD),
+            "value": extra.pop(VALUE),
+            "log_prob": extra.pop(LOG_PROB),
+            **{name: estimate(name) for name in self._estimates},
+            "terminated": samples.resident(TERMINATED),
+            "truncated": samples.resident(TRUNCATED),
+            "extra": extra,
+        }
+        split_fields = {name: map_arrays(split, value) for name, value in fields.items()}
+        return {**split_fields, "index": ids, "filled": filled}
+
+    def _ready(self, samples: Samples, batch: SomeBatch) -> SomeBatch:
+        """The batch when everything is read."""
+        _finish(samples)
+        if not self.normalize_advantage:
+            return batch
+        given: Any = batch
+        return dataclasses.replace(given, advantage=normalized(given.advantage, self._counted(batch)))  # type: ignore[no-any-return]
+
+    def _counted(self, batch: SomeBatch) -> Array:
+        """Which advantages are normalised, a mask of the shape of the first axes of them."""
+        filled: Array = vars(batch)["filled"]
+        return filled
+
+    def _check_finished(self) -> None:
+        self._check_open()
+        if not self._estimates:
+            raise StateError("the rollout has no advantages: call finish(last_value) after the last step")
+
+    # State
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        arrays = {name: array.ravel() for name, array in self._estimates.items()}
+        return {"finished": bool(arrays)}, arrays
+
+    def _restore(self, arrays: Mapping[str, Array], name: str) -> None:
+        log = self._part.log
+        shape = (log.end - log.begin, log.num_envs, *self._value_shape)
+        try:
+            self._estimates = {
+                key: np.array(arrays[key], np.float32).reshape(shape) for key in ("advantage", "returns")
+            }
+        except (KeyError, ValueError) as error:
+            raise CorruptionError(f"the advantages of checkpoint {name!r} cannot be read: {error!r}") from error
+
+
+def normalized(advantage: Array, counted: Array) -> Array:
+    """Advantages with mean 0 and standard deviation 1 over what counts, 0 elsewhere; one alone stays as it is."""
+    held = advantage[counted]
+    if held.size < 2:
+        return advantage
+    scaled: Array = (advantage - held.mean()) / (held.std() + EPSILON)
+    scaled[~counted] = 0.0
+    return scaled
+
+
+def _finish(samples: Samples) -> None:
+    for step in samples.rest:
+        step()
+
+
+def _rounded(given: Any) -> Any:
+    """An estimate as float32: unlike data, it loses nothing that counts."""
+    array = np.asarray(given)
+    return array.astype(np.float32) if array.dtype.kind == "f" else given
+
+
+def _checked(what: str, given: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    try:
+        array = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} must be numbers, got {given!r}") from error
+    if array.shape != shape and not (shape[:1] == (1,) and array.shape == shape[1:]):
+        raise InputError(f"{what} must have the shape {shape}, got {array.shape}")
+    return array.reshape(shape)

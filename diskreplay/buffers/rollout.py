@@ -1,0 +1,132 @@
+"""The rollout buffer of on-policy learners: collect, finish, learn from minibatches, clear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer
+from diskreplay.buffers.stored import (
+    CACHE_BYTES,
+    COMMIT_ROWS,
+    COMMIT_SECONDS,
+    PathLike,
+    check_options,
+    open_store,
+)
+from diskreplay.schema import Codec
+from diskreplay.storage.files import Files
+from diskreplay.storage.store import FIRST_STREAM
+from diskreplay.views.batch import RolloutBatch
+from diskreplay.views.samples import Samples
+
+
+class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
+    """Steps of the present policy: observations on disk, the rest in RAM; made by :meth:`create` or :meth:`open`.
+
+    Collect with :meth:`add` until :attr:`full`, call :meth:`finish`, learn from :meth:`minibatches`, :meth:`clear`.
+    """
+
+    @classmethod
+    def create(
+        cls,
+        path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        steps: int,
+        num_envs: int = 1,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        normalize_advantage: bool = True,
+        frame_stack: int | Mapping[str, int] = 1,
+        stack_axis: Literal["auto", 0, -1] | None = "auto",
+        stack_padding: Literal["zero", "reset"] = "zero",
+        columns: Mapping[str, Any] | None = None,
+        reward_dtype: Any = np.float32,
+        codec: str | Codec | Mapping[str, str | Codec] | None = None,
+        chunk_rows: int | Mapping[str, int] | None = None,
+        shard_rows: int | Mapping[str, int] | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        commit_rows: int = COMMIT_ROWS,
+        commit_seconds: float = COMMIT_SECONDS,
+        seed: int | None = None,
+        files: Files | None = None,
+    ) -> RolloutBuffer:
+        """Makes a new store at ``path`` and opens it for writing.
+
+        Args:
+            path, observation_space, action_space, num_envs: as of :meth:`diskreplay.ReplayBuffer.create`.
+            steps: of each environment until the rollout is full.
+            gamma: discount factor, 0 to 1.
+            gae_lambda: of generalised advantage estimation (Schulman et al. 2016), 0 to 1; 1 gives discounted returns.
+            normalize_advantage: give each minibatch's advantages mean 0 and standard deviation 1.
+            frame_stack, stack_axis, stack_padding, columns, reward_dtype, codec, chunk_rows, shard_rows, cache_bytes,
+                commit_rows, commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`.
+
+        Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
+        """
+        check_options(cache_bytes, commit_rows, commit_seconds, seed)
+        store = cls._create_store(
+            path, observation_space, action_space, steps=steps, num_envs=num_envs, gamma=gamma, gae_lambda=gae_lambda,
+            normalize_advantage=normalize_advantage, value_shape=(), log_prob_shape=(), columns=columns, files=files,
+            settings={}, frame_stack=frame_stack, stack_axis=stack_axis, stack_padding=stack_padding,
+            reward_dtype=reward_dtype, codec=codec, chunk_rows=chunk_rows, shard_rows=shard_rows,
+        )  # fmt: skip
+        return cls(
+            store, stream=FIRST_STREAM, cache_bytes=cache_bytes, commit_rows=commit_rows, commit_seconds=commit_seconds,
+            seed=seed,
+        )  # fmt: skip
+
+    @classmethod
+    def open(
+        cls,
+        path: PathLike,
+        *,
+        mode: Literal["r", "r+"] = "r+",
+        stream: str = FIRST_STREAM,
+        checkpoint: str | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        commit_rows: int = COMMIT_ROWS,
+        commit_seconds: float = COMMIT_SECONDS,
+        seed: int | None = None,
+        files: Files | None = None,
+    ) -> RolloutBuffer:
+        """Opens the store at ``path`` at its last commit, or at a checkpoint; as :meth:`diskreplay.ReplayBuffer.open`.
+
+        At a checkpoint advantages and returns are as they were; otherwise :meth:`finish` is to be called again.
+        """
+        check_options(cache_bytes, commit_rows, commit_seconds, seed)
+        store, writes, cut = open_store(path, mode, stream, checkpoint, None, None, files, cls._stored_settings)
+        return cls(
+            store, stream=writes, checkpoint=cut, cache_bytes=cache_bytes, commit_rows=commit_rows,
+            commit_seconds=commit_seconds, seed=seed,
+        )  # fmt: skip
+
+    def add(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,
+        value: Any, log_prob: Any, final_value: Any = None, valid: Any = None, **extra: Any,
+    ) -> None:  # fmt: skip
+        """Adds one step of each environment; arrays lead with ``num_envs`` when it is above 1.
+
+        Args:
+            obs, action, reward, next_obs, terminated, truncated, valid, **extra: as of
+                :meth:`diskreplay.ReplayBuffer.add`.
+            value: the critic's value of ``obs``, scalar.
+            log_prob: the policy's log-probability of ``action``, scalar.
+            final_value: the value of ``next_obs``, scalar, read where an episode was truncated; NaN, or None for all,
+                where :meth:`finish` shall ask its ``value_fn``.
+
+        Raises InputError, StateError when the rollout is full, and what :meth:`diskreplay.ReplayBuffer.add` raises.
+        """
+        self._collect(
+            obs, action, reward, next_obs, terminated, truncated, valid, final_value,
+            {VALUE: value, LOG_PROB: log_prob, **extra},
+        )  # fmt: skip
+
+    def _batch(self, samples: Samples, ids: NDArray[np.int64], filled: NDArray[Any]) -> RolloutBatch:
+        return RolloutBatch(**self._fields(samples, ids, filled))

@@ -1,0 +1,186 @@
+"""What the replay buffers share: a store whose transitions a sampler draws and a view shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import schema as schemas
+from diskreplay.buffers import shuffle
+from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.state import check_items, restore_sampler, sampler_state, settings
+from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, StoredBuffer
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.sampling.window import Prioritized, Sampler
+from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.views.batch import Batch
+from diskreplay.views.view import Draft, View
+
+SomeBatch = TypeVar("SomeBatch", bound=Batch)
+
+
+class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
+    """A store that is sampled from; what ``add`` takes is the business of the classes over this one."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        stream: str | None,
+        checkpoint: Checkpoint | None = None,
+        view: View | None = None,
+        sampler: Sampler | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        commit_rows: int = COMMIT_ROWS,
+        commit_seconds: float = COMMIT_SECONDS,
+        seed: int | None = None,
+    ) -> None:
+        """Not for users: see :meth:`create` and :meth:`open`. ``stream`` is the one to write, None for none."""
+        state = checkpoint.state if checkpoint else {}
+        self._view, self._sampler = settings({**store.settings, **state}, view, sampler)
+        self._view.check(store.schema)
+        if checkpoint and sampler is None:
+            check_items(self._sampler, self._view, state.get("view", {}), checkpoint.name)
+            restore_sampler(self._sampler, state.get("priorities"), store.read_arrays(checkpoint), checkpoint.name)
+        # The sampler's own method: one of ours would make the buffer a reference cycle, and keep it and its lock alive.
+        forget = self._sampler.forget if isinstance(self._sampler, Prioritized) else lambda stream: None
+        super().__init__(
+            store, stream=stream, checkpoint=checkpoint, cache_bytes=cache_bytes, commit_rows=commit_rows,
+            commit_seconds=commit_seconds, seed=seed, forget=forget,
+        )  # fmt: skip
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        priorities, arrays = sampler_state(self._sampler)
+        facts = {"view": self._view.to_json(), "sampler": self._sampler.to_json(), "priorities": priorities}
+        return facts, arrays
+
+    # Facts
+
+    @property
+    def view(self) -> View:
+        """What a sample looks like."""
+        return self._view
+
+    @property
+    def _shown(self) -> View:
+        """What makes the batches: the view, or one over it."""
+        return self._view
+
+    @property
+    def sampler(self) -> Sampler:
+        """Which transitions a sample holds."""
+        return self._sampler
+
+    def clear(self) -> None:
+        """Forgets all transitions of the stream that is written, and all priorities; ids go on.
+
+        The next commit gives the disk space back, but for what a checkpoint pins. Raises what :meth:`commit` raises.
+        """
+        with self._write_lock, self._lock:
+            self._clear()
+            if isinstance(self._sampler, Prioritized):
+                self._sampler.clear()
+
+    # Sampling
+
+    def sample(self, batch_size: int) -> SomeBatch:
+        """A batch of ``batch_size`` transitions.
+
+        Raises:
+            NotEnoughDataError: when fewer are in the buffer.
+            CorruptionError: when a chunk on disk is damaged; names the place.
+        """
+        batch_size = schemas.check_count("batch_size", batch_size)
+        return cast(SomeBatch, self._beside_writers(lambda: self._draft(batch_size)))
+
+    def _draft(self, batch_size: int) -> Draft:
+        held = len(self._streams)
+        if batch_size > held:
+            raise NotEnoughDataError(
+                f"sample({batch_size}): the buffer holds {held} transitions; add more steps, or ask for fewer"
+            )
+        windows = self._streams.windows()
+        ids, weight = self._sampler.sample(self._rng, windows, self._standing, batch_size)
+        return self._shown.draft(self.schema, self._streams.parts, ids, weight, self._rng)
+
+    def _standing(self, ids: NDArray[np.int64]) -> NDArray[np.int8]:
+        return self._streams.standing(self._view, ids)
+
+    def update_priorities(self, index: Any, priorities: Any) -> None:
+        """Tells a prioritized sampler the TD errors of transitions.
+
+        Args:
+            index: ``(B,)`` integers, of batches. Those that have left the window since are ignored.
+            priorities: ``(B,)`` TD errors, or their magnitudes; of a repeated index the last one counts.
+
+        Raises InputError, with no priority changed, where a priority is not finite, an index names no transition, or
+        the sampler has no priorities.
+        """
+        with self._lock:
+            self._check_open()
+            if not isinstance(self._sampler, Prioritized):
+                raise InputError(f"{self._sampler!r} has no priorities; create or open the store with Proportional()")
+            self._sampler.update(index, priorities, self._streams.windows(), self._standing)
+
+    def get(self, index: Any) -> SomeBatch:
+        """The transitions that ``index``, int64 ``(B,)`` of some batch, names.
+
+        Raises EvictedError where one has left the window, InputError where one was never given.
+        """
+        ids = np.atleast_1d(np.asarray(index))
+        if ids.dtype.kind not in "iu" or ids.ndim != 1:
+            raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
+        ids = ids.astype(np.int64)
+
+        def draft() -> Draft:
+            self._streams.check(self._view, ids)
+            return self._shown.draft(self.schema, self._streams.parts, ids, np.ones(len(ids), np.float32), None)
+
+        return cast(SomeBatch, self._beside_writers(draft))
+
+    def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader:
+        """An endless iterator of batches that a background thread samples ahead.
+
+        Args:
+            batch_size: of each.
+            prefetch: batches that may wait. They were drawn before rows that were added since; a checkpoint holds the
+                random state with them already drawn.
+        """
+        batch_size = schemas.check_count("batch_size", batch_size)
+        schemas.check_count("prefetch", prefetch, most=1 << 16)
+        return Loader(lambda: self.sample(batch_size), prefetch)
+
+    def shuffled(
+        self, batch_size: int, epochs: int = 1, *, pool_bytes: int = shuffle.POOL_BYTES, drop_last: bool = False
+    ) -> Iterator[SomeBatch]:
+        """Walks all transitions of the windows without replacement, for offline training.
+
+        Each pass reads every chunk once, from many places of the log at the same time, into a shuffle pool of about
+        ``pool_bytes``. What is added meanwhile is not part of the pass.
+
+        Args:
+            batch_size: of every batch but a pass's last.
+            epochs: passes.
+            pool_bytes: of decoded frames that are shuffled together.
+            drop_last: leave out a last batch that is smaller.
+        """
+        batch_size = schemas.check_count("batch_size", batch_size)
+        epochs = schemas.check_count("epochs", epochs)
+        schemas.check_count("pool_bytes", pool_bytes)
+        with self._lock:
+            self._check_open()
+        return self._shuffled(batch_size, epochs, pool_bytes, drop_last)
+
+    def _shuffled(self, batch_size: int, epochs: int, pool_bytes: int, drop_last: bool) -> Iterator[SomeBatch]:
+        for _ in range(epochs):
+            with self._lock:
+                self._check_open()
+                parts = self._streams.parts
+            batches = shuffle.epoch(
+                self.schema, parts, self._shown, self._rng, batch_size, pool_bytes, drop_last, self._lock,
+                self._caught_up,
+            )  # fmt: skip
+            yield from cast(Iterator[SomeBatch], batches)

@@ -1,0 +1,380 @@
+"""What every buffer is: a store that is open, its streams, and the one that is written.
+
+Rows come in by :meth:`StoredBuffer._add`, become durable by ``commit``, and get a name by ``checkpoint``. What a sample
+looks like is the business of the classes over this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import schema as schemas
+from diskreplay.buffers.appender import Appender
+from diskreplay.buffers.state import rng_to_json, set_rng
+from diskreplay.buffers.steps import checked, one
+from diskreplay.buffers.streams import Streams
+from diskreplay.errors import CheckpointError, ClosedError, CorruptionError, InputError, ReadOnlyError
+from diskreplay.index.episodes import Episode, episodes
+from diskreplay.schema import Schema
+from diskreplay.storage.files import Files, LocalFiles
+from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.storage.stream import StreamWriter
+from diskreplay.views.batch import Batch
+from diskreplay.views.view import Draft
+
+if TYPE_CHECKING:
+    import zarr
+
+CACHE_BYTES = 256 << 20
+COMMIT_ROWS = 10_000
+COMMIT_SECONDS = 10.0
+COMMIT_BYTES = 64 << 20
+"""Encoded bytes that may wait in RAM for a commit."""
+
+PathLike = str | os.PathLike[str]
+
+
+class StoredBuffer:
+    """What the buffers share. One thread may add while several sample."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        stream: str | None,
+        checkpoint: Checkpoint | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        commit_rows: int = COMMIT_ROWS,
+        commit_seconds: float = COMMIT_SECONDS,
+        seed: int | None = None,
+        forget: Callable[[int], None] = lambda stream: None,
+    ) -> None:
+        """``stream`` is the one to write, None for none; ``forget`` is told of a stream whose rows were taken back."""
+        self._store = store
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        if checkpoint:
+            set_rng(self._rng, checkpoint.state, checkpoint.name)
+        self._commit_rows = commit_rows
+        self._commit_seconds = commit_seconds
+        self._write_lock = threading.RLock()
+        """Held by whoever adds, commits or checkpoints; taken before the other one."""
+        self._lock = threading.RLock()
+        """Held while the index in RAM is read or changed; never during a write to disk."""
+        self._closed = False
+        self._checkpoint = checkpoint if stream is None else None
+        """Stay there until a refresh: what it pins cannot be outrun."""
+        self._streams = Streams(store, stream, checkpoint, cache_bytes, forget)
+        written = self._streams.written
+        if self._streams.writer is not None and written is not None:
+            self._appender = Appender(store.schema, self._streams.writer, written.log)
+            try:
+                self._appender.resume(written.pending())
+            except BaseException:
+                self._streams.release()
+                raise
+        self._last_commit = time.monotonic()
+
+    # What the classes over this one add
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """What a checkpoint must hold beside rows and random state: facts for JSON, and arrays (n,)."""
+        return {}, {}
+
+    # Facts
+
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+        return self._store.path
+
+    @property
+    def schema(self) -> Schema:
+        """Spaces, columns, capacity: what does not change."""
+        return self._store.schema
+
+    @property
+    def num_envs(self) -> int:
+        """Environments of the stream that is written, or of the first."""
+        writer = self._streams.writer
+        return writer.commit_record.num_envs if writer else self.schema.num_envs
+
+    def __len__(self) -> int:
+        """Transitions in the windows of all streams, committed or not."""
+        with self._lock:
+            return len(self._streams)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path!r}: {len(self):,} transitions>"
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Episodes in the windows of all streams, in the order of streams, first rows and environments."""
+        with self._lock:
+            return [episode for part in self._streams for episode in episodes(part.log)]
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Names of the checkpoints, oldest first."""
+        return self._store.checkpoint_names()
+
+    def zarr(self) -> zarr.Group:
+        """The committed store as zarr-python sees it, read-only.
+
+        ``rb.zarr()["streams/0/obs"]`` is an array ``(rows, num_envs, *shape)`` of single frames; rows that left the
+        window, and those past the last commit, read as zeros.
+        """
+        import zarr
+
+        return zarr.open_group(self.path, mode="r")
+
+    def stats(self) -> dict[str, Any]:
+        """Facts about the open buffer: transitions, capacity, rows and commits of each stream, bytes cached."""
+        with self._lock:
+            streams = {
+                part.stream.name: {
+                    "begin": part.log.begin,
+                    "end": part.log.end,
+                    "committed": part.stream.commit_record.end,
+                    "num_envs": part.log.num_envs,
+                    "patches": part.log.patch_end - part.log.patch_begin,
+                    "sequence": part.stream.commit_record.sequence,
+                }
+                for part in self._streams
+            }
+            return {
+                "transitions": len(self._streams),
+                "capacity": sum(part.stream.commit_record.capacity for part in self._streams),
+                "streams": streams,
+                "cache_bytes": self._streams.cache.budget_bytes,
+                "cache_used_bytes": self._streams.cache.used_bytes,
+            }
+
+    # Adding
+
+    def _add(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
+        extra: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Adds one row, and commits where that is due."""
+        with self._write_lock:
+            with self._lock:
+                self._writable()
+                self._appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+                if valid is not None:
+                    self._appender.log.invalid += self.num_envs - int(np.count_nonzero(valid))
+            self._added()
+
+    def _extend(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
+        extra: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Adds many rows, and commits wherever that is due."""
+        with self._write_lock:
+            writer, appender = self._writable(), self._appender
+            steps = checked(appender, obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            at = 0
+            while at < len(steps):
+                if not (at and appender.single_frames and steps.follows[at]):
+                    self._add(*one(appender, steps, at))
+                    at += 1
+                    continue
+                stop = at + int(np.argmin(np.append(steps.follows[at:], False)))
+                left = self._commit_rows - (appender.log.end - writer.commit_record.end)
+                with self._lock:
+                    at += appender.add_run(steps.values, steps.next_obs, steps.ended, at, min(stop, at + left))
+                self._added()
+
+    def _added(self) -> None:
+        """Moves the window on after rows were added, and commits where that is due."""
+        with self._lock:
+            log, writer = self._appender.log, self._writable()
+            if log.end - log.begin > log.rows:
+                log.slide(log.end - log.rows)
+            due = (
+                log.end - writer.commit_record.end >= self._commit_rows
+                or time.monotonic() - self._last_commit >= self._commit_seconds
+            )
+        if due or (not log.end % 64 and writer.waiting_bytes() > COMMIT_BYTES):
+            self.commit()
+
+    def commit(self) -> None:
+        """Makes everything added so far durable.
+
+        Raises ReadOnlyError, ClosedError or StateError when this buffer writes nothing, WriteFailedError when the file
+        system refuses; the last commit is then intact, and the store takes no more rows until it is reopened.
+        """
+        with self._write_lock:
+            writer = self._writable()
+            log = self._appender.log
+            self._last_commit = time.monotonic()
+            if writer.half_row:
+                with self._lock:
+                    self._appender.rewind()
+            if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
+                writer.reclaim(self._lock)  # a checkpoint may have been dropped
+                return
+            with self._lock:
+                self._appender.patch_pending()
+                patch_begin = log.drop_patches()
+            writer.commit(log.begin, patch_begin, self._lock)
+            with self._lock:
+                self._streams.size_cache()
+
+    def _clear(self) -> None:
+        """Empties the window of the stream that is written; the next commit gives its space back. Needs the locks."""
+        writer = self._writable()
+        if writer.half_row:
+            self._appender.rewind()
+        self._appender.log.slide(self._appender.log.end)
+
+    def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
+        """Commits, and names this point: rows, sampler and random state stay available until it is dropped.
+
+        Args:
+            name: printable, without the characters that file systems reserve; not in use.
+            metadata: anything that JSON can hold; comes back by :meth:`checkpoint_metadata`.
+
+        Raises InputError or CheckpointError for a bad name or metadata, and what :meth:`commit` raises.
+        """
+        with self._write_lock:
+            writer = self._writable()
+            try:
+                given = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
+            except (TypeError, ValueError) as error:
+                raise InputError(f"metadata must be JSON (call .item() on numpy scalars): {error}") from error
+            self._store.check_new_checkpoint(name)
+            self.commit()
+            for _ in range(10):
+                with self._lock:
+                    state, arrays = self._state()
+                    cut = self._streams.commits
+                    state["rng"] = rng_to_json(self._rng)
+                if self._store.write_checkpoint(writer, Checkpoint(name, cut, state, given, time.time()), arrays):
+                    return
+                self.refresh()
+            raise CheckpointError(f"checkpoint {name!r}: other writers evict faster than their rows can be pinned")
+
+    def drop_checkpoint(self, name: str) -> None:
+        """Forgets a checkpoint; the next commit gives back the space that only it needed."""
+        with self._write_lock:
+            self._store.drop_checkpoint(name, self._writable())
+
+    def checkpoint_metadata(self, name: str) -> dict[str, Any]:
+        """The metadata that the checkpoint was made with; CheckpointError when there is none of that name."""
+        return self._store.checkpoint(name).metadata
+
+    # Reading
+
+    def _beside_writers(self, draft: Callable[[], Draft]) -> Batch:
+        """A batch; made again after a refresh where another process evicted meanwhile what was to be read."""
+        while True:
+            try:
+                with self._lock:
+                    self._check_open()
+                    drafted = draft()
+                return drafted.finish()
+            except CorruptionError:
+                if not self._caught_up():
+                    raise
+
+    def _caught_up(self) -> bool:
+        """Goes on to the newest commits where other writers have evicted what this buffer still held for there."""
+        with self._lock:
+            if self._checkpoint or not self._streams.outrun():
+                return False
+        return self.refresh()
+
+    def refresh(self) -> bool:
+        """Goes on to the newest commits of the streams that others write; whether anything changed."""
+        with self._write_lock, self._lock:
+            self._check_open()
+            before = self._streams.commits
+            self._checkpoint = None
+            self._streams.open_readers(None)
+            return before != self._streams.commits
+
+    # End
+
+    def close(self) -> None:
+        """Commits, and gives the stream to the next writer. Closing twice does nothing."""
+        with self._write_lock:
+            if self._closed:
+                return
+            try:
+                writer = self._streams.writer
+                if writer is not None and writer.failure is None:
+                    self.commit()
+            finally:
+                with self._lock:
+                    self._closed = True
+                    self._streams.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # Inside
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
+
+    def _writable(self) -> StreamWriter:
+        self._check_open()
+        if self._streams.writer is None:
+            raise ReadOnlyError(f"the buffer {self.path!r} was opened with mode='r'; open it with mode='r+' to write")
+        return self._streams.writer
+
+
+def check_options(cache_bytes: int, commit_rows: int, commit_seconds: float, seed: int | None) -> None:
+    schemas.check_count("cache_bytes", cache_bytes, least=0)
+    schemas.check_count("commit_rows", commit_rows)
+    if not isinstance(commit_seconds, int | float) or not commit_seconds > 0:
+        raise InputError(f"commit_seconds must be above 0, got {commit_seconds!r}")
+    if seed is not None:
+        schemas.check_count("seed", seed, least=0, most=1 << 128)
+
+
+def open_store(
+    path: PathLike, mode: str, stream: str, checkpoint: str | None, num_envs: int | None, capacity: int | None,
+    files: Files | None, check: Callable[[Mapping[str, Any]], object],
+) -> tuple[Store, str | None, Checkpoint | None]:  # fmt: skip
+    """The store at ``path``, the stream to write in it, made where it is new, and the checkpoint to return to.
+
+    ``check`` is given the settings that were stored, before a stream is made.
+    """
+    if mode not in ("r", "r+"):
+        raise InputError(f"mode must be 'r' or 'r+', got {mode!r}")
+    store = Store(full_path(path), files or LocalFiles())
+    cut = store.checkpoint(checkpoint) if checkpoint is not None else None
+    check({**store.settings, **(cut.state if cut else {})})
+    if mode == "r":
+        return store, None, cut
+    if stream in store.stream_names():
+        store.check_stream(stream, num_envs, capacity)
+    elif cut is not None:
+        raise CheckpointError(f"checkpoint {checkpoint!r} knows no stream {stream!r}")
+    else:
+        store.create_stream(
+            stream,
+            schemas.check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
+            schemas.check_count("capacity", capacity if capacity is not None else store.schema.capacity),
+        )
+    return store, stream, cut
+
+
+def full_path(path: PathLike) -> str:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text:
+        raise InputError(f"path must be a non-empty text or path, got {path!r}")
+    return os.path.abspath(text)  # noqa: PTH100  # resolve() would follow links, which the user may move

@@ -1,0 +1,186 @@
+"""What the samplers with priorities share: whose places they are, what is counted, and the state.
+
+A subclass keeps a value for each place in an index of its own, a tree, and says what a new place, a vacated one and
+updated ones do to it.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.sampling.window import (
+    Ids,
+    Prioritized,
+    Standings,
+    Windows,
+    checked_ids,
+    checked_number,
+    checked_updates,
+    refused_update,
+)
+
+if TYPE_CHECKING:  # loads numba, which only those pay for who sample with priorities
+    from diskreplay.sampling.places import Changes, Places
+
+Floats = NDArray[np.float64]
+Tree = TypeVar("Tree")
+
+
+class Priorities(Prioritized, Generic[Tree]):
+    """The priorities of the one buffer that a sampler is given to.
+
+    Args:
+        beta: how much of the bias the weights take back.
+        most: the largest priority that is taken.
+        by_env: whether each environment has a distribution of its own.
+    """
+
+    _array: ClassVar[str]
+    """What the state calls the values of the tree."""
+
+    def __init__(self, beta: float, most: float, by_env: bool = False) -> None:
+        self._beta = checked_number("beta", beta)
+        self._most = most
+        self._by_env = by_env
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all priorities and counts, as if the sampler was new; its arguments stay."""
+        self._maxima = np.ones(0 if self._by_env else 1)
+        self._ignored_updates = 0
+        self._places: Places | None = None
+        self._tree: Tree | None = None
+
+    @property
+    def beta(self) -> float:
+        """How much of the bias the weights of the next sample take back; can be set."""
+        return self._beta
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        self._beta = checked_number("beta", beta)
+
+    @property
+    def maximum(self) -> float:
+        """The largest priority so far, of any environment; 1 at first."""
+        return float(self._maxima.max(initial=1.0))
+
+    @property
+    def ignored_updates(self) -> int:
+        """Priorities that came after their transition had left the window."""
+        return self._ignored_updates
+
+    def update(self, ids: Any, priorities: Any, windows: Windows, standing: Standings) -> None:
+        """Takes over TD errors, or their magnitudes, ``(B,)``, of ids ``(B,)``; of a repeated id the last one counts.
+
+        Ids that have left the window are ignored and counted. Raises InputError, and changes no priority, where an id
+        is that of no transition or a priority is not finite.
+        """
+        ids, priorities = checked_updates(ids, priorities)
+        places, tree = self._catch_up(windows, standing)
+        ignored, wrong = self._change(places, tree, places.to_slots(ids), priorities)
+        if wrong >= 0:
+            raise refused_update(ids[wrong], priorities[wrong], self._most)
+        self._ignored_updates += ignored
+
+    def probability(self, ids: Any, windows: Windows, standing: Standings) -> Floats:
+        """``P(i)`` of ids ``(B,)`` in the next draw, float64 ``(B,)``; 0 for what cannot be drawn."""
+        ids = checked_ids(ids)
+        places, tree = self._catch_up(windows, standing)
+        slots = places.to_slots(ids)
+        found = np.zeros(len(ids))
+        found[slots >= 0] = self._chances(places, tree, slots[slots >= 0])
+        return found
+
+    def forget(self, stream: int) -> None:
+        """Forgets the priorities of a stream whose rows were taken back; they count as new from now on."""
+        if self._places is not None and self._tree is not None:
+            self._leave(self._tree, self._places.forget(stream))
+
+    def _parts(self) -> tuple[Places, Tree]:
+        if self._places is None or self._tree is None:
+            from diskreplay.sampling.places import Places
+
+            self._places, self._tree = Places(self._by_env), self._new_tree(0)
+        return self._places, self._tree
+
+    def _catch_up(self, windows: Windows, standing: Standings) -> tuple[Places, Tree]:
+        places, tree = self._parts()
+        changes = places.catch_up(windows, standing)
+        if changes is not None:
+            if places.groups > len(self._maxima):
+                self._maxima = np.append(self._maxima, np.ones(places.groups - len(self._maxima)))
+            self._grow(tree, places.slots)
+            if len(changes.slots):
+                self._enter(tree, changes, places.groups_of(changes.slots))
+            elif len(changes.vacated):
+                self._leave(tree, changes.vacated)
+        return places, tree
+
+    # The tree
+
+    @abc.abstractmethod
+    def _new_tree(self, slots: int) -> Tree:
+        """A tree with room for ``slots`` places and nothing in them."""
+
+    @abc.abstractmethod
+    def _grow(self, tree: Tree, slots: int) -> None:
+        """Makes room for ``slots`` places."""
+
+    @abc.abstractmethod
+    def _enter(self, tree: Tree, changes: Changes, groups: Ids | int) -> None:
+        """Empties the vacated slots, then gives new transitions the largest priority of their group."""
+
+    @abc.abstractmethod
+    def _leave(self, tree: Tree, slots: Ids) -> None:
+        """Empties slots; some may be empty."""
+
+    @abc.abstractmethod
+    def _change(self, places: Places, tree: Tree, slots: Ids, priorities: Floats) -> tuple[int, int]:
+        """Takes over priorities and raises maxima; how many were of evicted slots, and the first wrong one or -1."""
+
+    @abc.abstractmethod
+    def _chances(self, places: Places, tree: Tree, slots: Ids) -> Floats:
+        """The probabilities of slots of the windows."""
+
+    @abc.abstractmethod
+    def _values(self, tree: Tree, slots: Ids) -> Floats:
+        """What the state holds for slots."""
+
+    @abc.abstractmethod
+    def _restored(self, places: Places, slots: Ids, values: Floats) -> Tree:
+        """The tree with these values; ValueError where they are none."""
+
+    # State
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """All that the next draws depend on but the windows and the arguments: facts for JSON, and arrays.
+
+        ``waiting`` int64: the numbers, in their streams, of rows that may still become transitions; and a value of
+        float64 for each id of all windows, one window after another.
+        """
+        places, tree = self._parts()
+        runs, waiting = places.state()
+        facts = {"maxima": self._maxima.tolist(), "ignored_updates": self._ignored_updates, "streams": runs}
+        return facts, {self._array: self._values(tree, places.held()), "waiting": waiting}
+
+    def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Goes on from what :meth:`state` gave; what the windows hold now is seen by the next call.
+
+        Raises ValueError, KeyError or TypeError, and changes nothing, where that is no state of such a sampler.
+        """
+        from diskreplay.sampling.places import Places
+
+        places = Places.restored(self._by_env, facts["streams"], arrays["waiting"])
+        maxima, ignored = np.array(facts["maxima"], np.float64), int(facts["ignored_updates"])
+        if maxima.shape != (places.groups,) or not (maxima >= 1).all():
+            raise ValueError(f"stored maxima must be {places.groups} priorities of at least 1, got {maxima}")
+        held, values = places.held(), np.asarray(arrays[self._array], np.float64)
+        if values.shape != held.shape:
+            raise ValueError(f"stored priorities must be {len(held)}, got {values.shape}")
+        self._tree = self._restored(places, held, values)
+        self._places, self._maxima, self._ignored_updates = places, maxima, ignored

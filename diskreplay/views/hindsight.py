@@ -1,0 +1,179 @@
+"""Hindsight experience replay (Andrychowicz et al. 2017): goals that were reached later stand in for those missed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium.spaces import Dict, Tuple
+from numpy.typing import NDArray
+
+from diskreplay import spaces
+from diskreplay.errors import InputError, OpenError
+from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.schema import OBS, VALID, Schema
+from diskreplay.views.batch import Batch, HindsightBatch
+from diskreplay.views.part import StreamPart
+from diskreplay.views.samples import Samples
+from diskreplay.views.transition import Transition, check_gamma
+from diskreplay.views.view import Draft, View
+
+Ids = NDArray[np.int64]
+Goal = Callable[[NDArray[Any], NDArray[Any], Mapping[str, Any]], Any]
+
+ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
+STRATEGIES = ("future", "final", "episode", "random")
+
+
+@dataclasses.dataclass(frozen=True)
+class Hindsight(View):
+    """Transitions of goal-conditioned environments, part of them relabelled when they are sampled.
+
+    Observations are those of Gymnasium-Robotics' ``GoalEnv``: a Dict with ``achieved_goal`` and ``desired_goal``. A
+    relabelled transition's ``desired_goal``, in ``obs`` and ``next_obs``, is what was achieved after another
+    transition; its reward is computed anew. A batch is a :class:`~diskreplay.HindsightBatch`.
+
+    Args:
+        reward_fn: ``(achieved_goal, desired_goal, info) -> reward``, as ``GoalEnv.compute_reward``: arrays
+            ``(B, *goal_shape)``, the goal achieved after the step and the new one; ``info`` holds the extra columns;
+            it returns ``(B,)``.
+        strategy: which transition's achieved goal: "future", the same one or a later one of its episode; "final",
+            its episode's last, as far as it has been added; "episode", any of its episode in the window; "random", any
+            in the window.
+        ratio: probability that a transition is relabelled, 0 to 1; 0.8 is four in five, as in the paper.
+        terminated_fn: likewise for ``terminated``, as ``GoalEnv.compute_terminated``; None keeps what was recorded.
+        gamma: discount factor, 0 to 1, of the field ``discount``.
+    """
+
+    reward_fn: Goal
+    strategy: Literal["future", "final", "episode", "random"] = "future"
+    ratio: float = 0.8
+    terminated_fn: Goal | None = None
+    gamma: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not callable(self.reward_fn) or not (self.terminated_fn is None or callable(self.terminated_fn)):
+            raise InputError("reward_fn and terminated_fn must be functions (achieved_goal, desired_goal, info)")
+        if self.strategy not in STRATEGIES:
+            raise InputError(f"strategy must be one of {', '.join(STRATEGIES)}, got {self.strategy!r}")
+        if not isinstance(self.ratio, int | float) or not 0.0 <= self.ratio <= 1.0:
+            raise InputError(f"ratio must be 0 to 1, got {self.ratio!r}")
+        check_gamma(self.gamma)
+
+    @property
+    def reach(self) -> int:
+        return 1
+
+    def check(self, schema: Schema) -> None:
+        """InputError where the observations have no goals."""
+        space = schema.observation_space
+        if not isinstance(space, Dict) or not {ACHIEVED, DESIRED} <= space.spaces.keys():
+            raise InputError(f"Hindsight needs a Dict observation space with {ACHIEVED} and {DESIRED}, got {space}")
+        achieved, desired = space[ACHIEVED], space[DESIRED]
+        if isinstance(achieved, Dict | Tuple) or achieved.shape != desired.shape:
+            raise InputError(f"{ACHIEVED} and {DESIRED} must be arrays of one shape, got {achieved} and {desired}")
+        leaves = _leaf(schema, ACHIEVED), _leaf(schema, DESIRED)
+        reached, wanted = (schema.obs_columns[leaf].dtype for leaf in leaves)
+        if not np.can_cast(reached, wanted):
+            raise InputError(f"{DESIRED} must hold each {ACHIEVED} exactly, got {wanted} and {reached}")
+        frames = max(schema.stacks[leaf].frames for leaf in leaves)
+        if frames > 1:
+            raise InputError(
+                f"goals must not be stacked, got frame_stack={frames}; give it by name of the other leaves"
+            )
+
+    def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
+        return Transition().standing(part, ids)
+
+    def draft(
+        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
+        rng: np.random.Generator | None = None,
+    ) -> Draft:  # fmt: skip
+        samples = Samples(schema, parts, ids)
+        batch = samples.transitions(1, self.gamma, ids, weight)
+        rest = samples.rest
+        chosen = np.zeros(len(ids), bool) if rng is None else rng.random(len(ids)) < self.ratio
+        batch = HindsightBatch(**vars(batch), relabelled=chosen)
+        if rng is not None and chosen.any():
+            goals = Samples(schema, parts, self._goals(schema, parts, ids[chosen], rng))
+            reached = goals.observe_next(_leaf(schema, ACHIEVED), [rows for _, _, rows, _ in goals.groups])
+            rest += goals.rest
+            rest.append(lambda: self._relabel(batch, chosen, reached))
+        return Draft(batch, rest)
+
+    def _goals(self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, rng: np.random.Generator) -> Ids:
+        """The transition, of each to be relabelled, after which its new goal was achieved."""
+        if self.strategy == "random":
+            return _anywhere(parts, len(ids), rng)
+        at = Samples(schema, parts, ids)
+        rows = at.each(lambda part, rows, envs: rows)
+        stop = at.each(lambda part, rows, envs: part.spans().stop(rows, envs))
+        num_envs = at.each(lambda part, rows, envs: np.full(len(rows), part.log.num_envs))
+        if self.strategy == "final":
+            goal_rows = stop - 1
+        elif self.strategy == "future":
+            goal_rows = rng.integers(rows, stop)
+        else:
+            goal_rows = rng.integers(at.each(lambda part, rows, envs: part.spans().first(rows, envs)), stop)
+        found: Ids = ids + (goal_rows - rows) * num_envs
+        return found
+
+    def _relabel(self, batch: Batch, chosen: NDArray[np.bool], goals: NDArray[Any]) -> None:
+        goals = goals.astype(batch.obs[DESIRED].dtype, copy=False)
+        batch.obs[DESIRED][chosen] = goals
+        batch.next_obs[DESIRED][chosen] = goals
+        achieved = batch.next_obs[ACHIEVED][chosen]
+        info = {name: values[chosen] for name, values in batch.extra.items()}
+        batch.reward[chosen] = _answers("reward_fn", self.reward_fn(achieved, goals, info), len(goals))
+        if self.terminated_fn is not None:
+            ended = _answers("terminated_fn", self.terminated_fn(achieved, goals, info), len(goals)).astype(bool)
+            batch.terminated[chosen] = ended
+            batch.discount[chosen] = np.where(ended, 0.0, self.gamma)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "Hindsight", "strategy": self.strategy, "ratio": self.ratio, "gamma": self.gamma}
+
+
+def _leaf(schema: Schema, goal: str) -> int:
+    """The number of a goal among the leaves of the observations."""
+    return spaces.leaves(schema.obs_tree).index(f"{OBS}/{goal}")
+
+
+def _anywhere(parts: Sequence[StreamPart], count: int, rng: np.random.Generator) -> Ids:
+    """Ids of any transitions of the windows, each with the same probability."""
+    firsts = np.array([part.log.first_id for part in parts])
+    lengths = np.array([part.log.stop_id - part.log.first_id for part in parts])
+    ends = np.cumsum(lengths)
+    found = np.empty(count, np.int64)
+    missing = np.arange(count)
+    while len(missing):
+        picks = rng.integers(ends[-1], size=len(missing))
+        which = np.searchsorted(ends, picks, side="right")
+        found[missing] = firsts[which] + picks - (ends - lengths)[which]
+        missing = missing[~_valid(parts, found[missing])]
+    return found
+
+
+def _valid(parts: Sequence[StreamPart], ids: Ids) -> NDArray[np.bool]:
+    valid = np.ones(len(ids), bool)
+    for part in parts:
+        here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
+        valid[here] = part.log.take(VALID, *part.log.locate(ids[here]))
+    return valid
+
+
+def _answers(name: str, given: Any, count: int) -> NDArray[Any]:
+    answers = np.asarray(given)
+    if answers.shape not in ((count,), (count, 1)):
+        raise InputError(f"{name} must return {count} values for {count} goals, got shape {answers.shape}")
+    return answers.reshape(count)
+
+
+def from_json(stored: dict[str, Any]) -> Hindsight:
+    """Functions are not stored: OpenError, which says to give the view."""
+    raise OpenError(
+        f"the store's view is Hindsight(strategy={stored['strategy']!r}, ratio={stored['ratio']}), whose reward_fn "
+        "cannot be stored; give it: open(path, view=Hindsight(reward_fn, ...))"
+    )

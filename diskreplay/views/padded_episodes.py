@@ -1,0 +1,73 @@
+"""Whole episodes, padded to one length."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.index.log import Standing
+from diskreplay.schema import START, VALID, Schema, Start, check_count
+from diskreplay.views.batch import EpisodeBatch
+from diskreplay.views.part import StreamPart
+from diskreplay.views.transition import check_gamma
+from diskreplay.views.unroll import by_item, unroll
+from diskreplay.views.view import Draft, View
+
+Ids = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class PaddedEpisodes(View):
+    """Episodes that have ended and whose first step is in the window, padded to ``max_length`` steps.
+
+    ``index`` names an episode's first step. A batch is an :class:`~diskreplay.EpisodeBatch`.
+
+    Args:
+        max_length: steps, ``T``; of a longer episode the first ones are given.
+        gamma: discount factor, 0 to 1, of the field ``discount``.
+    """
+
+    max_length: int
+    gamma: float = 0.99
+
+    def __post_init__(self) -> None:
+        check_count("max_length", self.max_length, most=1 << 20)
+        check_gamma(self.gamma)
+
+    @property
+    def reach(self) -> int:
+        return self.max_length
+
+    def check(self, schema: Schema) -> None:
+        """Every store has episodes."""
+
+    def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
+        rows, envs = part.log.locate(ids)
+        begins = part.log.take(VALID, rows, envs) & (part.log.take(START, rows, envs) != Start.CONTINUES)
+        found = np.full(len(ids), Standing.NEVER, np.int8)
+        here = np.flatnonzero(begins)
+        found[here] = np.where(part.spans().is_cut(rows[here], envs[here]), Standing.NOW, Standing.LATER)
+        return found
+
+    def draft(
+        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
+        rng: np.random.Generator | None = None,
+    ) -> Draft:  # fmt: skip
+        def held(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
+            return part.spans().stop(rows, envs) - rows
+
+        samples, filled = unroll(schema, parts, ids, held, self.max_length)
+        fields = by_item(samples.transitions(1, self.gamma, ids, weight), *filled.shape)
+        return Draft(EpisodeBatch(**fields, filled=filled, length=filled.sum(axis=1)), samples.rest)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "PaddedEpisodes", **dataclasses.asdict(self)}
+
+
+def from_json(stored: dict[str, Any]) -> PaddedEpisodes:
+    """The view of a document by ``to_json``."""
+    return PaddedEpisodes(stored["max_length"], stored["gamma"])

@@ -1,0 +1,97 @@
+"""One stream as a view sees it: rows on disk, index in RAM, chunks in a cache."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import CorruptionError
+from diskreplay.index.log import StreamLog
+from diskreplay.index.spans import Spans
+from diskreplay.schema import Schema
+from diskreplay.storage.cache import ChunkCache
+from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.stream import StreamReader, StreamWriter
+from diskreplay.views import observations
+from diskreplay.views.observations import ObsSource
+
+Array = NDArray[Any]
+
+
+class StreamPart:
+    """One stream of a buffer; the buffer's lock guards every call."""
+
+    def __init__(self, schema: Schema, stream: StreamReader | StreamWriter, cache: ChunkCache) -> None:
+        commit = stream.commit_record
+        rows = max(1, commit.capacity // commit.num_envs)
+        self.schema = schema
+        self.stream = stream
+        self.cache = cache
+        self.log = StreamLog(commit.stream, schema.columns, schema.patch_columns, commit.num_envs, rows, schema.context)
+        self.sources = [
+            ObsSource(c.name, stack, self.log, stream.rows[c.name], stream.patches[c.name], cache)
+            for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
+        ]
+        self._spans = Spans(self.log)
+        self.log.restart(commit.begin, commit.patch_begin)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Takes what is committed and not yet in RAM into the index."""
+        commit, log = self.stream.commit_record, self.log
+        if max(0, commit.begin - log.context) > log.end:
+            log.restart(commit.begin, commit.patch_begin)
+        if commit.end > log.end:
+            values = {name: self.stream.rows[name].read_rows(log.end, commit.end) for name in log.rings}
+            log.extend(values, commit.begin)
+        if commit.patch_end > log.patch_end:
+            span = log.patch_end, commit.patch_end
+            log.add_patches({name: self.stream.patches[name].read_rows(*span)[:, 0] for name in log.patches})
+        log.slide(commit.begin)
+        log.drop_patches()
+        wrong = log.inconsistency()
+        if wrong:
+            raise CorruptionError(
+                f"stream {self.stream.path!r}: {wrong}; run 'diskreplay verify'", stream=self.stream.name
+            )
+
+    def spans(self) -> Spans:
+        """The episodes of the window, up to date."""
+        self._spans.catch_up()
+        return self._spans
+
+    def large_columns(self) -> list[ColumnReader]:
+        """The columns that are not mirrored in RAM."""
+        return [column for name, column in self.stream.rows.items() if name not in self.log.rings]
+
+    def pending(self) -> list[Array] | None:
+        """The newest next stacks, ``(num_envs, frames, *shape)`` a leaf; None when there is no row."""
+        log = self.log
+        if log.end == log.floor:
+            return None
+        envs = np.arange(log.num_envs)
+        rows = np.full(log.num_envs, log.end - 1)
+        found = []
+        for source in self.sources:
+            frames = source.stack.frames
+            out = np.empty((log.num_envs, frames, *source.rows.column.shape), source.rows.column.dtype)
+            for step in observations.fill_next(source, out, envs, rows, envs):
+                step()
+            found.append(out)
+        return found
+
+    def with_cache(self, cache: ChunkCache) -> StreamPart:
+        """The same stream, its chunks decoded into another cache."""
+        other = copy.copy(self)
+        other.cache = cache
+        other.sources = [dataclasses.replace(source, cache=cache) for source in self.sources]
+        return other
+
+    def window_bytes(self) -> int:
+        """Decoded bytes of the large columns in the window."""
+        wide = sum(column.column.item_bytes for column in self.large_columns())
+        return wide * (self.log.end - self.log.begin) * self.log.num_envs

@@ -1,0 +1,194 @@
+"""From rows to arrays: the transitions that a batch is made of, whatever its view.
+
+Resident columns are copied at once, under the buffer's lock; large ones are left to :attr:`Samples.rest`, which reads
+and decodes without it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from diskreplay import spaces
+from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Column, Schema, Stack
+from diskreplay.storage import gather
+from diskreplay.storage.gather import Rest
+from diskreplay.views import blocks, observations
+from diskreplay.views.batch import Batch
+from diskreplay.views.part import StreamPart
+
+Ids = NDArray[np.int64]
+Array = NDArray[Any]
+
+Group = tuple[StreamPart, Ids, Ids, Ids]
+"""A stream, and the places in the batch, rows and environments of the samples from it."""
+
+
+class Samples:
+    """Rows of environments of all streams, and the place of each in arrays that lead with ``size``.
+
+    Args:
+        schema, parts: of the store.
+        ids: ``(n,)`` of rows and environments.
+        place: ``(n,)`` where each stands in the arrays; as they are listed if None. What no id stands at is zeros.
+        size: of the arrays; ``n`` if None.
+    """
+
+    def __init__(
+        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, place: Ids | None = None, size: int | None = None
+    ) -> None:
+        self.schema = schema
+        self.groups = _by_stream(parts, ids, np.arange(len(ids)) if place is None else place)
+        self.size = len(ids) if size is None else size
+        self.rest: list[Rest] = []
+        self._positions = [part.log.positions(rows, envs) for part, _, rows, envs in self.groups]
+        self._partial = self.size > len(ids)
+
+    def transitions(self, n_step: int, gamma: float, index: Ids, weight: Array) -> Batch:
+        """The batch of these rows as transitions of ``n_step`` steps; see :class:`~diskreplay.Transition`."""
+        schema = self.schema
+        if n_step == 1:
+            last_rows = [rows for _, _, rows, _ in self.groups]
+            reward, terminated, truncated = (self.resident(name) for name in (REWARD, TERMINATED, TRUNCATED))
+            discount = self.each(lambda part, rows, envs: np.full(len(rows), gamma, np.float32))
+        else:
+            ends = [part.log.returns(rows, envs, n_step, gamma) for part, _, rows, envs in self.groups]
+            last_rows = [last for _, last, _ in ends]
+            reward = self._scatter([total for total, _, _ in ends])
+            terminated, truncated = self._later(TERMINATED, last_rows), self._later(TRUNCATED, last_rows)
+            discount = self._scatter([scale.astype(np.float32) for _, _, scale in ends])
+        discount[terminated] = 0.0
+        pairs = [self.observe(leaf, last_rows, n_step) for leaf in range(len(schema.stacks))]
+        return Batch(
+            obs=spaces.unflatten(schema.obs_tree, [obs for obs, _ in pairs]),
+            action=spaces.unflatten(schema.action_tree, [self.values(column) for column in schema.action_columns]),
+            reward=reward,
+            next_obs=spaces.unflatten(schema.obs_tree, [following for _, following in pairs]),
+            terminated=terminated,
+            truncated=truncated,
+            discount=discount,
+            index=index,
+            weight=weight,
+            extra={column.name: self.values(column) for column in schema.extra_columns},
+        )
+
+    def values(self, column: Column) -> Array:
+        """A column's values ``(size, *shape)`` at the rows themselves."""
+        if column.resident:
+            return self.resident(column.name)
+        out = self._empty((self.size, 1, *column.shape), column.dtype)
+        for part, place, rows, envs in self.groups:
+            requests = gather.Requests(place, envs, rows, rows, rows)
+            self.rest += gather.fetch(part.stream.rows[column.name], requests, out, part.cache)
+        return out[:, 0]
+
+    def resident(self, name: str) -> Array:
+        """A resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
+        at = zip(self.groups, self._positions, strict=True)
+        return self._scatter([part.log.at(name, positions) for (part, *_), positions in at])
+
+    def each(self, function: Callable[[StreamPart, Ids, Ids], Array]) -> Array:
+        """What a function gives for the rows and environments of each stream, ``(size, ...)``."""
+        return self._scatter([function(part, rows, envs) for part, _, rows, envs in self.groups])
+
+    def observe(self, leaf: int, last_rows: Sequence[Ids], n_step: int = 1) -> tuple[Array, Array]:
+        """Observations of a leaf at the rows, and next ones of ``last_rows``; views of one block where they overlap."""
+        column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
+        frames = stack.frames
+        if n_step > 1 or self._in_ram(leaf) or self._has_odd_stacks(stack, last_rows):
+            return self.current(leaf), self.observe_next(leaf, last_rows)
+        block = self._empty((self.size, frames + 1, *column.shape), column.dtype)
+        for part, place, rows, envs in self.groups:
+            self.rest += observations.fill(part.sources[leaf], block, place, rows, envs, 1 - frames, 1)
+        return self._layout(block[:, :frames], stack), self._layout(block[:, 1:], stack)
+
+    def current(self, leaf: int) -> Array:
+        """Observations of a leaf at the rows."""
+        column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
+        if self._in_ram(leaf):
+            return self.resident(column.name)
+        out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
+        for part, place, rows, envs in self.groups:
+            self.rest += observations.fill(part.sources[leaf], out, place, rows, envs, 1 - stack.frames, 0)
+        return self._layout(out, stack)
+
+    def observe_next(self, leaf: int, last_rows: Sequence[Ids]) -> Array:
+        """Next observations of a leaf, of ``last_rows``."""
+        column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
+        at = [(part, place, last, envs) for (part, place, _, envs), last in zip(self.groups, last_rows, strict=True)]
+        if self._in_ram(leaf):
+            name = column.name
+            logs = [(part.log, last, envs) for part, _, last, envs in at]
+            return self._scatter([log.next_at(name, log.positions(last, envs)) for log, last, envs in logs])
+        out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
+        for part, place, last, envs in at:
+            self.rest += observations.fill_next(part.sources[leaf], out, place, last, envs)
+        return self._layout(out, stack)
+
+    def _in_ram(self, leaf: int) -> bool:
+        """Whether a leaf's observations are single frames of a resident column."""
+        return self.schema.obs_columns[leaf].resident and self.schema.stacks[leaf].frames == 1
+
+    def _has_odd_stacks(self, stack: Stack, last_rows: Sequence[Ids]) -> bool:
+        """Whether one of the next stacks does not follow from its stack."""
+        return stack.axis is not None and any(
+            (row, env) in part.log.next_older_patches
+            for (part, _, _, envs), last in zip(self.groups, last_rows, strict=True)
+            if part.log.next_older_patches
+            for row, env in zip(last.tolist(), envs.tolist(), strict=True)
+        )
+
+    def _later(self, name: str, rows: Sequence[Ids]) -> Array:
+        """A resident column's values at other rows of the same environments."""
+        taken = [part.log.take(name, at, envs) for (part, _, _, envs), at in zip(self.groups, rows, strict=True)]
+        return self._scatter(taken)
+
+    def _scatter(self, values: Sequence[Array]) -> Array:
+        """Values of the groups at their places."""
+        if len(values) == 1 and not self._partial:
+            return values[0]
+        out = np.zeros((self.size, *values[0].shape[1:]), values[0].dtype)
+        for (_, place, _, _), value in zip(self.groups, values, strict=True):
+            out[place] = value
+        return out
+
+    def _empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        out = blocks.empty(shape, dtype)
+        if self._partial:
+            absent = np.ones(self.size, bool)
+            for _, place, _, _ in self.groups:
+                absent[place] = False
+            out[absent] = 0
+        return out
+
+    def _layout(self, frames: Array, stack: Stack) -> Array:
+        """``(size, frames, *frame_shape)`` in the layout of the observations that were given."""
+        if stack.frames == 1:
+            return frames[:, 0]
+        if stack.axis is None or (stack.axis == 0 and not stack.channels):
+            return frames
+        if stack.axis == 0:
+            return frames.reshape(len(frames), -1, *frames.shape[3:])
+        if not stack.channels:
+            return np.moveaxis(frames, 1, -1)
+        # Frames and channels are no neighbours in memory: this copies, once the frames are there.
+        moved = np.moveaxis(frames, 1, -2)
+        out = np.empty((*moved.shape[:-2], moved.shape[-2] * moved.shape[-1]), moved.dtype)
+        self.rest.append(functools.partial(np.copyto, out.reshape(moved.shape), moved))
+        return out
+
+
+def _by_stream(parts: Sequence[StreamPart], ids: Ids, place: Ids) -> list[Group]:
+    if len(parts) == 1 or not len(ids):
+        return [(parts[0], place, *parts[0].log.locate(ids))]
+    groups = []
+    for part in parts:
+        here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
+        if len(here):
+            groups.append((part, place[here], *part.log.locate(ids[here])))
+    return groups

@@ -1,0 +1,110 @@
+"""Sequences: consecutive steps of one environment, as recurrent learners read them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence as Several
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.index.log import Standing
+from diskreplay.schema import START, VALID, Schema, Start, check_count
+from diskreplay.views.batch import SequenceBatch
+from diskreplay.views.part import StreamPart
+from diskreplay.views.transition import check_gamma
+from diskreplay.views.unroll import by_item, unroll
+from diskreplay.views.view import Draft, View
+
+Ids = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequence(View):
+    """Sequences of ``T = burn_in + length`` steps, overlapping as ``stride`` says (Kapturowski et al. 2019, "Recurrent
+    Experience Replay in Distributed Reinforcement Learning").
+
+    A sequence begins at the first step of each episode, and at every row whose number is a multiple of ``stride``; its
+    ``index`` names that step. A batch is a :class:`~diskreplay.SequenceBatch`.
+
+    Args:
+        length: steps to learn from, at least 1.
+        burn_in: steps before them, to warm up a recurrent state with.
+        stride: rows from the beginning of one sequence to that of the next.
+        pad: give sequences that an episode's end, or the newest row, cuts short, if one step after the burn-in is left;
+            otherwise only those with all ``T`` steps are sampled.
+        across: go on into the next episode of the same environment, where ``is_first`` says so, in the place of ending
+            with the episode; sequences then begin at multiples of ``stride`` alone, and their rows that are no
+            transition, such as a reset, are masked.
+        gamma: discount factor, 0 to 1, of the field ``discount``.
+    """
+
+    length: int
+    burn_in: int = 0
+    stride: int = 1
+    pad: bool = True
+    across: bool = False
+    gamma: float = 0.99
+
+    def __post_init__(self) -> None:
+        check_count("length", self.length, most=1 << 20)
+        check_count("burn_in", self.burn_in, least=0, most=1 << 20)
+        check_count("stride", self.stride)
+        check_gamma(self.gamma)
+        for name in ("pad", "across"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
+
+    @property
+    def steps(self) -> int:
+        """``T``: steps of a sequence."""
+        return self.burn_in + self.length
+
+    @property
+    def reach(self) -> int:
+        return self.steps
+
+    def check(self, schema: Schema) -> None:
+        """Every store has sequences."""
+
+    def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
+        rows, envs = part.log.locate(ids)
+        found = np.full(len(ids), Standing.NEVER, np.int8)
+        begins = part.log.take(VALID, rows, envs) & (rows % self.stride == 0)
+        if not self.across:
+            begins |= part.log.take(VALID, rows, envs) & (part.log.take(START, rows, envs) != Start.CONTINUES)
+        here = np.flatnonzero(begins)
+        stop, cut = self._stop(part, rows[here], envs[here])
+        enough = stop - rows[here] >= (self.burn_in + 1 if self.pad else self.steps)
+        found[here] = np.where(enough, Standing.NOW, np.where(cut, Standing.NEVER, Standing.LATER))
+        return found
+
+    def _stop(self, part: StreamPart, rows: Ids, envs: Ids) -> tuple[Ids, NDArray[np.bool]]:
+        """One past the last row that a sequence from each row may have, and whether that is final."""
+        if self.across:
+            return np.full(len(rows), part.log.end), np.zeros(len(rows), bool)
+        spans = part.spans()
+        return spans.stop(rows, envs), spans.is_cut(rows, envs)
+
+    def draft(
+        self, schema: Schema, parts: Several[StreamPart], ids: Ids, weight: NDArray[Any],
+        rng: np.random.Generator | None = None,
+    ) -> Draft:  # fmt: skip
+        def held(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
+            return self._stop(part, rows, envs)[0] - rows
+
+        samples, mask = unroll(schema, parts, ids, held, self.steps)
+        batch = samples.transitions(1, self.gamma, ids, weight)
+        is_first = samples.each(lambda part, rows, envs: part.log.take(START, rows, envs) != Start.CONTINUES)
+        fields = by_item(batch, *mask.shape)
+        return Draft(SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape)), samples.rest)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "Sequence", **dataclasses.asdict(self)}
+
+
+def from_json(stored: dict[str, Any]) -> Sequence:
+    """The view of a document by ``to_json``."""
+    return Sequence(**{field.name: stored[field.name] for field in dataclasses.fields(Sequence)})

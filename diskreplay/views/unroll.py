@@ -1,0 +1,47 @@
+"""Several consecutive steps an item: what sequences and episodes share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.schema import VALID, Schema
+from diskreplay.views.batch import Batch, map_arrays
+from diskreplay.views.part import StreamPart
+from diskreplay.views.samples import Samples
+
+Ids = NDArray[np.int64]
+
+
+def unroll(
+    schema: Schema, parts: Sequence[StreamPart], ids: Ids, held: Callable[[StreamPart, Ids, Ids], Ids], steps: int
+) -> tuple[Samples, NDArray[np.bool]]:
+    """The steps of items that begin at ``ids``, and a mask ``(B, steps)`` of those that are there.
+
+    ``held`` says of rows and environments how many steps their items have; steps that are no transition are left out.
+    """
+    begins = Samples(schema, parts, ids)
+    counts = begins.each(held)
+    num_envs = begins.each(lambda part, rows, envs: np.full(len(rows), part.log.num_envs))
+    at = np.arange(steps)
+    every = ids[:, None] + at * num_envs[:, None]
+    mask: NDArray[np.bool] = at < counts[:, None]
+    if any(part.log.invalid for part in parts):
+        there = Samples(schema, parts, every[mask])
+        mask[mask] = there.each(lambda part, rows, envs: part.log.take(VALID, rows, envs))
+    return Samples(schema, parts, every[mask], np.flatnonzero(mask), mask.size), mask
+
+
+def by_item(batch: Batch, count: int, steps: int) -> dict[str, Any]:
+    """The fields of a batch of ``count * steps`` transitions, each array as ``(count, steps, ...)``."""
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    whole = {name: fields.pop(name) for name in ("index", "weight")}
+
+    def split(array: NDArray[Any]) -> NDArray[Any]:
+        return array.reshape(count, steps, *array.shape[1:])
+
+    return {**whole, **{name: map_arrays(split, value) for name, value in fields.items()}}

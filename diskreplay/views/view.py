@@ -1,0 +1,66 @@
+"""What the buffer asks of a view: which rows it can begin at, and a batch of such items.
+
+An *item* is what one entry of a batch shows: a transition, a sequence, an episode. It is named by the id of one row and
+environment, which is what samplers draw; a view says of each id where it stands, and makes the arrays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.schema import Schema
+from diskreplay.storage.gather import Rest
+from diskreplay.views.batch import Batch
+from diskreplay.views.part import StreamPart
+
+Ids = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """A batch whose arrays are not all filled yet."""
+
+    batch: Batch
+    rest: list[Rest]
+
+    def finish(self) -> Batch:
+        """Reads what is missing; needs no lock."""
+        for step in self.rest:
+            step()
+        return self.batch
+
+
+@runtime_checkable
+class View(Protocol):
+    """What a sample looks like. Views have no state; the package's own are the classes that inherit from this one."""
+
+    @property
+    def reach(self) -> int:
+        """The most rows after its own that an item's arrays come from."""
+        raise NotImplementedError
+
+    def check(self, schema: Schema) -> None:
+        """InputError where the view has no meaning for a store of this schema."""
+
+    def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
+        """The :class:`~diskreplay.index.log.Standing` of ids of one stream's window as items. Needs the lock."""
+        raise NotImplementedError
+
+    def draft(
+        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
+        rng: np.random.Generator | None,
+    ) -> Draft:  # fmt: skip
+        """The batch of items ``ids``, ``(B,)``, all of which stand at NOW. Needs the lock.
+
+        ``rng`` is for views that choose; None where the items are to be shown as they were recorded.
+        """
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """The constructor's arguments, and ``kind``."""
+        raise NotImplementedError
