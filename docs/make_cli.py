@@ -12,7 +12,7 @@ from diskreplay_cli.main import main
 TARGET = pathlib.Path(__file__).with_name("cli.md")
 HEAD = """# The command line
 
-Made from `--help` by `python docs/make_cli.py`; change the texts in `cli/diskreplay_cli/main.py`.
+Made from `--help` by `python docs/make_cli.py`; change the texts in `cli/diskreplay_cli`.
 """
 
 

@@ -9,8 +9,7 @@ import click
 from rich.text import Text
 
 import diskreplay
-from diskreplay import formats
-from diskreplay_cli import output, page, text
+from diskreplay_cli import datasets, output, page, text
 from diskreplay_cli.errors import FAILED, INTERRUPTED, OneLineErrors
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
@@ -23,8 +22,8 @@ store_argument = click.argument("path", type=click.Path())
 def main() -> None:
     """Replay data of reinforcement learning on disk: record, look at, check, export.
 
-    A store is one directory, a Zarr v3 hierarchy. Every command but record reads only, and works while another process
-    writes the store. Exit status: 0 success, 1 verify found a problem, 2 an error, 130 interrupted.
+    A store is one directory, a Zarr v3 hierarchy. Commands that only read work while another process writes the store.
+    Exit status: 0 success, 1 verify found a problem or diff a difference, 2 an error, 130 interrupted.
     """
 
 
@@ -123,59 +122,73 @@ def inspect(path: str, as_json: bool) -> None:
 
 @main.command()
 @store_argument
+@click.option("--repair", "repairs", is_flag=True, help="Make a damaged store whole again; see above.")
 @output.json_option
-def verify(path: str, as_json: bool) -> int:
+def verify(path: str, repairs: bool, as_json: bool) -> int:
     """Check every chunk and every invariant of the store at PATH.
 
     Every problem is named with its stream, column, rows, file and byte. Exit status 1 when there is one.
-    """
-    from diskreplay.ops.verify import verify as run
 
-    with output.progress("verifying", counted=False) as update:
-        result = run(path, lambda done, total: update(done, total, f"{text.size(done)} of {text.size(total)}"))
+    With --repair, transitions that need a damaged chunk are given up for good: they are marked, and never sampled
+    again. Checkpoints that need one, and files that are changed, go to the folder PATH.quarantine-1 (or -2, ...);
+    nothing is deleted. Exit status 1 when a problem is left.
+    """
+    with output.progress("repairing" if repairs else "verifying", counted=False) as update:
+
+        def report(done: int, total: int) -> None:
+            update(done, total, f"{text.size(done)} of {text.size(total)}")
+
+        if repairs:
+            from diskreplay.ops.repair import repair
+
+            repaired = repair(path, report)
+            result, facts = repaired.after, repaired.to_json()
+        else:
+            from diskreplay.ops.verify import verify as run
+
+            result = run(path, report)
+            facts = result.to_json()
     if as_json:
-        output.print_json(result.to_json())
-    else:
-        for problem in result.problems:
-            click.echo(str(problem))
-        outcome = "no problem" if result.ok else text.plural(len(result.problems), "problem")
-        click.echo(
-            f"{outcome} in {text.plural(result.streams, 'stream')}, {text.plural(result.checkpoints, 'checkpoint')}, "
-            f"{text.plural(result.chunks, 'chunk')}, {text.size(result.bytes)} ({result.seconds:.1f} s)"
-        )
+        output.print_json(facts)
+        return 0 if result.ok else FAILED
+    if repairs:
+        for line in text.repaired(repaired):
+            click.echo(line)
+    for problem in result.problems:
+        click.echo(str(problem))
+    outcome = "no problem" if result.ok else text.plural(len(result.problems), "problem")
+    click.echo(
+        f"{outcome} in {text.plural(result.streams, 'stream')}, {text.plural(result.checkpoints, 'checkpoint')}, "
+        f"{text.plural(result.chunks, 'chunk')}, {text.size(result.bytes)} ({result.seconds:.1f} s)"
+    )
     return 0 if result.ok else FAILED
 
 
 @main.command()
 @store_argument
-@click.argument("out", type=click.Path())
-@click.option(
-    "--format", "format_name", type=click.Choice(sorted(formats.MODULES)), default="d4rl", show_default=True,
-    help="Layout of the file.",
-)  # fmt: skip
-@click.option(
-    "--compression", type=click.Choice(["gzip", "lzf", "none"]), default="gzip", show_default=True,
-    help="Of the file's arrays.",
-)  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be given back.")
 @output.json_option
-def export(path: str, out: str, format_name: str, compression: str, overwrite: bool, as_json: bool) -> None:
-    """Write the transitions of the store at PATH to the file OUT.
+def compact(path: str, dry_run: bool, as_json: bool) -> None:
+    """Give back the space in the store at PATH that nothing needs.
 
-    d4rl is one HDF5 file of flat arrays, episode after episode. Frames are written once, not stacked; memory stays
-    small however large the store is.
+    That is older versions of chunks in shards that are full, and what killed writers left. No stream may be written
+    meanwhile; readers may go on.
     """
-    with output.progress("exporting", counted=True) as update:
-        result = formats.exporter(format_name)(
-            path, out, overwrite=overwrite, compression=compression, progress=lambda done, total: update(done, total)
+    from diskreplay.ops.compact import compact as run
+
+    with output.progress("compacting", counted=False) as update:
+        result = run(
+            path, dry_run=dry_run, progress=lambda done, total: update(done, total, f"{text.size(done)} written anew")
         )
     if as_json:
         output.print_json(result.to_json())
-    else:
-        click.echo(
-            f"{out}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')}, "
-            f"{text.size(result.stored_bytes)} for {text.size(result.raw_bytes)}, in {result.seconds:.1f} s"
-        )
+        return
+    verb = "would become" if dry_run else "became"
+    kept = f"; {text.size(result.kept_bytes)} stay in last shards and for checkpoints" if result.kept_bytes else ""
+    click.echo(
+        f"{text.size(result.bytes_before)} {verb} {text.size(result.bytes_after)}, "
+        f"{text.plural(result.shards, 'shard')} written anew{kept} ({result.seconds:.1f} s)"
+    )
 
 
 @main.command()
@@ -243,6 +256,10 @@ def demo(directory: str, steps: int) -> int:
     if not finished:
         click.echo("stopped; run the demo again to begin anew", err=True)
     return 0 if finished else INTERRUPTED
+
+
+for command in datasets.COMMANDS:
+    main.add_command(command)
 
 
 if __name__ == "__main__":

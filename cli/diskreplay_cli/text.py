@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from diskreplay.ops.repair import Repaired
 
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-~=+*#"
@@ -54,3 +58,27 @@ def histogram(counts: Sequence[int], plain: bool = False) -> str:
     """One character a bin, as high as its count; a space where there is none."""
     bars, most = PLAIN_BARS if plain else BARS, max(counts, default=0)
     return "".join(bars[-(-count * len(bars) // most) - 1] if count else " " for count in counts)
+
+
+def repaired(result: Repaired) -> Iterator[str]:
+    """What a repair gave up, a line for each thing."""
+    if not result.changed:
+        yield "nothing to repair"
+        return
+    yield f"repaired {plural(len(result.before.problems), 'problem')}" if result.before.problems else "repaired"
+    for loss in result.streams:
+        if loss.whole:
+            yield f"stream {loss.stream!r} was given up: its commit record cannot be read, and no checkpoint has it"
+        elif loss.went_back_to is not None:
+            yield f"stream {loss.stream!r} went back to its newest checkpoint, row {loss.went_back_to:,}"
+        else:
+            ranges = ", ".join(f"{first:,} to {stop:,}" for first, stop in loss.rows) or "none"
+            yield (
+                f"stream {loss.stream!r}: {plural(loss.transitions, 'transition')} of "
+                f"{plural(loss.episodes, 'episode')} given up, rows {ranges}; "
+                f"{plural(loss.chunks, 'chunk')} ({size(loss.bytes)}) of {', '.join(loss.columns)} lost"
+            )
+    if result.checkpoints:
+        yield f"checkpoints moved aside: {', '.join(result.checkpoints)}"
+    if result.quarantine:
+        yield f"{plural(len(result.moved), 'file')} or folders are in {result.quarantine}"

@@ -1,51 +1,49 @@
 """Datasets in and out: one module a format, imported when it is asked for, so that no format's library is needed
 before.
 
-Each module has a function ``export(path, out, *, overwrite, compression, progress)`` that returns :class:`Exported`.
+Every module has ``FORMATS``, the facts about its formats as :class:`diskreplay.formats.facts.Format`. What is read is a
+:class:`diskreplay.formats.steps.Source`; what is written is one, too. :mod:`diskreplay.ops.convert` joins the two.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-from collections.abc import Callable
-from typing import Any
+import pathlib
 
 from diskreplay.errors import InputError
+from diskreplay.formats.facts import Format
 
-MODULES = {"d4rl": "diskreplay.formats.d4rl"}
-"""Where each format lives."""
-
-Progress = Callable[[int, int], None]
-"""Called now and then with transitions done and transitions in all."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Exported:
-    """What an export wrote.
-
-    Attributes:
-        file: path of the file.
-        transitions, episodes: in it.
-        raw_bytes: of its arrays, before compression.
-        stored_bytes: size of the file.
-        seconds: that it took.
-    """
-
-    file: str
-    transitions: int
-    episodes: int
-    raw_bytes: int
-    stored_bytes: int
-    seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+MODULES = {
+    "d4rl": "d4rl",
+    "npz": "npz",
+    "npz-episodes": "npz",
+    "diffusion-policy": "diffusion_policy",
+    "store": "store",
+}
+"""The module of each format, below this package."""
 
 
-def exporter(name: str) -> Callable[..., Exported]:
-    """The ``export`` function of a format; InputError when there is none of that name."""
+def get(name: str) -> Format:
+    """The format of a name; InputError when there is none."""
     if name not in MODULES:
-        raise InputError(f"there is no format {name!r}; the formats are {', '.join(sorted(MODULES))}")
-    export: Callable[..., Exported] = importlib.import_module(MODULES[name]).export
-    return export
+        raise InputError(f"there is no format {name!r}; the formats are {', '.join(MODULES)}")
+    module = importlib.import_module(f"{__name__}.{MODULES[name]}")
+    found: Format = next(format for format in module.FORMATS if format.name == name)
+    return found
+
+
+def every() -> list[Format]:
+    """All formats."""
+    return [get(name) for name in MODULES]
+
+
+def guess(path: pathlib.Path) -> Format:
+    """The format of the dataset at ``path``; InputError where there is not just one that it can be."""
+    if not path.exists():
+        raise InputError(f"there is no dataset at {str(path)!r}")
+    found = [format for format in every() if format.read is not None and format.recognise(path)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise InputError(f"{str(path)!r} is of no format known here; name one of {', '.join(MODULES)} (--format)")
+    raise InputError(f"{str(path)!r} can be {' or '.join(format.name for format in found)}; name one (--format)")

@@ -10,15 +10,14 @@ Frames are given as they are stored: single, however many of them an observation
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.assemble import StreamPart
 from diskreplay.errors import CorruptionError, StateError
+from diskreplay.formats.steps import Steps
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
 from diskreplay.storage import stream
@@ -26,38 +25,12 @@ from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
+from diskreplay.views.part import StreamPart
 
 BLOCK_BYTES = 4 << 20
 """Decoded bytes of the observations that a block should have."""
 
 Array = NDArray[Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """Transitions of one environment in the order of the log; every array leads with their number ``n``.
-
-    Attributes:
-        rows: ``(n,)`` int64.
-        obs, next_obs: ``(n, *frame_shape)`` by the name of the observation leaf, such as ``obs/camera``.
-        action, extra: ``(n, *shape)`` by the name of the column.
-        reward: ``(n,)``.
-        terminated, truncated: ``(n,)`` bool, as recorded.
-        last: ``(n,)`` bool: the environment's next transition is another episode's, or there is none.
-    """
-
-    rows: Array
-    obs: dict[str, Array]
-    next_obs: dict[str, Array]
-    action: dict[str, Array]
-    extra: dict[str, Array]
-    reward: Array
-    terminated: Array
-    truncated: Array
-    last: Array
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 class ChunkWalk:
@@ -105,22 +78,33 @@ class LogRows:
         """Episodes of the window, by first row, then environment."""
         return episodes(self.log)
 
-    def blocks(self, env: int) -> Iterator[Block]:
-        """All transitions of one environment, in order, a few MB at a time.
+    def blocks(self, env: int, spans: Sequence[tuple[int, int]] | None = None) -> Iterator[Steps]:
+        """Transitions of one environment, in order, a few MB at a time.
+
+        Args:
+            env: its number.
+            spans: half-open ranges of rows in the window, in order; the whole window if None.
 
         Raises CorruptionError for a damaged chunk, StateError when a live writer evicted a row before it was read.
         """
-        wide = sum(column.item_bytes for column in self.schema.columns if not column.resident)
-        step = max((c.chunk_rows for c in self.schema.columns if not c.resident), default=1024)
-        size = max(1, BLOCK_BYTES // max(1, wide) // step) * step
+        row_bytes = sum(column.item_bytes for column in self.schema.columns)
+        step = max((c.chunk_rows for c in self.schema.columns if not c.resident), default=1)
+        size = max(1, BLOCK_BYTES // row_bytes // step) * step
         walks = {name: ChunkWalk(column, env) for name, column in self._part.stream.rows.items()}
         try:
-            for start in range(self.log.begin // size * size, self.log.end, size):
-                block = self._block(walks, env, max(start, self.log.begin), min(start + size, self.log.end))
-                if len(block):
-                    yield block
+            for begin, end in [(self.log.begin, self.log.end)] if spans is None else spans:
+                for start in range(begin // size * size, end, size):
+                    steps = self._steps(walks, env, max(start, begin), min(start + size, end))
+                    if len(steps):
+                        yield steps
         except CorruptionError as error:
             self._explain(error)
+
+    def valid_rows(self, env: int, spans: Sequence[tuple[int, int]]) -> Array:
+        """The rows of the spans that are transitions, int64: those that :meth:`blocks` gives."""
+        rows = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        kept: Array = rows[self.log.take(VALID, rows, np.full(len(rows), env))]
+        return kept
 
     def frames(self, column: Column, env: int, start: int, stop: int) -> Iterator[Array]:
         """The frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""
@@ -147,7 +131,7 @@ class LogRows:
             ) from error
         raise error
 
-    def _block(self, walks: dict[str, ChunkWalk], env: int, start: int, stop: int) -> Block:
+    def _steps(self, walks: dict[str, ChunkWalk], env: int, start: int, stop: int) -> Steps:
         def read(column: Column) -> Array:
             ring = self.log.rings.get(column.name)
             return walks[column.name].read(start, stop) if ring is None else ring.span(start, stop)[:, env]
@@ -157,10 +141,10 @@ class LogRows:
         following = {
             c.name: self._next(c, walks[c.name], env, start, obs[c.name][1:], stop) for c in schema.obs_columns
         }
-        rows = np.arange(start, stop)
-        kept = values[VALID]
-        return Block(
-            rows=rows[kept],
+        kept: Any = values[VALID]
+        if kept.all():
+            kept = slice(None)
+        return Steps(
             obs={name: part[kept] for name, part in obs.items()},
             next_obs={name: part[kept] for name, part in following.items()},
             action={column.name: values[column.name][kept] for column in schema.action_columns},
@@ -168,7 +152,7 @@ class LogRows:
             reward=values[REWARD][kept],
             terminated=values[TERMINATED][kept],
             truncated=values[TRUNCATED][kept],
-            last=self._last(rows, env)[kept],
+            last=self._last(np.arange(start, stop), env)[kept],
         )
 
     def _last(self, rows: Array, env: int) -> Array:

@@ -14,16 +14,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from diskreplay.buffers.batch import Batch
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError, OpenError
-from diskreplay.formats import exporter
+from diskreplay.ops.convert import export
 from diskreplay.ops.inspect import Facts, inspect
 from diskreplay.ops.record import Progress, record
 from diskreplay.ops.show import show
 from diskreplay.ops.verify import verify
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
+from diskreplay.views.batch import Batch
 
 STEPS = 20_000
 STORE, SHEET, DATASET = "pong.replay", "pong.png", "pong.hdf5"
@@ -90,9 +90,9 @@ def demo(
     )
     sheet = show(store, folder / SHEET)
     say(f"7. {sheet.file}: {sheet.frames} frames of an episode of {sheet.length:,} steps, as a contact sheet")
-    exported = exporter("d4rl")(store, folder / DATASET)
+    exported = export(store, folder / DATASET, "d4rl")
     say(
-        f"8. {exported.file}: D4RL dataset of {exported.transitions:,} transitions, {_mb(exported.stored_bytes)}, "
+        f"8. {exported.path}: D4RL dataset of {exported.transitions:,} transitions, {_mb(exported.stored_bytes)}, "
         f"in {exported.seconds:.1f} s"
     )
     say(f"Done in {time.perf_counter() - started:.0f} s. Everything is in {folder}{os.sep}")

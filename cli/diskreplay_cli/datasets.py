@@ -1,0 +1,320 @@
+"""Commands about datasets: out of stores and into them, and what episodes and rows they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from diskreplay import formats
+from diskreplay_cli import output, text
+from diskreplay_cli.errors import FAILED
+
+store_argument = click.argument("path", type=click.Path())
+loss_option = click.option("--allow-loss", is_flag=True, help="Go on where something cannot be held; count it.")
+
+
+@contextlib.contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the rate: call it with steps done and steps in all."""
+    started = time.perf_counter()
+    with output.progress(what, counted=True) as update:
+        yield lambda done, total: update(done, total, output.rate(done, time.perf_counter() - started))
+
+
+class Episodes(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """Numbers of episodes as Python counts: ``7``, ``10:20``, ``-5:``."""
+
+    name = "episodes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> slice:
+        if isinstance(value, slice):
+            return value
+        parts = str(value).split(":")
+        try:
+            numbers = [int(part) if part.strip() else None for part in parts]
+        except ValueError:
+            self.fail(f"{value!r} is no range such as 10:20", param, ctx)
+        if len(numbers) == 1 and numbers[0] is not None:
+            return slice(numbers[0], numbers[0] + 1 or None)
+        if len(numbers) != 2:
+            self.fail(f"{value!r} is no range such as 10:20", param, ctx)
+        return slice(*numbers)
+
+
+class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """Numbers with commas between them."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list such as 0,2", param, ctx)
+
+
+@click.command()
+@store_argument
+@click.argument("out", type=click.Path())
+@click.option(
+    "--format", "format_name", type=click.Choice(list(formats.MODULES)), default="d4rl", show_default=True,
+    help="Of the dataset; see diskreplay formats.",
+)  # fmt: skip
+@click.option("--episodes", type=Episodes(), metavar="A:B", help="Only these, as diskreplay episodes numbers them.")
+@click.option("--columns", metavar="NAMES", help="Only these observations and columns, with commas between.")
+@click.option("--min-return", type=float, metavar="X", help="Only episodes with at least this return.")
+@click.option("--envs", type=Numbers(), metavar="N,...", help="Only episodes of these environments.")
+@click.option("--compression", metavar="NAME", help="One that the format knows.  [default: the format's own choice]")
+@loss_option
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@output.json_option
+def export(
+    path: str, out: str, format_name: str, episodes: slice | None, columns: str | None, min_return: float | None,
+    envs: tuple[int, ...] | None, compression: str | None, allow_loss: bool, overwrite: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Write the transitions of the store at PATH as a dataset OUT.
+
+    What the format cannot hold is named, and nothing is written, unless the loss is allowed. Frames are written once,
+    not stacked; memory stays small however large the store is.
+    """
+    from diskreplay.formats.selection import Selection
+    from diskreplay.ops.convert import export as run
+
+    names = tuple(name.strip() for name in columns.split(",")) if columns is not None else None
+    with counting("exporting") as update:
+        result = run(
+            path, out, format_name, selection=Selection(episodes, min_return, envs, names), allow_loss=allow_loss,
+            overwrite=overwrite, compression=compression, progress=update,
+        )  # fmt: skip
+    if as_json:
+        output.print_json(result.to_json())
+        return
+    click.echo(
+        f"{out}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')}, "
+        f"{text.size(result.stored_bytes)} for {text.size(result.raw_bytes)}, in {result.seconds:.1f} s"
+    )
+    for what, count in result.lost.items():
+        click.echo(f"lost: {what} ({count:,})")
+    if result.envs > 1 and not formats.get(format_name).holds.envs:
+        click.echo(f"not kept: which of {result.envs} environments an episode comes from")
+
+
+@click.command("import")
+@click.argument("source", type=click.Path())
+@store_argument
+@click.option(
+    "--format", "format_name", type=click.Choice([*formats.MODULES]), help="Of SOURCE.  [default: found from it]"
+)
+@click.option("--append", is_flag=True, help="Add to the store that is at PATH; nothing of it is evicted.")
+@click.option(
+    "--capacity", type=click.IntRange(1), metavar="N", help="Steps that the store keeps.  [default: all of SOURCE]"
+)
+@click.option("--env", "env_id", metavar="ENV_ID", help="Take the spaces of this Gymnasium environment.")
+@click.option(
+    "--frame-stack", type=click.IntRange(1), metavar="N", help="Frames that a sample stacks.  [default: as SOURCE says]"
+)
+@output.json_option
+def import_(
+    source: str, path: str, format_name: str | None, append: bool, capacity: int | None, env_id: str | None,
+    frame_stack: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Read the dataset SOURCE into a store at PATH.
+
+    Spaces are what SOURCE says, or inferred from its arrays. Steps without a next observation are no transitions and
+    are left out, and counted. After an error nothing is left behind.
+    """
+    from diskreplay.ops.convert import env_spaces, import_dataset
+
+    observation_space, action_space = env_spaces(env_id) if env_id is not None else (None, None)
+    with counting("importing") as update:
+        result = import_dataset(
+            source, path, format_name, append=append, capacity=capacity, observation_space=observation_space,
+            action_space=action_space, frame_stack=frame_stack, progress=update,
+        )  # fmt: skip
+    if as_json:
+        output.print_json(result.to_json())
+        return
+    click.echo(
+        f"{path}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} from "
+        f"{result.format}, {text.size(result.stored_bytes)} on disk, in {result.seconds:.1f} s"
+    )
+    if result.dropped:
+        click.echo(f"left out: {text.plural(result.dropped, 'step')} without a next observation")
+    if result.ignored:
+        click.echo(f"not read: {', '.join(result.ignored)}")
+
+
+@click.command("formats")
+@output.json_option
+def formats_(as_json: bool) -> None:
+    """List the formats of datasets, and what each can hold."""
+    from diskreplay.formats import table
+
+    if as_json:
+        output.print_json({"formats": [table.facts(format) for format in formats.every()]})
+        return
+    for format in formats.every():
+        click.echo(f"{format.name} ({table.ways(format)}): {format.title}")
+        lacks = table.lacks(format)
+        click.echo(f"    cannot hold: {', '.join(lacks)}" if lacks else "    holds everything")
+        if format.extra:
+            click.echo(f"    needs: pip install 'diskreplay[{format.extra}]'")
+
+
+@click.command()
+@click.argument("out", type=click.Path())
+@click.argument("paths", type=click.Path(), nargs=-1, required=True)
+@loss_option
+@output.json_option
+def merge(out: str, paths: tuple[str, ...], allow_loss: bool, as_json: bool) -> None:
+    """Make a store OUT with all episodes of the stores at PATHS."""
+    from diskreplay.ops.combine import merge as run
+
+    with counting("merging") as update:
+        result = run(out, paths, allow_loss=allow_loss, progress=update)
+    _print_written([result], as_json)
+
+
+@click.command()
+@store_argument
+@click.argument("outs", type=click.Path(), nargs=-1)
+@click.option(
+    "--fraction", "fractions", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="X", multiple=True,
+    required=True, help="Share of the transitions, for each store; what is left is one more.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), metavar="N", default=0, show_default=True, help="Of the dealing.")
+@loss_option
+@output.json_option
+def split(
+    path: str, outs: tuple[str, ...], fractions: tuple[float, ...], seed: int, allow_loss: bool, as_json: bool
+) -> None:
+    """Deal the episodes of the store at PATH out to stores OUTS, at random.
+
+    Without OUTS, pong.replay becomes pong-1.replay, pong-2.replay and so on. Episodes stay whole.
+    """
+    from diskreplay.ops.combine import split as run
+
+    with counting("splitting") as update:
+        results = run(path, fractions, outs, seed=seed, allow_loss=allow_loss, progress=update)
+    _print_written(results, as_json)
+
+
+def _print_written(results: list[Any], as_json: bool) -> None:
+    if as_json:
+        output.print_json({"stores": [result.to_json() for result in results]})
+        return
+    for result in results:
+        click.echo(
+            f"{result.path}: {text.plural(result.transitions, 'transition')} of "
+            f"{text.plural(result.episodes, 'episode')}, {text.size(result.stored_bytes)}"
+        )
+
+
+@click.command()
+@store_argument
+@click.option(
+    "--sort", type=click.Choice(["number", "length", "return", "end"]), default="number", show_default=True,
+    help="In which order.",
+)  # fmt: skip
+@click.option("--reverse", is_flag=True, help="The largest first.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, with a header.")
+@output.json_option
+def episodes(path: str, sort: str, reverse: bool, as_csv: bool, as_json: bool) -> None:
+    """List the episodes of the store at PATH: length, return and how each ended.
+
+    An end is terminated, truncated, both, cut (another step came without a flag) or running. A star stands after the
+    length of an episode whose first steps have left the window.
+    """
+    from diskreplay.ops.episodes import episodes as run
+
+    lines = run(path, sort=sort, reverse=reverse)
+    if as_json:
+        output.print_json({"episodes": [line.to_json() for line in lines]})
+    elif as_csv:
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["number", "stream", "env", "start", "stop", "length", "total_reward", "end", "complete"])
+        writer.writerows(line.to_json().values() for line in lines)
+        click.echo(file.getvalue(), nl=False)
+    else:
+        rows = [
+            (
+                str(line.number), line.stream, str(line.env), f"{line.length:,}{'' if line.complete else '*'}",
+                text.number(line.total_reward), line.end,
+            )
+            for line in lines
+        ]  # fmt: skip
+        _print_table(("number", "stream", "env", "length", "return", "end"), rows)
+
+
+@click.command()
+@store_argument
+@click.option("--rows", type=click.IntRange(1), metavar="N", default=10, show_default=True, help="How many.")
+@click.option("--episode", type=int, metavar="K", help="Of this episode; from the end if negative.")
+@output.json_option
+def head(path: str, rows: int, episode: int | None, as_json: bool) -> None:
+    """Print the first transitions of the store at PATH as a table."""
+    from diskreplay.ops.episodes import head as run
+
+    found = run(path, rows, episode=episode)
+    if as_json:
+        output.print_json(found.to_json())
+    else:
+        _print_table(found.columns, [tuple(_cell(row[name]) for name in found.columns) for row in found.rows])
+
+
+def _cell(value: Any) -> str:
+    """A value of a table: arrays of more than a few elements by their shape and range."""
+    if isinstance(value, np.ndarray) and value.size > 8:
+        return f"{'x'.join(map(str, value.shape))} {value.dtype} {value.min():.4g}..{value.max():.4g}"
+    if isinstance(value, np.ndarray):
+        return np.array2string(value, precision=3, suppress_small=True, max_line_width=1 << 16).replace("\n", "")
+    return text.number(float(value)) if isinstance(value, np.floating) and np.isfinite(value) else str(value)
+
+
+def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = output.console()
+    if not console.is_terminal:  # a pipe has no width: nothing is folded
+        console.width = 1 << 12
+    with console.capture() as captured:
+        console.print(table, soft_wrap=False)
+    for printed in captured.get().splitlines():
+        click.echo(printed.rstrip())
+
+
+@click.command()
+@click.argument("one", type=click.Path())
+@click.argument("other", type=click.Path())
+@output.json_option
+def diff(one: str, other: str, as_json: bool) -> int:
+    """Find the first difference between the stores at ONE and OTHER. Exit status 1 when there is one.
+
+    Episodes are compared bit for bit, in order; how they are spread over streams, environments and chunks does not
+    count.
+    """
+    from diskreplay.ops.diff import diff as run
+
+    with counting("comparing") as update:
+        found = run(one, other, progress=update)
+    if as_json:
+        output.print_json({"same": found is None, "difference": found and found.to_json()})
+    else:
+        click.echo("no difference" if found is None else str(found))
+    return 0 if found is None else FAILED
+
+
+COMMANDS = (export, import_, formats_, merge, split, episodes, head, diff)

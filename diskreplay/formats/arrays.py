@@ -1,0 +1,144 @@
+"""Datasets that are in RAM: plain arrays, and Stable-Baselines3's replay buffers.
+
+>>> import numpy, tempfile
+>>> from diskreplay.formats.arrays import from_arrays
+>>> from diskreplay.ops.convert import import_dataset
+>>> source = from_arrays(obs=numpy.zeros((10, 3)), action=numpy.arange(10) % 2, terminated=numpy.arange(10) % 5 == 4)
+>>> with tempfile.TemporaryDirectory() as folder:
+...     import_dataset(source, f"{folder}/a.replay").episodes
+2
+
+Only views are made of what is given: it must not change until the import is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import spaces
+from diskreplay.errors import InputError
+from diskreplay.formats.flat import FlatArrays, flags
+from diskreplay.formats.layout import Layout
+from diskreplay.formats.steps import Source
+from diskreplay.schema import ACTION, OBS
+
+Array = NDArray[Any]
+Nested = Any
+"""An array, or dicts and tuples of arrays."""
+
+
+def from_arrays(
+    obs: Nested, action: Nested, reward: Array | None = None, next_obs: Nested = None, terminated: Array | None = None,
+    truncated: Array | None = None, *, last: Array | None = None, columns: Mapping[str, Array] | None = None,
+    observation_space: gymnasium.Space[Any] | None = None, action_space: gymnasium.Space[Any] | None = None,
+) -> Source:  # fmt: skip
+    """Arrays of steps as a source, episodes one after another.
+
+    Args:
+        obs, action: ``(N, *shape)``, nested as the spaces.
+        reward: ``(N,)``; zeros if None.
+        next_obs: as ``obs``; the next step's observation if None. Then the last step of an episode that was not
+            terminated is left out: its next observation is not known.
+        terminated, truncated: ``(N,)`` bool; False if None.
+        last: ``(N,)`` bool: ends of episodes in neither flag.
+        columns: further ones, ``(N, *shape)``.
+        observation_space, action_space: both, or the widest that the arrays allow if None.
+
+    Raises InputError for ragged lengths, and for arrays that are not of the spaces.
+    """
+    where = "the arrays given"
+    observations, actions = _leaves(obs, OBS), _leaves(action, ACTION)
+    first = next(iter(observations.values()))
+    count = len(first) if first.shape else 0
+    ends, cuts = (
+        flags(where, name, None if values is None else np.asarray(values), count)
+        for name, values in (("terminated", terminated), ("truncated", truncated))
+    )
+    further = {name: np.asarray(values) for name, values in (columns or {}).items()}
+    rewards = None if reward is None else np.asarray(reward)
+    marked = flags(where, "last", None if last is None else np.asarray(last), count)
+    following = None if next_obs is None else _leaves(next_obs, OBS)
+    arrays = FlatArrays(
+        where, observations, actions, ends, cuts, marked | ends | cuts, rewards, further, following
+    )  # fmt: skip
+    if (observation_space is None) != (action_space is None):
+        raise InputError("give both spaces, or none")
+    if observation_space is not None and action_space is not None:
+        inferred = arrays.source().layout
+        layout = dataclasses.replace(
+            inferred, observation_space=observation_space, action_space=action_space, stacks=()
+        )
+        arrays = dataclasses.replace(arrays, layout=layout)
+    return arrays.source()
+
+
+def _leaves(value: Nested, name: str) -> dict[str, Array]:
+    if isinstance(value, Mapping):
+        return {leaf: part for key in value for leaf, part in _leaves(value[key], f"{name}/{key}").items()}
+    if isinstance(value, tuple):
+        return {leaf: part for key, sub in enumerate(value) for leaf, part in _leaves(sub, f"{name}/{key}").items()}
+    return {name: np.asarray(value)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _EnvMajor:
+    """An array ``(rows, envs, ...)`` as ``(envs * rows, *shape)``: environment by environment, rows in some order."""
+
+    base: Array
+    order: NDArray[np.int64]
+    value_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.order) * self.base.shape[1], *self.value_shape
+
+    def __getitem__(self, rows: slice) -> Array:
+        envs, at = np.divmod(np.arange(*rows.indices(self.shape[0])), max(1, len(self.order)))
+        return self.base[self.order[at], envs].reshape(len(at), *self.value_shape).astype(self.dtype, copy=False)
+
+
+def from_sb3(buffer: Any) -> Source:
+    """A ``ReplayBuffer`` or ``DictReplayBuffer`` of Stable-Baselines3 as a source, environment by environment.
+
+    Its timeouts become truncations. With ``optimize_memory_usage`` it holds no final observations. Continuous actions
+    are as it keeps them: scaled to ``[-1, 1]`` by the algorithms that filled it.
+
+    Raises InputError for an object that is no such buffer.
+    """
+    names = ("observations", "actions", "rewards", "dones", "pos", "full", "observation_space", "action_space")
+    missing = [name for name in names if not hasattr(buffer, name)]
+    if missing:
+        raise InputError(f"{type(buffer).__name__} is no replay buffer of Stable-Baselines3: it has no {missing[0]!r}")
+    shared = bool(getattr(buffer, "optimize_memory_usage", False))
+    size, pos = buffer.rewards.shape[0], int(buffer.pos)
+    # A shared array holds the newest next observation where the oldest row stood.
+    order = (pos + shared + np.arange(size - shared)) % size if buffer.full else np.arange(pos)
+
+    def flat(base: Array, shape: tuple[int, ...], dtype: Any) -> _EnvMajor:
+        return _EnvMajor(base, order, shape, np.dtype(dtype))
+
+    def leaves(space: gymnasium.Space[Any], values: Any, root: str) -> dict[str, _EnvMajor]:
+        names = spaces.leaves(spaces.tree(space, root))
+        found = [values[name.removeprefix(f"{root}/")] if isinstance(values, dict) else values for name in names]
+        layouts = [spaces.leaf_layout(leaf, name) for leaf, name in zip(spaces.leaf_spaces(space), names, strict=True)]
+        return {name: flat(base, *layout) for name, base, layout in zip(names, found, layouts, strict=True)}
+
+    dones, rewards = flat(buffer.dones, (), bool)[:], flat(buffer.rewards, (), np.float32)
+    timeouts = flat(buffer.timeouts, (), bool)[:] if hasattr(buffer, "timeouts") else np.zeros_like(dones)
+    envs = buffer.rewards.shape[1]
+    newest = np.zeros((envs, len(order)), bool)
+    newest[:, -1:] = True
+    observation_space, action_space = buffer.observation_space, buffer.action_space
+    return FlatArrays(
+        type(buffer).__name__, leaves(observation_space, buffer.observations, OBS),
+        leaves(action_space, buffer.actions, ACTION), dones & ~timeouts, dones & timeouts, dones | newest.reshape(-1),
+        rewards, {}, None if shared else leaves(observation_space, buffer.next_observations, OBS),
+        layout=Layout(observation_space, action_space),
+    ).source()  # fmt: skip

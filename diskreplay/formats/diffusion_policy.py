@@ -1,0 +1,178 @@
+"""The Zarr layout of diffusion_policy (Chi et al. 2023, "Diffusion Policy: Visuomotor Policy Learning via Action
+Diffusion").
+
+A Zarr v2 hierarchy, one entry a step, episodes one after another:
+
+======================  =======================  ======================================================
+array                   shape                    from
+======================  =======================  ======================================================
+``data/obs``            ``(N, *obs_shape)``      ``obs``; of nested spaces ``data/<name>``
+``data/action``         ``(N, *action_shape)``   ``action``; of nested spaces ``data/action.<name>``
+``data/reward``         ``(N,)``                 ``reward``
+``data/terminated``     ``(N,)`` bool            ``terminated``
+``data/truncated``      ``(N,)`` bool            ``truncated``
+``data/<name>``         ``(N, *shape)``          the user's own columns
+``meta/episode_ends``   ``(episodes,)`` int64    one past the last step of each episode
+======================  =======================  ======================================================
+
+Every array below ``data`` has the same length, so that there is no place for final observations. What comes in needs
+``data/action``, one more array, and ``meta/episode_ends``: every array that has no other meaning is an observation.
+Rewards that are missing are 0; without flags, an episode's end is a truncation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import zarr
+from numcodecs import Blosc
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats.facts import Format, Holds
+from diskreplay.formats.flat import FlatArrays, flags
+from diskreplay.formats.layout import Layout
+from diskreplay.formats.steps import Source
+from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+
+CHUNK_BYTES = 1 << 20
+"""Decoded bytes of a chunk."""
+ATTRIBUTE = "diskreplay"
+
+Array = NDArray[Any]
+
+
+class ColumnWriter:
+    """One array that is filled from its first entry to its last, whole chunks at a time."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self._rows = int(array.chunks[0])
+        self._waiting: list[Array] = []
+        self._count = self._end = 0
+
+    def append(self, values: Array) -> None:
+        """Takes ``(n, *shape)``."""
+        self._waiting.append(values)
+        self._count += len(values)
+        if self._count >= self._rows:
+            self._write(self._count // self._rows * self._rows)
+
+    def _write(self, rows: int) -> None:
+        values = np.concatenate(self._waiting)
+        self._array[self._end : self._end + rows] = values[:rows]
+        self._end += rows
+        self._waiting, self._count = [values[rows:].copy()], len(values) - rows
+
+    def finish(self) -> None:
+        """Writes the rest."""
+        if self._count:
+            self._write(self._count)
+
+
+def write(source: Source, target: pathlib.Path, compression: str) -> None:
+    """Writes a source to a new directory; see the module's docstring."""
+    layout = source.layout
+    root = zarr.create_group(str(target), zarr_format=2)
+    data, meta = root.create_group("data"), root.create_group("meta")
+    root.attrs[ATTRIBUTE] = {"layout": json.dumps(layout.to_json()), "keys": _keys(layout)}
+    codec = None if compression == "none" else Blosc("zstd", 5, Blosc.SHUFFLE)
+    shapes = {**layout.obs, **layout.action, **layout.columns, REWARD: ((), layout.reward_dtype)}
+    shapes |= {TERMINATED: ((), np.dtype(bool)), TRUNCATED: ((), np.dtype(bool))}
+    columns = {}
+    for name, key in _keys(layout).items():
+        shape, dtype = shapes[name]
+        rows = max(1, min(CHUNK_BYTES // max(1, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize), source.steps))
+        columns[name] = ColumnWriter(
+            data.create_array(key, shape=(source.steps, *shape), dtype=dtype, chunks=(rows, *shape), compressors=codec)
+        )
+    ends: list[int] = []
+    done = 0
+    for steps in source.blocks():
+        for name, values in steps.columns().items():
+            columns[name].append(values)
+        ends += (done + 1 + np.flatnonzero(steps.last)).tolist()
+        done += len(steps)
+    if done and (not ends or ends[-1] != done):
+        ends.append(done)
+    for column in columns.values():
+        column.finish()
+    stored = meta.create_array("episode_ends", shape=(len(ends),), dtype=np.int64, chunks=(max(1, len(ends)),))
+    stored[:] = np.array(ends, np.int64)
+
+
+def _keys(layout: Layout) -> dict[str, str]:
+    """The array of each column, below ``data``; names that meet get a dot."""
+    keys: dict[str, str] = {}
+    for name in (ACTION, REWARD, TERMINATED, TRUNCATED, *layout.obs, *layout.action, *layout.columns):
+        if name == ACTION and name not in layout.action:
+            continue
+        key = name.removeprefix(f"{OBS}/").replace("/", ".")
+        while key in keys.values():
+            key += "."
+        keys.setdefault(name, key)
+    return keys
+
+
+@contextlib.contextmanager
+def read(path: pathlib.Path) -> Iterator[Source]:
+    """Opens a directory as a source; see the module's docstring."""
+    where = str(path)
+    try:
+        root = zarr.open_group(where, mode="r")
+        data, meta = root["data"], root["meta"]
+        arrays = {key: array for key, array in data.arrays()}  # type: ignore[union-attr]
+        ends = np.asarray(meta["episode_ends"][:])  # type: ignore[index]
+        described: Any = root.attrs.get(ATTRIBUTE)
+    except (KeyError, ValueError, TypeError, AttributeError, FileNotFoundError) as error:
+        raise InputError(f"{where!r} lacks the groups data and meta with episode_ends: {error}") from error
+    count = int(ends[-1]) if len(ends) else 0
+    if ends.dtype.kind not in "iu" or ends.ndim != 1 or (np.diff(ends, prepend=0) < 1).any():
+        raise InputError(f"{where}: meta/episode_ends must grow from episode to episode")
+    layout = None
+    keys = {key: key if key in (ACTION, REWARD, TERMINATED, TRUNCATED) else f"{OBS}/{key}" for key in arrays}
+    if set(keys.values()) - {ACTION, REWARD, TERMINATED, TRUNCATED} == {f"{OBS}/{OBS}"}:
+        keys[OBS] = OBS
+    if described is not None:
+        try:
+            layout = Layout.from_json(described["layout"], where)
+            keys = {str(key): str(name) for name, key in described["keys"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{where}: the attribute {ATTRIBUTE!r} cannot be read: {error}") from error
+    found = {keys[key]: array for key, array in arrays.items() if key in keys}
+    obs = {name: array for name, array in found.items() if name == OBS or name.startswith(f"{OBS}/")}
+    action = {name: array for name, array in found.items() if name == ACTION or name.startswith(f"{ACTION}/")}
+    if not obs or not action:
+        raise InputError(f"{where}: data must hold action and observations; there are {', '.join(arrays) or 'none'}")
+    extra = {name: array for name, array in found.items() if layout is not None and name in layout.columns}
+    last = np.zeros(count, bool)
+    last[ends - 1] = True
+    terminated, truncated = (flags(where, name, found.get(name), count) for name in (TERMINATED, TRUNCATED))
+    if TERMINATED not in found and TRUNCATED not in found:
+        truncated = last.copy()
+    ignored = tuple(sorted(set(arrays) - set(keys)))
+    yield FlatArrays(
+        where, obs, action, terminated, truncated, last | terminated | truncated, found.get(REWARD), extra,
+        layout=layout, ignored=ignored,
+    ).source()  # fmt: skip
+
+
+def recognise(path: pathlib.Path) -> bool:
+    """A Zarr hierarchy with ``data`` and ``meta/episode_ends``."""
+    names = (".zgroup", "zarr.json", ".zarray")
+    return all(
+        any((path / part / name).is_file() for name in names) for part in ("", "data", "meta", "meta/episode_ends")
+    )
+
+
+FORMATS = (
+    Format(
+        "diffusion-policy", "diffusion_policy: a Zarr v2 hierarchy of flat arrays", "directory",
+        Holds(final_obs=False), recognise, read, write, compressions=("zstd", "none"),
+    ),
+)  # fmt: skip

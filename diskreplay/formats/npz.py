@@ -1,0 +1,395 @@
+"""NPZ archives of NumPy arrays, without pickles: one flat file, or a directory with one file an episode.
+
+One file, one entry a step:
+
+==========================  ====================================================================
+key                         shape
+==========================  ====================================================================
+``obs``                     ``(N, *obs_shape)``; of nested spaces ``obs/<name>``
+``action``                  ``(N, *action_shape)``; of nested spaces ``action/<name>``
+``reward``                  ``(N,)``
+``terminated, truncated``   ``(N,)`` bool
+``last``                    ``(N,)`` bool: the step ends an episode, in whatever way
+``final_obs``               ``(episodes, *obs_shape)``: the true next observation of each episode's last step
+``extra/<name>``            ``(N, *shape)``: the user's own columns
+``layout``                  the layout as JSON
+==========================  ====================================================================
+
+In a directory, ``episode-000000.npz`` and so on hold the same of one episode; ``obs`` has one entry more, the final
+observation, and ``last`` and ``final_obs`` are not needed. ``layout.json`` stands beside them.
+
+What comes in may have the names of D4RL (``observations``, ``actions``, ``rewards``, ``terminals``, ``timeouts``,
+``next_observations``) and lack everything but observations and actions. Arrays of a flat file are read from its archive
+as they are needed, and written one after another: a large file is never in RAM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats.facts import Format, Holds
+from diskreplay.formats.flat import FlatArrays, flags
+from diskreplay.formats.layout import Layout, column_name, infer_discrete
+from diskreplay.formats.steps import Source, Steps, whole_episodes
+from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
+
+COMPRESSIONS = {"deflate": zipfile.ZIP_DEFLATED, "none": zipfile.ZIP_STORED}
+SYNONYMS = {
+    "observation": OBS, "observations": OBS, "actions": ACTION, "rewards": REWARD, "terminals": TERMINATED,
+    "terminations": TERMINATED, "dones": TERMINATED, "done": TERMINATED, "timeouts": TRUNCATED,
+    "truncations": TRUNCATED, "next_observations": "next_obs", "next_observation": "next_obs", "infos": "extra",
+}  # fmt: skip
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, SyntaxError, struct.error, NotImplementedError)
+
+Array = NDArray[Any]
+
+
+class Member:
+    """One array of an archive, read forwards: asking for rows before those read last begins anew."""
+
+    def __init__(self, archive: zipfile.ZipFile, key: str, where: str) -> None:
+        self._archive, self._key, self._where = archive, key, where
+        self._file: IO[bytes] | None = None
+        self._at = 0
+        with self.opened() as file:
+            self.shape, self.dtype = _header(file, f"{where}: {key}")
+        self._item_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
+    def opened(self) -> IO[bytes]:
+        """The archive's entry, from its begin."""
+        return self._archive.open(f"{self._key}.npy")
+
+    def __getitem__(self, rows: slice) -> Array:
+        if not self.shape:
+            raise InputError(f"{self._where}: {self._key} is a single value, not an array of steps")
+        start, stop, _ = rows.indices(self.shape[0])
+        count = max(0, stop - start)
+        try:
+            if self._file is None or start < self._at:
+                self.close()
+                self._file = self.opened()
+                _header(self._file, self._where)
+                self._at = 0
+            self._skip((start - self._at) * self._item_bytes)
+            data = self._file.read(count * self._item_bytes)
+        except DAMAGE as error:
+            raise InputError(f"{self._where}: {self._key} is damaged: {error}") from error
+        if len(data) != count * self._item_bytes:
+            raise InputError(f"{self._where}: {self._key} ends too early")
+        self._at = start + count
+        return np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
+
+    def _skip(self, count: int) -> None:
+        assert self._file is not None
+        while count:
+            got = len(self._file.read(min(count, 1 << 20)))
+            if not got:
+                raise EOFError("no more data")
+            count -= got
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _header(file: IO[bytes], what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of the array that follows; InputError for pickles and for other orders than C's."""
+    version = np.lib.format.read_magic(file)
+    read: Callable[..., Any] = (
+        np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    )
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise InputError(f"{what}: holds pickled objects, which are never loaded: they can run any code")
+    if fortran and len(shape) > 1:
+        raise InputError(f"{what}: is stored in Fortran order; save it again from np.ascontiguousarray")
+    return shape, dtype
+
+
+def write(source: Source, target: pathlib.Path, compression: str) -> None:
+    """Writes a source to one file: small columns in one pass over it, each of the others in a pass of its own."""
+    layout = source.layout
+    names = [*layout.obs, *layout.action, *layout.columns, REWARD, TERMINATED, TRUNCATED]
+    shapes = {**layout.obs, **layout.action, **layout.columns, REWARD: ((), layout.reward_dtype)}
+    shapes |= {TERMINATED: ((), np.dtype(bool)), TRUNCATED: ((), np.dtype(bool))}
+    small = {name: [np.empty((0, *shapes[name][0]), shapes[name][1])] for name in names if _is_small(*shapes[name])}
+    last = [np.empty(0, bool)]
+    for steps in source.blocks():
+        columns = steps.columns()
+        for name, parts in small.items():
+            parts.append(columns[name].copy())
+        last.append(steps.last)
+    ends = np.concatenate(last)
+    if len(ends):
+        ends[-1] = True
+    with zipfile.ZipFile(target, "w", COMPRESSIONS[compression], compresslevel=4) as archive:
+        for name in names:
+            shape, dtype = shapes[name]
+            if name in small:
+                values: Iterator[Array] = iter(small[name])
+            else:
+                values = (steps.columns()[name] for steps in source.blocks())
+            _write_member(archive, _key(layout, name), (source.steps, *shape), dtype, values)
+        _write_member(archive, "last", ends.shape, ends.dtype, iter([ends]))
+        for name, (shape, dtype) in layout.obs.items():
+            finals = (steps.next_obs[name][_ends(steps)] for steps in source.blocks())
+            _write_member(archive, f"final_{name}", (int(ends.sum()), *shape), dtype, finals)
+        _write_text(archive, "layout", json.dumps(layout.to_json()))
+
+
+def _ends(steps: Steps) -> Array:
+    return np.flatnonzero(steps.last)
+
+
+def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether a column of a million steps may stand in RAM."""
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize <= 16
+
+
+def _key(layout: Layout, name: str) -> str:
+    return f"extra/{name}" if name in layout.columns else name
+
+
+def _write_member(
+    archive: zipfile.ZipFile, key: str, shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterator[Array]
+) -> None:
+    """An array as ``numpy.savez`` writes it, part by part."""
+    with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
+        description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, description)
+        for part in parts:
+            file.write(np.ascontiguousarray(part, dtype).data.cast("B") if part.size else b"")
+
+
+def _write_text(archive: zipfile.ZipFile, key: str, text: str) -> None:
+    array = np.array(text)
+    _write_member(archive, key, (), array.dtype, iter([array.reshape(1)]))
+
+
+@contextlib.contextmanager
+def _archive(path: pathlib.Path) -> Iterator[dict[str, Member]]:
+    """The arrays of a file by our names."""
+    where = str(path)
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, IsADirectoryError) as error:
+        raise InputError(f"{where!r} is no NPZ archive") from error
+    with archive, contextlib.ExitStack() as stack:
+        members = {}
+        for name in archive.namelist():
+            if name.endswith(".npy"):
+                key = name.removesuffix(".npy")
+                try:
+                    member = Member(archive, key, where)
+                except InputError:
+                    raise
+                except (*DAMAGE, RuntimeError) as error:  # RuntimeError: encrypted
+                    raise InputError(f"{where}: {key} cannot be read: {error}") from error
+                stack.callback(member.close)
+                first, slash, rest = key.partition("/")
+                members[SYNONYMS.get(first, first) + slash + rest] = member
+        yield members
+
+
+def _value(member: Member) -> Any:
+    """The single value of an array without axes."""
+    with member.opened() as file:
+        return np.lib.format.read_array(file, allow_pickle=False)[()]
+
+
+def _named(arrays: Mapping[str, Any], root: str) -> dict[str, Any]:
+    """The arrays below a name, and that of this name."""
+    return {name: array for name, array in arrays.items() if name == root or name.startswith(f"{root}/")}
+
+
+def _columns(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {column_name(name.removeprefix("extra/")): array for name, array in _named(arrays, "extra").items()}
+
+
+def _check_keys(where: str, arrays: Mapping[str, Any]) -> None:
+    for root in (OBS, ACTION):
+        if not _named(arrays, root):
+            raise InputError(f"{where}: the array {root!r} is missing; there are {', '.join(sorted(arrays)) or 'none'}")
+
+
+def _ignored(arrays: Mapping[str, Any]) -> tuple[str, ...]:
+    known = {OBS, ACTION, REWARD, TERMINATED, TRUNCATED, "last", "final_obs", "next_obs", "extra", "layout"}
+    return tuple(sorted(name for name in arrays if name.partition("/")[0] not in known))
+
+
+@contextlib.contextmanager
+def read(path: pathlib.Path) -> Iterator[Source]:
+    """Opens a flat file as a source; see the module's docstring."""
+    where = str(path)
+    with _archive(path) as arrays:
+        _check_keys(where, arrays)
+        layout = Layout.from_json(str(_value(arrays["layout"])), where) if "layout" in arrays else None
+        obs = _named(arrays, OBS)
+        first = next(iter(obs.values()))
+        count = first.shape[0] if first.shape else 0
+        terminated, truncated = (flags(where, name, arrays.get(name), count) for name in (TERMINATED, TRUNCATED))
+        last = flags(where, "last", arrays.get("last"), count) | terminated | truncated
+        finals, following = _named(arrays, "final_obs"), _named(arrays, "next_obs")
+        yield FlatArrays(
+            where, obs, _named(arrays, ACTION), terminated, truncated, last, arrays.get(REWARD), _columns(arrays),
+            {name.replace("next_obs", OBS, 1): array for name, array in following.items()} or None,
+            {name.replace("final_obs", OBS, 1): array for name, array in finals.items()} or None,
+            layout, _ignored(arrays),
+        ).source()  # fmt: skip
+
+
+# One file an episode
+
+LAYOUT_FILE = "layout.json"
+EPISODE = re.compile(r".*?(\d+)\.npz")
+
+
+def write_episodes(source: Source, target: pathlib.Path, compression: str) -> None:
+    """Writes a source to a directory, one file an episode."""
+    target.mkdir()
+    layout = source.layout
+    (target / LAYOUT_FILE).write_text(json.dumps(layout.to_json(), indent=1))
+    for number, steps in enumerate(whole_episodes(source.blocks())):
+        columns = {_key(layout, name): values for name, values in steps.columns().items()}
+        for name in layout.obs:
+            columns[name] = np.concatenate([steps.obs[name], steps.next_obs[name][-1:]])
+        with zipfile.ZipFile(
+            target / f"episode-{number:06d}.npz", "w", COMPRESSIONS[compression], compresslevel=4
+        ) as file:
+            for key, values in columns.items():
+                _write_member(file, key, values.shape, values.dtype, iter([values]))
+
+
+@contextlib.contextmanager
+def read_episodes(path: pathlib.Path) -> Iterator[Source]:
+    """Opens a directory as a source. Without a layout beside them, all actions are looked through for their bounds."""
+    files = _files(path)
+    described = path / LAYOUT_FILE
+    layout = Layout.from_json(described.read_text(), str(described)) if described.exists() else None
+    if not files and layout is None:
+        raise InputError(f"{str(path)!r} holds no NPZ file")
+    count = 0
+    ignored: set[str] = set()
+    found: list[Layout] = []
+    for file in files:
+        with _archive(file) as arrays:
+            source = _episode(file, arrays, layout).source()
+        count += source.steps
+        ignored |= set(source.ignored)
+        if found and (source.layout.obs, source.layout.columns) != (found[0].obs, found[0].columns):
+            raise InputError(f"{file}: its arrays are not those of {files[0].name}")
+        if layout is None:
+            found.append(source.layout)
+    if layout is None:
+        layout = dataclasses.replace(found[0], action_space=_widest([one.action_space for one in found]))
+
+    def blocks() -> Iterator[Steps]:
+        for file in files:
+            with _archive(file) as arrays:
+                yield from _episode(file, arrays, layout).source().blocks()
+
+    yield Source(layout, count, blocks, len(files), len(files), tuple(sorted(ignored)))
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+    """The episodes by number."""
+    numbered = [(EPISODE.fullmatch(file.name), file) for file in path.iterdir() if file.is_file()]
+    return [file for _, file in sorted((int(match[1]), file) for match, file in numbered if match)]
+
+
+def _episode(path: pathlib.Path, arrays: Mapping[str, Member], layout: Layout | None) -> FlatArrays:
+    """One file's arrays."""
+    where = str(path)
+    _check_keys(where, arrays)
+    obs: dict[str, Any] = _named(arrays, OBS)
+    action = _named(arrays, ACTION)
+    shape = next(iter(action.values())).shape
+    count = shape[0] if shape else 0
+    finals = None
+    if all(array.shape and array.shape[0] == count + 1 for array in obs.values()):
+        whole = {name: array[:] for name, array in obs.items()}
+        obs, finals = ({name: part(values) for name, values in whole.items()} for part in (_but_last, _only_last))
+    following = {name.replace("next_obs", OBS, 1): array for name, array in _named(arrays, "next_obs").items()}
+    last = np.arange(count) == count - 1
+    terminated, truncated = (_end_flags(where, name, arrays.get(name), last) for name in (TERMINATED, TRUNCATED))
+    return FlatArrays(
+        where, obs, action, terminated, truncated, last, arrays.get(REWARD), _columns(arrays), following or None,
+        finals, layout, _ignored(arrays),
+    )  # fmt: skip
+
+
+def _but_last(values: Array) -> Array:
+    return values[:-1]
+
+
+def _only_last(values: Array) -> Array:
+    return values[-1:]
+
+
+def _end_flags(where: str, name: str, array: Member | None, last: Array) -> Array:
+    """Flags of the steps; a single one is meant for the last."""
+    if array is not None and not array.shape:
+        return last & bool(_value(array))
+    found = flags(where, name, array, len(last))
+    if (found & ~last).any():
+        raise InputError(f"{where}: {name} is set before the episode's last step")
+    return found
+
+
+def _widest(each: Sequence[gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
+    """The space of all episodes' actions: of Discrete ones the widest."""
+    first = each[0]
+    if isinstance(first, gymnasium.spaces.Discrete):
+        found = [(int(space.start), int(space.start + space.n) - 1) for space in each]  # type: ignore[attr-defined]
+        return infer_discrete(min(low for low, _ in found), max(high for _, high in found), np.dtype(first.dtype))
+    if isinstance(first, gymnasium.spaces.Dict):
+        return gymnasium.spaces.Dict([(key, _widest([space[key] for space in each])) for key in first.spaces])  # type: ignore[index]
+    return first
+
+
+# Which is which
+
+
+def recognise(path: pathlib.Path) -> bool:
+    """A zip archive with observations and actions as NumPy arrays."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile:
+        return False
+    with archive:
+        names = {name.removesuffix(".npy").partition("/")[0] for name in archive.namelist() if name.endswith(".npy")}
+    return {OBS, ACTION} <= {SYNONYMS.get(name, name) for name in names}
+
+
+def recognise_episodes(path: pathlib.Path) -> bool:
+    """A directory of numbered NPZ files, or of our layout alone."""
+    if not path.is_dir():
+        return False
+    files = _files(path)
+    return recognise(files[0]) if files else (path / LAYOUT_FILE).is_file()
+
+
+FORMATS = (
+    Format("npz", "one NPZ file of flat arrays", "file", Holds(), recognise, read, write, tuple(COMPRESSIONS)),
+    Format(
+        "npz-episodes", "a directory with an NPZ file for each episode", "directory", Holds(), recognise_episodes,
+        read_episodes, write_episodes, tuple(COMPRESSIONS),
+    ),
+)  # fmt: skip

@@ -1,0 +1,52 @@
+"""Our own stores as a format: the whole of one, or a selection, with spaces, columns and stacks as they were.
+
+A store that is written has one stream of one environment, in which episodes stand one after another. Checkpoints,
+priorities and the sampler's state belong to the store that made them, and are not copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.errors import CorruptionError, OpenError
+from diskreplay.formats.adding import add_steps
+from diskreplay.formats.facts import Format, Holds
+from diskreplay.formats.selection import open_part
+from diskreplay.formats.steps import Source
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+
+
+def write(source: Source, target: pathlib.Path, compression: str) -> None:
+    """Writes a source to a new store that has room for just its steps."""
+    capacity = max(1, source.steps + source.cuts)
+    with ReplayBuffer.create(target, **source.layout.create_arguments(), capacity=capacity) as buffer:
+        add_steps(buffer, source.blocks())
+
+
+@contextlib.contextmanager
+def read(path: pathlib.Path) -> Iterator[Source]:
+    """The whole store as a source."""
+    with open_part(path) as part:
+        yield part.source(stacked=True)
+
+
+def recognise(path: pathlib.Path) -> bool:
+    """A directory that opens as a store."""
+    try:
+        Store(str(path.absolute()), LocalFiles()).close()
+    except CorruptionError:
+        return True  # it is one, and opening it says what is wrong
+    except OpenError:
+        return False
+    return True
+
+
+FORMATS = (
+    Format(
+        "store", "a store of diskreplay's own", "directory", Holds(stacks=True), recognise, read, write,
+    ),
+)  # fmt: skip

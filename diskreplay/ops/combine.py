@@ -1,0 +1,182 @@
+"""Several stores as one, and one as several: whole episodes, steps as they were."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from diskreplay import formats
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.formats.selection import Selection, StorePart, open_part
+from diskreplay.formats.steps import Source, Steps
+from diskreplay.formats.target import replacing
+from diskreplay.ops.convert import PathLike, Progress, absolute, apart, bytes_of, counted, refuse
+
+STORE = formats.get("store")
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A store that was written.
+
+    Attributes:
+        path: of it.
+        transitions, episodes: in it.
+        stored_bytes: that it takes on disk.
+    """
+
+    path: str
+    transitions: int
+    episodes: int
+    stored_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def merge(
+    out: PathLike, paths: Sequence[PathLike], *, allow_loss: bool = False, progress: Progress | None = None
+) -> Written:
+    """Makes a store ``out`` with the episodes of all stores at ``paths``, in that order.
+
+    Args:
+        out: must not exist.
+        paths: of stores with the same spaces, columns and frame stacks.
+        allow_loss: go on where frame stacks cannot be rebuilt.
+        progress: called with transitions done and in all.
+
+    Raises InputError for stores that do not fit together, and what opening them raises.
+    """
+    if not paths:
+        raise InputError("name at least one store to merge")
+    target = absolute(out)
+    for path in paths:
+        apart(pathlib.Path(path), target)
+    with replacing(target, "directory") as temporary, contextlib.ExitStack() as stack:
+        parts = [stack.enter_context(open_part(path)) for path in paths]
+        for part in parts[1:]:
+            check_alike(parts[0], part)
+        sources = [lossless(part, allow_loss) for part in parts]
+
+        def blocks() -> Iterator[Steps]:
+            for source in sources:
+                yield from source.blocks()
+
+        steps, cuts = (sum(getattr(source, name) for source in sources) for name in ("steps", "cuts"))
+        whole = Source(sources[0].layout, steps, blocks, cuts=cuts)
+        write(whole, temporary, progress)
+        episodes = sum(len(part.episodes) for part in parts)
+    return Written(str(target), steps, episodes, bytes_of(target))
+
+
+def split(
+    path: PathLike, fractions: Sequence[float], outs: Sequence[PathLike] = (), *, seed: int = 0,
+    allow_loss: bool = False, progress: Progress | None = None,
+) -> list[Written]:  # fmt: skip
+    """Deals the episodes of the store at ``path`` out to new stores, at random.
+
+    Args:
+        path: of the store.
+        fractions: of the transitions for each; where they do not add up to 1, the rest is one store more. Episodes stay
+            whole, so that they are met about.
+        outs: the new stores; ``pong.replay`` becomes ``pong-1.replay``, ``pong-2.replay`` and so on if empty.
+        seed: of the dealing.
+        allow_loss: go on where frame stacks cannot be rebuilt.
+        progress: called with transitions done and in all.
+
+    Raises:
+        InputError: for fractions that are no parts of a whole, or another number of ``outs``.
+        NotEnoughDataError: when there are fewer episodes than parts.
+    """
+    shares = checked_shares(fractions)
+    given = pathlib.Path(path)
+    if not outs:
+        outs = [given.with_name(f"{given.stem}-{part + 1}{given.suffix}") for part in range(len(shares))]
+    if len(outs) != len(shares):
+        raise InputError(f"{len(shares)} stores are to be made, but {len(outs)} are named")
+    targets = [absolute(out) for out in outs]
+    if len(set(targets)) != len(targets):
+        raise InputError("the stores to be made must have different names")
+    for target in targets:
+        apart(given, target)
+    with open_part(path) as whole:
+        every = numbered_lengths(whole)
+    dealt = deal(every, shares, seed)
+    total = sum(every)
+    done = 0
+    written = []
+    with contextlib.ExitStack() as stack:
+        places = [stack.enter_context(replacing(target, "directory")) for target in targets]
+        for place, numbers in zip(places, dealt, strict=True):
+            with open_part(path, Selection(episodes=numbers)) as part:
+                before = done
+                report = None if progress is None else lambda step, _, before=before: progress(before + step, total)
+                write(lossless(part, allow_loss), place, report)
+                done += part.steps
+                written.append((part.steps, len(part.episodes)))
+    return [
+        Written(str(target), steps, episodes, bytes_of(target))
+        for target, (steps, episodes) in zip(targets, written, strict=True)
+    ]
+
+
+def checked_shares(fractions: Sequence[float]) -> list[float]:
+    """Fractions that add up to 1."""
+    shares = [float(fraction) for fraction in fractions]
+    total = sum(shares)
+    if not shares or not all(0 < share < 1 for share in shares) or total > 1 + 1e-9:
+        raise InputError(f"fractions must lie between 0 and 1 and add up to at most 1, got {shares}")
+    return shares if total > 1 - 1e-9 else [*shares, 1 - total]
+
+
+def numbered_lengths(part: StorePart) -> list[int]:
+    """Transitions of each episode by its number."""
+    return [episode.length for rows in part.streams for episode in rows.episodes]
+
+
+def deal(lengths: Sequence[int], shares: Sequence[float], seed: int) -> list[tuple[int, ...]]:
+    """Numbers of episodes for each share of the transitions: drawn in random order, each share filled in turn."""
+    if len(lengths) < len(shares):
+        raise NotEnoughDataError(f"{len(lengths)} episodes cannot be dealt out to {len(shares)} stores")
+    order = np.random.default_rng(seed).permutation(len(lengths)).tolist()
+    ends = np.cumsum(shares) * sum(lengths)
+    middles = np.cumsum([lengths[number] for number in order]) - np.array([lengths[n] for n in order]) / 2
+    places = np.minimum(np.searchsorted(ends, middles, side="right"), len(shares) - 1)
+    dealt = [[order[at] for at in np.flatnonzero(places == share)] for share in range(len(shares))]
+    for empty in dealt:  # few episodes: none of the stores is left without one
+        if not empty:
+            empty.append(max(dealt, key=len).pop())
+    return [tuple(sorted(numbers)) for numbers in dealt]
+
+
+def lossless(part: StorePart, allow_loss: bool) -> Source:
+    """The part as a source for a store; InputError where something of it would be lost."""
+    losses = part.losses(STORE.holds)
+    if losses and not allow_loss:
+        refuse(STORE, losses)
+    return part.source(stacked=True)
+
+
+def write(source: Source, target: pathlib.Path, progress: Progress | None) -> None:
+    """Writes a source to a new store."""
+    assert STORE.write is not None
+    STORE.write(counted(source, progress), target, STORE.compressions[0])
+
+
+def check_alike(one: StorePart, other: StorePart) -> None:
+    """InputError where two stores cannot be one."""
+    a, b = one.schema, other.schema
+    columns = [[(c.name, c.shape, c.dtype) for c in schema.columns] for schema in (a, b)]
+    for what, mine, theirs in (
+        ("observation space", a.observation_space, b.observation_space),
+        ("action space", a.action_space, b.action_space),
+        ("columns", *columns),
+        ("frame stacks", (a.stacks, a.padding), (b.stacks, b.padding)),
+    ):
+        if mine != theirs:
+            raise InputError(f"{other.path!r} has other {what} than {one.path!r}: {theirs}, not {mine}")

@@ -1,0 +1,345 @@
+"""Datasets out of stores and into them, in any format of :mod:`diskreplay.formats`.
+
+1. What a format cannot hold is found before anything is written, and refused unless it is allowed.
+2. A dataset is written beside its name and renamed; a fresh store too. An interrupt or an error leaves nothing.
+3. Rows that are added to a store that exists are taken back after an error: it goes back to a checkpoint made before.
+4. Steps are read ahead in a thread while others are written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+
+from diskreplay import formats
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.formats.adding import add_steps
+from diskreplay.formats.ahead import read_ahead
+from diskreplay.formats.facts import Format, Loss, check_holds, check_installed
+from diskreplay.formats.layout import Layout
+from diskreplay.formats.selection import EVERYTHING, Selection, open_part
+from diskreplay.formats.steps import Source, Steps
+from diskreplay.formats.target import replacing
+from diskreplay.ops.disk import tree_bytes
+from diskreplay.ops.envs import make
+from diskreplay.schema import Stack, check_count
+from diskreplay.storage.store import FIRST_STREAM
+
+PathLike = str | os.PathLike[str]
+Progress = Callable[[int, int], None]
+"""Called now and then with steps done and steps in all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """What an export wrote.
+
+    Attributes:
+        path: of the dataset.
+        format: its name.
+        transitions, episodes: in it.
+        raw_bytes: of its steps, before compression, each observation counted once.
+        stored_bytes: that it takes on disk.
+        lost: what the format could not hold, and how much of it.
+        envs: environments that the episodes come from; most formats do not say which is whose.
+        seconds: that it took.
+    """
+
+    path: str
+    format: str
+    transitions: int
+    episodes: int
+    raw_bytes: int
+    stored_bytes: int
+    lost: dict[str, int]
+    envs: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """What an import added.
+
+    Attributes:
+        path: of the store.
+        format: of the source.
+        stream: that took the steps.
+        transitions, episodes: added.
+        dropped: steps of the source that are no transitions: the source has no next observation for them.
+        ignored: names in the source that were not read.
+        stored_bytes: that the store takes on disk.
+        seconds: that it took.
+    """
+
+    path: str
+    format: str
+    stream: str
+    transitions: int
+    episodes: int
+    dropped: int
+    ignored: tuple[str, ...]
+    stored_bytes: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def export(
+    path: PathLike, out: PathLike, format: str = "d4rl", *, selection: Selection = EVERYTHING, allow_loss: bool = False,
+    overwrite: bool = False, compression: str | None = None, progress: Progress | None = None,
+) -> Exported:  # fmt: skip
+    """Writes the last commit of the store at ``path``, or a part of it, as a dataset ``out``.
+
+    The dataset appears whole, under its name, or not at all. The store may be written meanwhile.
+
+    Args:
+        path: of the store.
+        out: the file or directory to write.
+        format: name of one.
+        selection: which part.
+        allow_loss: go on where the format cannot hold all of it.
+        overwrite: whether a dataset that is there may be replaced.
+        compression: one that the format knows; its own choice if None.
+        progress: called with transitions done and in all.
+
+    Raises:
+        InputError: when ``out`` exists, for what the format cannot hold, for arguments that break a rule.
+        NotEnoughDataError: when no episode is chosen.
+        ModuleNotFoundError: when the format's library is not installed.
+        OpenError, CorruptionError: when the store cannot be opened or read.
+        StateError: when a live writer evicted rows before they were read.
+    """
+    started = time.perf_counter()
+    chosen = formats.get(format)
+    compression = chosen.compressions[0] if compression is None else compression
+    if chosen.write is None:
+        raise InputError(f"{format} datasets can only be read")
+    if compression not in chosen.compressions:
+        raise InputError(f"{format}: compression must be one of {', '.join(chosen.compressions)}, got {compression!r}")
+    check_installed(chosen)
+    target = absolute(out)
+    apart(pathlib.Path(path), target)
+    with (
+        replacing(target, chosen.kind, overwrite=overwrite, recognise=chosen.recognise) as temporary,
+        open_part(path, selection) as part,
+    ):
+        if selection != EVERYTHING and not part.steps:
+            raise NotEnoughDataError(f"nothing of the store {part.path!r} is chosen")
+        losses = part.losses(chosen.holds)
+        if losses and not allow_loss:
+            refuse(chosen, losses)
+        source = part.source(stacked=chosen.holds.stacks)
+        if not chosen.holds.columns:
+            source = without_columns(source)
+        check_holds(chosen, source.layout, source.steps)
+        chosen.write(counted(source, progress), temporary, compression)
+        episodes, raw = len(part.episodes), source.steps * source.layout.step_bytes
+        envs = len({(episode.stream, episode.env) for episode in part.episodes})
+    lost = {loss.what: loss.count for loss in losses}
+    seconds = time.perf_counter() - started
+    return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, seconds)
+
+
+def refuse(format: Format, losses: list[Loss]) -> None:
+    """InputError that names what would be lost."""
+    raise InputError(
+        f"{format.name} cannot hold {', '.join(map(str, losses))}; to go on without, allow the loss (--allow-loss)"
+    )
+
+
+def import_dataset(
+    source: PathLike | Source, path: PathLike, format: str | None = None, *, append: bool = False,
+    capacity: int | None = None,
+    observation_space: gymnasium.Space[Any] | None = None, action_space: gymnasium.Space[Any] | None = None,
+    frame_stack: int | None = None, progress: Progress | None = None,
+) -> Imported:  # fmt: skip
+    """Reads the dataset ``source`` into a store at ``path``.
+
+    A new store appears whole, or not at all. With ``append`` the steps go to the first stream of a store that is there,
+    if that has one environment and room for all of them, and otherwise to a new stream, so that nothing is evicted.
+
+    Args:
+        source: the dataset; or arrays in RAM, as :mod:`diskreplay.formats.arrays` takes them.
+        path: of the store.
+        format: name of one; found from the source if None.
+        append: add to a store that exists.
+        capacity: of the new store or stream; just what is needed if None. With less, the oldest steps are evicted.
+        observation_space, action_space: as the source says, or inferred from its arrays, if None.
+        frame_stack: frames of an observation in samples; as the source says, or 1, if None.
+        progress: called with steps done and in all.
+
+    Raises:
+        InputError: for a source that is damaged or of another format, and for arguments that break a rule.
+        StoreExistsError, StoreNotFoundError: when there is a store, or none.
+        ModuleNotFoundError: when the format's library is not installed.
+    """
+    started = time.perf_counter()
+    target = absolute(path)
+    if append and frame_stack is not None:
+        raise InputError("frame_stack belongs to a new store, not to one that is appended to")
+    with opened(source, format, target) as (name, found):
+        wanted = dataclasses.replace(found, layout=given(found.layout, observation_space, action_space, frame_stack))
+        stream, transitions, episodes = store_source(wanted, target, append, capacity, progress)
+    return Imported(
+        str(target), name, stream, transitions, episodes, found.steps - transitions, found.ignored, bytes_of(target),
+        time.perf_counter() - started,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def opened(source: PathLike | Source, format: str | None, target: pathlib.Path) -> Iterator[tuple[str, Source]]:
+    """A dataset as a source, with the name of its format."""
+    if isinstance(source, Source):
+        yield "arrays", source
+        return
+    origin = pathlib.Path(source).absolute()
+    if not origin.exists():
+        raise InputError(f"there is no dataset at {str(origin)!r}")
+    chosen = formats.guess(origin) if format is None else formats.get(format)
+    if chosen.read is None:
+        raise InputError(f"{chosen.name} datasets can only be written")
+    check_installed(chosen)
+    apart(origin, target)
+    with chosen.read(origin) as found:
+        yield chosen.name, found
+
+
+def store_source(
+    source: Source, target: pathlib.Path, append: bool = False, capacity: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[str, int, int]:  # fmt: skip
+    """Puts a source into a new store, or into one that is there; the stream, transitions and episodes."""
+    if capacity is not None:
+        check_count("capacity", capacity)
+    room = max(1, source.steps + source.cuts + append)
+    blocks = counted(source, progress).blocks
+    if append:
+        return appended(source, target, room, capacity, blocks)
+    with replacing(target, "directory") as temporary:
+        arguments = source.layout.create_arguments()
+        with ReplayBuffer.create(temporary, **arguments, capacity=capacity or room) as buffer:
+            transitions, episodes = add_steps(buffer, read_ahead(blocks))
+    return FIRST_STREAM, transitions, episodes
+
+
+def appended(
+    source: Source, target: pathlib.Path, room: int, capacity: int | None, blocks: Callable[[], Iterator[Steps]]
+) -> tuple[str, int, int]:
+    """Adds a source to the store at ``target``, or leaves that as it was."""
+    with ReplayBuffer.open(target, mode="r") as buffer:
+        check_fits(source.layout, Layout.of(buffer.schema, stacked=True))
+        stats = buffer.stats()["streams"]
+        rows = stats[FIRST_STREAM]["end"] - stats[FIRST_STREAM]["begin"]
+        newest = [episode for episode in buffer.episodes if not episode.stream][-1:]
+        fits = stats[FIRST_STREAM]["num_envs"] == 1 and capacity is None and rows + room <= buffer.schema.capacity
+        open_end = fits and bool(newest) and not (newest[0].terminated or newest[0].truncated)
+        names = list(stats)
+    stream = FIRST_STREAM if fits else str(1 + max(int(name) for name in names if name.isdecimal()))
+    name = f"before-import-{os.getpid()}"
+    more: dict[str, Any] = {} if fits else {"num_envs": 1, "capacity": capacity or room}
+    with ReplayBuffer.open(target, stream=stream, **more) as buffer:
+        buffer.checkpoint(name)
+        try:
+            counts = add_steps(buffer, read_ahead(blocks), open_end=open_end)
+        except BaseException:
+            buffer.close()
+            with ReplayBuffer.open(target, stream=stream, checkpoint=name) as restored:
+                restored.drop_checkpoint(name)
+            raise
+        buffer.drop_checkpoint(name)
+    return stream, *counts
+
+
+def check_fits(layout: Layout, store: Layout) -> None:
+    """InputError where steps of a layout are not what a store takes."""
+    for what, given, expected in (
+        ("observations", layout.obs, store.obs), ("actions", layout.action, store.action),
+        ("columns", dict(layout.columns), dict(store.columns)),
+    ):  # fmt: skip
+        if given != expected:
+            raise InputError(f"the source's {what} {described(given)} are not the store's {described(expected)}")
+
+
+def described(shapes: dict[str, Any]) -> str:
+    return "{" + ", ".join(f"{name}: {dtype} {shape}" for name, (shape, dtype) in shapes.items()) + "}"
+
+
+def given(
+    layout: Layout, observation_space: gymnasium.Space[Any] | None, action_space: gymnasium.Space[Any] | None,
+    frame_stack: int | None,
+) -> Layout:  # fmt: skip
+    """The layout with what was said in place of what was found."""
+    found = layout
+    if observation_space is not None:
+        layout = dataclasses.replace(layout, observation_space=observation_space)
+    if action_space is not None:
+        layout = dataclasses.replace(layout, action_space=action_space)
+    for what, before, after in (("observation", found.obs, layout.obs), ("action", found.action, layout.action)):
+        if {name: shape for name, (shape, _) in before.items()} != {name: shape for name, (shape, _) in after.items()}:
+            raise InputError(f"the source's {what}s {described(before)} are not of the space given, {described(after)}")
+    if frame_stack is not None:
+        check_count("frame_stack", frame_stack, most=1024)
+        layout = dataclasses.replace(layout, stacks=tuple(Stack(frame_stack) for _ in layout.obs))
+    return layout
+
+
+def without_columns(source: Source) -> Source:
+    """The source without the further columns."""
+    layout = dataclasses.replace(source.layout, columns={})
+    return dataclasses.replace(
+        source, layout=layout, blocks=lambda: (dataclasses.replace(steps, extra={}) for steps in source.blocks())
+    )
+
+
+def counted(source: Source, progress: Progress | None) -> Source:
+    """The source, telling how many of its steps were read."""
+    if progress is None:
+        return source
+
+    def blocks() -> Iterator[Steps]:
+        done = 0
+        for steps in source.blocks():
+            yield steps
+            done += len(steps)
+            progress(done, source.steps)
+
+    return dataclasses.replace(source, blocks=blocks)
+
+
+def env_spaces(env_id: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """The observation and action space of a Gymnasium environment; InputError when it cannot be made."""
+    env = make(env_id, 1, atari=False)
+    try:
+        return env.observation_space, env.action_space
+    finally:
+        env.close()
+
+
+def absolute(path: PathLike) -> pathlib.Path:
+    """The path without links in it, but for its last part."""
+    full = pathlib.Path(path).absolute()
+    return full.parent.resolve() / full.name
+
+
+def apart(source: pathlib.Path, target: pathlib.Path) -> None:
+    """InputError where one of two paths lies in the other."""
+    one, other = source.resolve(), target.resolve()
+    if one == other or one in other.parents or other in one.parents:
+        raise InputError(f"{str(source)!r} and {str(target)!r} must lie apart")
+
+
+def bytes_of(path: pathlib.Path) -> int:
+    """Bytes that a file, or a directory with all in it, takes."""
+    return path.stat().st_size if path.is_file() else tree_bytes(path)

@@ -1,0 +1,127 @@
+"""Where two stores differ first.
+
+Episodes are compared in the order of streams, environments and rows, bit for bit; how they are spread over streams,
+environments and rows, chunked and compressed, does not count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.formats.layout import Layout
+from diskreplay.formats.selection import open_part
+from diskreplay.formats.steps import Source, Steps, by_episode
+from diskreplay.ops.convert import PathLike, Progress, counted
+
+Array = NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The first difference of two stores.
+
+    Attributes:
+        what: the property or column.
+        one, other: what each store has there.
+        episode: how many episodes come before it, None where all of both stores is meant.
+        step: of the episode.
+        element: the first different element's place in the column's array, where that has axes.
+    """
+
+    what: str
+    one: str
+    other: str
+    episode: int | None = None
+    step: int | None = None
+    element: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "element": list(self.element)}
+
+    def __str__(self) -> str:
+        place = f"episode {self.episode}, step {self.step}: " if self.episode is not None else ""
+        element = f"[{', '.join(map(str, self.element))}]" if self.element else ""
+        return f"{place}{self.what}{element}: {self.one} and {self.other}"
+
+
+def diff(one: PathLike, other: PathLike, *, progress: Progress | None = None) -> Difference | None:
+    """The first difference of two stores, None where there is none.
+
+    Args:
+        one, other: paths of stores.
+        progress: called with transitions done and in all.
+
+    Raises what opening and reading them raises.
+    """
+    with open_part(one) as a, open_part(other) as b:
+        mine, theirs = a.source(stacked=True), b.source(stacked=True)
+        found = _layouts(mine.layout, theirs.layout)
+        if found is None:
+            found = _steps(counted(mine, progress), theirs)
+        if found is None and (mine.steps, mine.episodes) != (theirs.steps, theirs.episodes):
+            found = Difference("transitions", f"{mine.steps:,}", f"{theirs.steps:,}")
+        return found
+
+
+def _layouts(one: Layout, other: Layout) -> Difference | None:
+    for what in ("observation_space", "action_space", "columns", "reward_dtype", "stacks", "padding"):
+        mine, theirs = getattr(one, what), getattr(other, what)
+        if mine != theirs:
+            return Difference(what.replace("_", " "), str(mine), str(theirs))
+    return None
+
+
+def _steps(one: Source, other: Source) -> Difference | None:
+    """The first difference among the steps that both have."""
+    episode = step = 0
+    for mine, theirs in _pairs(by_episode(one.blocks()), by_episode(other.blocks())):
+        found = _first(mine, theirs)
+        if found is not None:
+            return dataclasses.replace(found, episode=episode, step=step + (found.step or 0))
+        step += len(mine)
+        if mine.last[-1]:
+            episode, step = episode + 1, 0
+    return None
+
+
+def _pairs(one: Iterator[Steps], other: Iterator[Steps]) -> Iterator[tuple[Steps, Steps]]:
+    """Both sides in parts of the same length, until one ends."""
+    mine, theirs = next(one, None), next(other, None)
+    while mine is not None and theirs is not None:
+        count = min(len(mine), len(theirs))
+        yield mine.part(0, count), theirs.part(0, count)
+        mine = mine.part(count, len(mine)) if count < len(mine) else next(one, None)
+        theirs = theirs.part(count, len(theirs)) if count < len(theirs) else next(other, None)
+
+
+def _first(mine: Steps, theirs: Steps) -> Difference | None:
+    """The earliest step with a difference, and the first column that has one there."""
+    columns = [(name, values, theirs.columns()[name]) for name, values in mine.columns().items()]
+    columns += [(f"next {name}", values, theirs.next_obs[name]) for name, values in mine.next_obs.items()]
+    columns.append(("end of the episode", mine.last, theirs.last))
+    found = [(at, what, a, b) for what, a, b in columns if (at := _unequal(a, b)) is not None]
+    if not found:
+        return None
+    step, what, a, b = min(found, key=lambda one: one[0])
+    places = np.argwhere(_bits(a[step]) != _bits(b[step]))
+    element = tuple(places[0].tolist()) if a.ndim > 1 else ()
+    return Difference(what, str(a[step][element]), str(b[step][element]), step=step, element=element)
+
+
+def _unequal(a: Array, b: Array) -> int | None:
+    """The first step in which two columns differ."""
+    unequal = (_bits(a) != _bits(b)).reshape(len(a), -1).any(axis=1)
+    return int(unequal.argmax()) if unequal.any() else None
+
+
+def _bits(values: Array) -> Array:
+    """Numbers as the integers that their bits are, so that a NaN is equal to itself."""
+    values = np.asarray(values)
+    if values.dtype.kind == "c":
+        return values.view(np.dtype([("real", f"u{values.itemsize // 2}"), ("imag", f"u{values.itemsize // 2}")]))
+    return values.view(f"u{values.itemsize}") if values.dtype.kind == "f" else values

@@ -1,0 +1,166 @@
+"""The episodes of a store, one after another, and its first rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Literal
+
+import numpy as np
+
+from diskreplay import spaces
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.errors import InputError
+from diskreplay.index.episodes import Episode
+from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.schema import check_count
+from diskreplay.views.transition import Transition
+
+PathLike = str | os.PathLike[str]
+End = Literal["terminated", "truncated", "both", "cut", "running"]
+SORTS = ("number", "length", "return", "end")
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeLine:
+    """An episode, or what of it is in the window.
+
+    Attributes:
+        number: as ``show`` and ``export --episodes`` count.
+        stream, env: where it was recorded.
+        start, stop: its rows, half-open.
+        length: its steps.
+        total_reward: undiscounted.
+        end: which flags its last step has; "cut" when another step came without one, "running" when it still goes on.
+        complete: whether its first step is in the window.
+    """
+
+    number: int
+    stream: str
+    env: int
+    start: int
+    stop: int
+    length: int
+    total_reward: float
+    end: End
+    complete: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def episodes(path: PathLike, *, sort: str = "number", reverse: bool = False) -> list[EpisodeLine]:
+    """The episodes of the store at ``path``, as of its last commit.
+
+    Args:
+        path: of the store.
+        sort: by "number", "length", "return" or "end"; equals stay in the order of their numbers.
+        reverse: the largest first.
+
+    Raises InputError for another order, and what opening the store raises.
+    """
+    if sort not in SORTS:
+        raise InputError(f"episodes are sorted by {', '.join(SORTS)}, not by {sort!r}")
+    with ReplayBuffer.open(path, mode="r") as buffer:
+        streams = list(buffer.stats()["streams"])
+        lines = [line(number, streams[episode.stream], episode) for number, episode in enumerate(buffer.episodes)]
+    key = {"return": "total_reward"}.get(sort, sort)
+    return sorted(lines, key=lambda one: getattr(one, key), reverse=reverse)
+
+
+def line(number: int, stream: str, episode: Episode) -> EpisodeLine:
+    """The facts about an episode."""
+    return EpisodeLine(
+        number, stream, episode.env, episode.start, episode.stop, episode.length, episode.total_reward, end(episode),
+        episode.complete_start,
+    )  # fmt: skip
+
+
+def end(episode: Episode) -> End:
+    """How an episode ended."""
+    if episode.terminated and episode.truncated:
+        return "both"
+    if episode.terminated:
+        return "terminated"
+    if episode.truncated:
+        return "truncated"
+    return "cut" if episode.ended else "running"
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """Transitions of a store as a table.
+
+    Attributes:
+        columns: names.
+        rows: for each transition the row, the environment, and the value of each column: arrays.
+    """
+
+    columns: tuple[str, ...]
+    rows: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"columns": list(self.columns), "rows": [{k: plain(v) for k, v in row.items()} for row in self.rows]}
+
+
+LISTED = 16
+"""Elements of an array that are listed one by one; of larger ones there is a summary."""
+
+
+def head(path: PathLike, rows: int = 10, *, episode: int | None = None) -> Head:
+    """The first transitions of the store at ``path``, or of one of its episodes, in the order of its rows.
+
+    Args:
+        path: of the store.
+        rows: at most so many.
+        episode: number of one, from the end if negative.
+
+    Raises InputError for an episode that is not there, and what opening the store raises.
+    """
+    check_count("rows", rows, most=100_000)
+    with ReplayBuffer.open(path, mode="r", view=Transition()) as buffer:
+        every = buffer.episodes
+        envs = [stream["num_envs"] for stream in buffer.stats()["streams"].values()]
+        if episode is not None:
+            if not -len(every) <= episode < len(every):
+                raise InputError(f"episode must be 0 to {len(every) - 1} (or negative, from the end), got {episode}")
+            every = [every[episode]]
+        places = [
+            (e.stream, row, e.env) for e in every for row in range(e.start, min(e.stop, e.start + rows))
+        ]  # a superset of the first rows: no episode gives more than asked for
+        places = sorted(places)[:rows]
+        ids = np.array([(s << STREAM_SHIFT) | row * envs[s] + env for s, row, env in places], np.int64)
+        schema = buffer.schema
+        names = ["stream", "row", "env", *(c.name for c in schema.obs_columns + schema.action_columns), "reward"]
+        names += ["terminated", "truncated", *(column.name for column in schema.extra_columns)]
+        if not len(ids):
+            return Head(tuple(names), [])
+        batch = buffer.get(ids)
+        obs = spaces.flatten(schema.obs_tree, batch.obs, "obs")
+        action = spaces.flatten(schema.action_tree, batch.action, "action")
+        values = [*obs, *action, batch.reward, batch.terminated, batch.truncated]
+        values += [batch.extra[column.name] for column in schema.extra_columns]
+    rows_of = [
+        dict(zip(names, [*place, *(value[at] for value in values)], strict=True)) for at, place in enumerate(places)
+    ]
+    return Head(tuple(names), rows_of)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it; of a large array its dtype, shape and range."""
+    if isinstance(value, np.ndarray) and value.size > LISTED:
+        low, high = value.min().item(), value.max().item()
+        return {"dtype": str(value.dtype), "shape": list(value.shape), "min": number(low), "max": number(high)}
+    if isinstance(value, np.ndarray | np.generic):
+        found = value.tolist()
+        return _finite(found)
+    return value
+
+
+def _finite(value: Any) -> Any:
+    return [_finite(part) for part in value] if isinstance(value, list) else number(value)
+
+
+def number(value: Any) -> Any:
+    """JSON has no infinities and no complex numbers: those become text."""
+    return str(value) if isinstance(value, complex) or (isinstance(value, float) and not np.isfinite(value)) else value

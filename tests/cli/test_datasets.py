@@ -1,0 +1,187 @@
+"""The commands about datasets, in-process: what they print, as text and as JSON, and how they fail."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pathlib
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from diskreplay_cli.main import main
+from formats.roundtrip import IMAGE, moved_window, several_envs, store
+from gymnasium import spaces
+
+import diskreplay as dr
+from diskreplay import formats
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(main, [str(arg) for arg in args])
+
+
+def said(*args: object) -> str:
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def facts(*args: object) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(said(*args, "--json"))
+    return document
+
+
+def failure(*args: object) -> str:
+    """The one line of an error."""
+    result = run(*args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("diskreplay: ")
+    return line
+
+
+def test_export_of_a_selection(path: str, tmp_path: pathlib.Path) -> None:
+    store(columns={"value": np.float32, "other": np.float32})(path)
+    out = tmp_path / "a.hdf5"
+    options = ("--episodes", "1:5", "--columns", "obs, value", "--envs", "0", "--min-return", "-1e9")
+    assert facts("export", path, out, *options)["episodes"] == 4
+    with h5py.File(out) as file:
+        assert list(file["infos"]) == ["value"]
+    assert facts("export", path, out, "--episodes", "-1", "--overwrite")["transitions"] == 6
+    assert facts("export", path, out, "--episodes", "2", "--overwrite")["transitions"] == 7
+    for wrong in ("x", "1:2:3:4", ""):
+        assert "no range" in failure("export", path, out, "--episodes", wrong, "--overwrite")
+    assert "no list" in failure("export", path, out, "--envs", "a", "--overwrite")
+    assert "nothing of the store" in failure("export", path, out, "--min-return", "1e9", "--overwrite")
+
+
+def test_a_loss_is_refused_and_counted(path: str, tmp_path: pathlib.Path) -> None:
+    moved_window(path)
+    out = tmp_path / "a.zarr"
+    line = failure("export", path, out, "--format", "diffusion-policy")
+    assert "final observations (3)" in line
+    assert "frame stacks that begin in another way than by padding (2)" in line
+    assert "--allow-loss" in line
+    assert not out.exists()
+    printed = said("export", path, out, "--format", "diffusion-policy", "--allow-loss")
+    assert "lost: final observations (3)" in printed
+    printed = said("import", out, tmp_path / "b.replay")
+    assert "left out: 1 step without a next observation" in printed
+
+
+def test_environments_are_named_when_they_are_not_kept(path: str, tmp_path: pathlib.Path) -> None:
+    several_envs(path)
+    assert "not kept: which of 3 environments" in said("export", path, tmp_path / "a.hdf5")
+
+
+def test_import(path: str, tmp_path: pathlib.Path) -> None:
+    store(IMAGE, spaces.Discrete(3))(path)
+    for name in ("d4rl", "npz"):
+        said("export", path, tmp_path / name, "--format", name)
+        document = facts("import", tmp_path / name, tmp_path / f"{name}.replay")
+        assert (document["format"], document["transitions"], document["dropped"]) == (name, 27, 0)
+    assert "exists" in failure("import", tmp_path / "npz", path)
+    printed = said("import", tmp_path / "npz", path, "--append", "--format", "npz")
+    assert "27 transitions of 7 episodes from npz" in printed
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert len(buffer) == 54
+    document = facts("import", tmp_path / "npz", tmp_path / "c.replay", "--capacity", 5, "--frame-stack", 2)
+    with dr.ReplayBuffer.open(tmp_path / "c.replay", mode="r") as buffer:
+        assert (len(buffer), buffer.schema.stacks[0].frames) == (5, 2)
+    assert "no dataset at" in failure("import", tmp_path / "none", tmp_path / "d.replay")
+    assert "no format known" in failure("import", tmp_path, tmp_path / "x" / "d.replay")
+
+
+def test_spaces_of_an_environment(tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(-1, 1, (9, 4)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", obs=obs, action=rng.integers(0, 2, 9), terminated=np.arange(9) == 8)
+    assert facts("import", tmp_path / "a.npz", tmp_path / "a.replay", "--env", "CartPole-v1")["transitions"] == 9
+    with dr.ReplayBuffer.open(tmp_path / "a.replay", mode="r") as buffer:
+        assert buffer.schema.observation_space.high[0] < 5
+    assert "space given" in failure("import", tmp_path / "a.npz", tmp_path / "b", "--env", "MountainCar-v0")
+    assert "cannot make" in failure("import", tmp_path / "a.npz", tmp_path / "b", "--env", "NoSuchEnv-v0")
+
+
+def test_formats() -> None:
+    printed = said("formats")
+    assert [line.split()[0] for line in printed.splitlines() if not line.startswith(" ")] == list(formats.MODULES)
+    assert "cannot hold: final observations" in printed
+    documents = facts("formats")["formats"]
+    assert [document["name"] for document in documents] == list(formats.MODULES)
+    assert all(document["in"] or document["out"] for document in documents)
+
+
+def test_merge_and_split(path: str, tmp_path: pathlib.Path) -> None:
+    store()(path)
+    assert "a-2.replay" in said("split", path, "--fraction", 0.5)
+    parts = [tmp_path / f"a-{number}.replay" for number in (1, 2)]
+    document = facts("merge", tmp_path / "all", *parts)["stores"][0]
+    assert (document["transitions"], document["episodes"]) == (27, 7)
+    assert len(facts("split", path, tmp_path / "x", tmp_path / "y", "--fraction", 0.2, "--seed", 1)["stores"]) == 2
+    assert "exists" in failure("split", path, "--fraction", 0.5)
+    assert "add up" in failure("split", path, "--fraction", 0.7, "--fraction", 0.7)
+    assert "exists" in failure("merge", tmp_path / "all", *parts)
+    failure("merge", tmp_path / "other", tmp_path / "none")
+
+
+def test_episodes(path: str) -> None:
+    store()(path)
+    printed = said("episodes", path).splitlines()
+    assert printed[0].split() == ["number", "stream", "env", "length", "return", "end"]
+    assert [line.split()[3] for line in printed[1:]] == ["5", "1", "7", "1", "4", "3", "6"]
+    printed = said("episodes", path, "--sort", "length", "--reverse").splitlines()
+    assert printed[1].split()[3] == "7"
+    rows = list(csv.DictReader(io.StringIO(said("episodes", path, "--csv"))))
+    documents = facts("episodes", path)["episodes"]
+    assert [row["end"] for row in rows] == [document["end"] for document in documents]
+    assert float(rows[2]["total_reward"]) == documents[2]["total_reward"]
+
+
+def test_episodes_without_their_begin_have_a_star(path: str) -> None:
+    moved_window(path)
+    assert said("episodes", path).splitlines()[1].split()[3] == "3*"
+
+
+def test_head(path: str) -> None:
+    store(IMAGE, spaces.Box(-1, 1, (2,)))(path)
+    printed = said("head", path, "--rows", 3).splitlines()
+    assert printed[0].split() == ["stream", "row", "env", "obs", "action", "reward", "terminated", "truncated"]
+    assert len(printed) == 4
+    assert "36x36x3 uint8" in printed[1]
+    assert len(facts("head", path, "--episode", -1)["rows"]) == 6
+    assert "episode must be" in failure("head", path, "--episode", 99)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_diff(path: str, tmp_path: pathlib.Path, as_json: bool) -> None:
+    store()(path)
+    store(lengths=[(5, (True, False)), (2, (True, False))])(str(tmp_path / "b"))
+    options = ["--json"] if as_json else []
+    same, other = run("diff", path, path, *options), run("diff", path, tmp_path / "b", *options)
+    assert (same.exit_code, other.exit_code) == (0, 1)
+    if as_json:
+        assert json.loads(same.stdout) == {"same": True, "difference": None}
+        assert json.loads(other.stdout)["difference"]["episode"] == 1
+    else:
+        assert same.stdout == "no difference\n"
+        assert other.stdout.startswith("episode 1, step 0: ")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("import", "A"), ("import", "A", "B"), ("merge", "A"), ("merge", "A", "B"), ("split", "A"),
+        ("split", "A", "--fraction", "2"), ("split", "A", "--fraction", "0.5"), ("head", "A"), ("episodes", "A"),
+        ("episodes", "A", "--sort", "colour"), ("diff", "A", "B"), ("diff", "A"), ("export", "A", "B", "--format", "x"),
+        ("export", "A", "B"),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line_and_status_2(args: tuple[str, ...], tmp_path: pathlib.Path) -> None:
+    failure(*(tmp_path / arg if arg.isupper() else arg for arg in args))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,86 @@
+"""The Zarr layout of diffusion_policy, read and written by zarr-python."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from formats.roundtrip import CASES, read
+
+import diskreplay as dr
+from diskreplay.errors import InputError
+from diskreplay.ops.convert import export, import_dataset
+
+COLUMNS = next(case for case in CASES if case.name == "columns")
+
+
+def test_the_layout(path: str, tmp_path: pathlib.Path) -> None:
+    COLUMNS.make(path)
+    result = export(path, tmp_path / "a.zarr", "diffusion-policy", allow_loss=True)
+    episodes = read(path)
+    assert result.lost == {"final observations": len(episodes)}
+    root = zarr.open_group(tmp_path / "a.zarr", mode="r", zarr_format=2)
+    ends = np.cumsum([len(episode) for episode in episodes])
+    np.testing.assert_array_equal(root["meta/episode_ends"][:], ends)
+    assert all(array.shape[0] == ends[-1] for _, array in root["data"].arrays())
+    for name, key, what in (("obs", "obs", "obs"), ("action", "action", "action"), ("extra", "hidden", "hidden")):
+        wanted = np.concatenate([getattr(episode, name)[key] for episode in episodes])
+        np.testing.assert_array_equal(root[f"data/{what}"][:], wanted[:, 0] if name == "obs" else wanted)
+    np.testing.assert_array_equal(root["data/reward"][:], np.concatenate([e.reward for e in episodes]))
+
+
+def demonstrations(path: pathlib.Path, ends: Any = (4, 9), **changes: Any) -> dict[str, Any]:
+    """As published: pictures and states, no rewards, no flags."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "img": rng.integers(0, 255, (9, 8, 8, 3), np.uint8), "state": rng.normal(size=(9, 5)).astype(np.float32),
+        "action": rng.normal(size=(9, 2)).astype(np.float32), **changes,
+    }  # fmt: skip
+    root = zarr.create_group(str(path), zarr_format=2)
+    for key, values in arrays.items():
+        if values is not None:
+            root.create_array(f"data/{key}", data=values)
+    if ends is not None:
+        root.create_array("meta/episode_ends", data=np.array(ends))
+    return arrays
+
+
+def test_published_demonstrations(path: str, tmp_path: pathlib.Path) -> None:
+    arrays = demonstrations(tmp_path / "a.zarr")
+    result = import_dataset(tmp_path / "a.zarr", path)
+    assert (result.format, result.transitions, result.episodes, result.dropped) == ("diffusion-policy", 7, 2, 2)
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert [(e.length, e.truncated) for e in buffer.episodes] == [(3, True), (4, True)]
+        batch = buffer.get(np.arange(7))
+        for key in ("img", "state"):
+            np.testing.assert_array_equal(batch.obs[key], arrays[key][[0, 1, 2, 4, 5, 6, 7]])
+            np.testing.assert_array_equal(batch.next_obs[key], arrays[key][[1, 2, 3, 5, 6, 7, 8]])
+        assert not batch.reward.any()
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"ends": None}, "meta"),
+    ({"ends": (4, 4, 9)}, "must grow"),
+    ({"ends": (4, 8)}, "ragged lengths"),
+    ({"action": None}, "must hold action"),
+    ({"state": np.zeros((3, 2))}, "ragged lengths"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), BAD, ids=[str(change) for change, _ in BAD])
+def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, path: str, tmp_path: pathlib.Path) -> None:
+    demonstrations(tmp_path / "a.zarr", **changes)
+    with pytest.raises(InputError, match=said):
+        import_dataset(tmp_path / "a.zarr", path, "diffusion-policy")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_what_is_no_hierarchy(path: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.zarr").mkdir()
+    with pytest.raises(InputError, match="lacks the groups"):
+        import_dataset(tmp_path / "a.zarr", path, "diffusion-policy")
+    with pytest.raises(InputError, match="no format known"):
+        import_dataset(tmp_path / "a.zarr", path)

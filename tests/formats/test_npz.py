@@ -1,0 +1,122 @@
+"""NPZ archives: what numpy finds in them, and what is refused."""
+
+from __future__ import annotations
+
+import pathlib
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+from formats.roundtrip import CASES, read
+from gymnasium import spaces
+
+import diskreplay as dr
+from diskreplay.errors import InputError
+from diskreplay.ops.convert import export, import_dataset
+
+COLUMNS = next(case for case in CASES if case.name == "columns")
+
+
+@pytest.mark.parametrize("compression", ["deflate", "none"])
+def test_numpy_reads_a_flat_file(compression: str, path: str, tmp_path: pathlib.Path) -> None:
+    COLUMNS.make(path)
+    export(path, tmp_path / "a.npz", "npz", compression=compression)
+    episodes = read(path)
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
+        for key, name in (("obs", "obs"), ("action", "action"), ("extra", "hidden")):
+            wanted = np.concatenate([getattr(episode, key)[name] for episode in episodes])
+            found = file[name if key != "extra" else f"extra/{name}"]
+            np.testing.assert_array_equal(found, wanted[:, 0] if key == "obs" else wanted)
+            assert found.dtype == wanted.dtype
+        ends = np.flatnonzero(file["last"])
+        assert ends.tolist() == (np.cumsum([len(episode) for episode in episodes]) - 1).tolist()
+        finals = np.stack([episode.next_obs["obs"][-1, -1] for episode in episodes])
+        np.testing.assert_array_equal(file["final_obs"], finals)
+
+
+def test_numpy_reads_an_episode(path: str, tmp_path: pathlib.Path) -> None:
+    COLUMNS.make(path)
+    export(path, tmp_path / "out", "npz-episodes")
+    episodes = read(path)
+    names = sorted(file.name for file in (tmp_path / "out").iterdir())
+    assert names == [*(f"episode-{number:06d}.npz" for number in range(len(episodes))), "layout.json"]
+    for name, episode in zip(names, episodes, strict=False):
+        with np.load(tmp_path / "out" / name, allow_pickle=False) as file:
+            np.testing.assert_array_equal(file["obs"][:-1], episode.obs["obs"][:, 0])
+            np.testing.assert_array_equal(file["obs"][1:], episode.next_obs["obs"][:, 0])
+            np.testing.assert_array_equal(file["reward"], episode.reward)
+            np.testing.assert_array_equal(file["extra/log_prob"], episode.extra["log_prob"])
+
+
+def arrays(count: int = 12, **changes: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    given = {
+        "observations": rng.normal(size=(count, 3)), "actions": rng.integers(0, 4, count),
+        "rewards": np.ones(count, np.float32), "terminals": np.arange(count) % 6 == 5, "comment": np.array("mine"),
+        **changes,
+    }  # fmt: skip
+    return {name: values for name, values in given.items() if values is not None}
+
+
+def test_names_of_others(path: str, tmp_path: pathlib.Path) -> None:
+    given = arrays()
+    np.savez(tmp_path / "a.npz", **given)
+    result = import_dataset(tmp_path / "a.npz", path)
+    assert (result.format, result.transitions, result.episodes, result.ignored) == ("npz", 12, 2, ("comment",))
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        np.testing.assert_array_equal(buffer.get(np.arange(12)).obs, given["observations"])
+        assert buffer.schema.action_space == spaces.Discrete(4)
+
+
+def test_episodes_of_others(path: str, tmp_path: pathlib.Path) -> None:
+    """Of numbered files, in the order of their numbers; an end without flags, a single flag, final observations."""
+    (tmp_path / "set").mkdir()
+    for number, more in ((2, 0), (10, 1)):
+        given = arrays(6, observations=np.full((6 + more, 3), number, np.float32), terminals=np.array(number == 10))
+        np.savez_compressed(tmp_path / "set" / f"run_{number}.npz", **given)
+    result = import_dataset(tmp_path / "set", path)
+    assert (result.format, result.transitions, result.dropped) == ("npz-episodes", 11, 1)
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert [(e.length, e.terminated) for e in buffer.episodes] == [(5, False), (6, True)]
+        np.testing.assert_array_equal(buffer.get(np.arange(11)).obs[:, 0], [2] * 5 + [10] * 6)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"actions": None}, "'action' is missing"),
+    ({"observations": None}, "'obs' is missing"),
+    ({"observations": np.zeros((5, 3))}, "ragged lengths"),
+    ({"rewards": np.zeros(3)}, "ragged lengths"),
+    ({"observations": np.array([{"a": 1}] * 12, object)}, "pickled objects"),
+    ({"observations": np.asfortranarray(np.zeros((12, 3)))}, "Fortran"),
+    ({"terminals": np.full(12, 0.5)}, "each 0 or 1"),
+    ({"observations": np.array(["x"] * 12)}, "no values of dtype"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), BAD, ids=[said for _, said in BAD])
+def test_bad_archives_leave_nothing(changes: dict[str, Any], said: str, path: str, tmp_path: pathlib.Path) -> None:
+    np.savez(tmp_path / "a.npz", **arrays(**changes))
+    with pytest.raises(InputError, match=said) as failure:
+        import_dataset(tmp_path / "a.npz", path, "npz")
+    assert "\n" not in str(failure.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_damage(path: str, tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "a.npz"
+    source.write_text("no archive")
+    with pytest.raises(InputError, match="no NPZ archive"):
+        import_dataset(source, path, "npz")
+    np.savez_compressed(source, **arrays(5000))
+    data = bytearray(source.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    source.write_bytes(data)
+    with pytest.raises(InputError, match=r"damaged|cannot be read"):
+        import_dataset(source, path, "npz")
+    with zipfile.ZipFile(source, "w") as archive:
+        archive.writestr("obs.npy", b"\x93NUMPY\x01\x00\x05\x00oops ")
+        archive.writestr("action.npy", b"")
+    with pytest.raises(InputError, match="cannot be read"):
+        import_dataset(source, path, "npz")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.npz"]

@@ -1,0 +1,89 @@
+"""Every format and every kind of store: out, in again, and all that the format can hold is the same."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from formats.roundtrip import CASES, Case, check, expected, read
+
+import diskreplay as dr
+from diskreplay import formats
+from diskreplay.errors import InputError
+from diskreplay.formats.facts import Format, check_installed
+from diskreplay.ops.convert import export, import_dataset
+from diskreplay.ops.verify import verify
+
+
+def installed(name: str) -> Format:
+    format = formats.get(name)
+    try:
+        check_installed(format)
+    except ModuleNotFoundError as error:
+        pytest.skip(str(error))
+    return format
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+@pytest.mark.parametrize("name", formats.MODULES)
+def test_round_trip(name: str, case: Case, path: str, tmp_path: pathlib.Path) -> None:
+    format = installed(name)
+    if format.read is None or format.write is None:
+        pytest.skip(f"{name} goes one way")
+    holds = format.holds
+    case.make(path)
+    out, back = tmp_path / "out", tmp_path / "back.replay"
+    refused = [
+        what for what in ("nested_obs", "nested_action", "empty") if getattr(case, what) and not getattr(holds, what)
+    ]
+    if refused:
+        with pytest.raises(InputError, match=name):
+            export(path, out, name, allow_loss=True)
+        assert not out.exists()
+        return
+    exported = export(path, out, name, allow_loss=True)
+    before = read(path)
+    assert exported.episodes == len(before)
+    assert exported.transitions == sum(map(len, before))
+    assert formats.guess(out).name == name
+    imported = import_dataset(out, back, name)
+    wanted = expected(before, holds)
+    assert imported.transitions == sum(map(len, wanted))
+    assert imported.transitions + imported.dropped == exported.transitions
+    check(read(back), wanted, holds, case.history or (case.stacked and holds.stacks))
+    assert verify(back).ok
+    if holds.layout:
+        with dr.ReplayBuffer.open(path, mode="r") as one, dr.ReplayBuffer.open(back, mode="r") as other:
+            assert one.schema.action_space == other.schema.action_space
+            if not case.stacked or holds.stacks:
+                assert one.schema.observation_space == other.schema.observation_space
+                assert one.schema.stacks == other.schema.stacks
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.replay", "back.replay", "out"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+@pytest.mark.parametrize("name", formats.MODULES)
+def test_what_is_lost_is_said(name: str, case: Case, path: str, tmp_path: pathlib.Path) -> None:
+    """Without permission nothing is written that would come back different."""
+    format = installed(name)
+    if format.write is None:
+        pytest.skip(f"{name} only comes in")
+    holds = format.holds
+    case.make(path)
+    before = read(path)
+    ends = [(bool(episode.terminated[-1]), bool(episode.truncated[-1])) for episode in before]
+    lossy = (
+        (not holds.final_obs and bool(before))
+        or (not holds.truncated and any(truncated for _, truncated in ends))
+        or (not holds.unfinished and not all(map(any, ends)))
+        or (not holds.columns and case.columns)
+        or (not case.history and not (case.stacked and holds.stacks))
+    )
+    refused = any(getattr(case, what) and not getattr(holds, what) for what in ("nested_obs", "nested_action", "empty"))
+    out = tmp_path / "out"
+    if lossy or refused:
+        with pytest.raises(InputError, match=name):
+            export(path, out, name)
+        assert [entry.name for entry in tmp_path.iterdir()] == ["a.replay"]
+    else:
+        assert export(path, out, name).lost == {}

@@ -1,0 +1,286 @@
+"""Export and import as operations: selections, what is refused, what stays after an error."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from formats.roundtrip import NESTED, USUAL, several_envs, store
+from formats.roundtrip import read as episodes_of
+from gymnasium import spaces
+
+import diskreplay as dr
+from diskreplay import formats
+from diskreplay.errors import InputError, StoreNotFoundError
+from diskreplay.formats.arrays import from_arrays
+from diskreplay.formats.selection import Selection
+from diskreplay.formats.steps import Piece, Source, joined
+from diskreplay.ops.convert import export, import_dataset
+from diskreplay.ops.verify import verify
+
+
+def exported(path: str, tmp_path: pathlib.Path, **options: Any) -> list[Any]:
+    """The episodes of a selection, by way of a store."""
+    export(path, tmp_path / "part", "store", selection=Selection(**options), overwrite=True, allow_loss=True)
+    return episodes_of(tmp_path / "part")
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    return [e.obs["obs"].tobytes() for e in one] == [e.obs["obs"].tobytes() for e in other]
+
+
+def test_selections(path: str, tmp_path: pathlib.Path) -> None:
+    store(spaces.Box(-9, 9, (3,)))(path)
+    every = episodes_of(path)
+    returns = [float(episode.reward.astype(float).sum()) for episode in every]
+    assert same(exported(path, tmp_path, episodes=slice(2, 4)), every[2:4])
+    assert same(exported(path, tmp_path, episodes=slice(-2, None)), every[-2:])
+    assert same(exported(path, tmp_path, episodes=(5, 0)), [every[0], every[5]])
+    least = sorted(returns)[3]
+    assert same(
+        exported(path, tmp_path, min_return=least), [e for e, r in zip(every, returns, strict=True) if r >= least]
+    )
+
+
+def test_selections_of_environments(path: str, tmp_path: pathlib.Path) -> None:
+    several_envs(path)
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        envs = [episode.env for episode in sorted(buffer.episodes, key=lambda e: (e.env, e.start))]
+        numbers = [number for number, episode in enumerate(buffer.episodes) if episode.env != 1]
+    every = episodes_of(path)
+    wanted = [episode for episode, env in zip(every, envs, strict=True) if env in (0, 2)]
+    assert same(exported(path, tmp_path, envs=(0, 2)), wanted)
+    assert same(exported(path, tmp_path, episodes=tuple(numbers)), wanted)
+    with pytest.raises(InputError, match="no environment 7"):
+        exported(path, tmp_path, envs=(7,))
+    with pytest.raises(InputError, match="no episode 99"):
+        exported(path, tmp_path, episodes=(99,))
+
+
+def test_columns(path: str, tmp_path: pathlib.Path) -> None:
+    store(NESTED, columns={"value": np.float32, "log_prob": np.float32})(path)
+    before = episodes_of(path)
+    found = exported(path, tmp_path, columns=("obs/arm", "log_prob"))
+    assert found[0].obs.keys() == {"obs/arm/joints", "obs/arm/grip"}
+    assert found[0].extra.keys() == {"log_prob"}
+    for one, other in zip(found, before, strict=True):
+        np.testing.assert_array_equal(one.obs["obs/arm/joints"], other.obs["obs/arm/joints"])
+        np.testing.assert_array_equal(one.extra["log_prob"], other.extra["log_prob"])
+    assert exported(path, tmp_path, columns=("obs",))[0].extra == {}
+    for columns, said in ((("camera",), "no column 'camera'"), (("value",), "no observation is left")):
+        with pytest.raises(InputError, match=said):
+            exported(path, tmp_path, columns=columns)
+
+
+@pytest.mark.parametrize("name", ["npz", "npz-episodes"])
+def test_what_is_there_stays(name: str, path: str, tmp_path: pathlib.Path) -> None:
+    store()(path)
+    out = tmp_path / "out"
+    export(path, out, name)
+    with pytest.raises(InputError, match="exists"):
+        export(path, out, name)
+    export(path, out, name, overwrite=True)
+    assert formats.guess(out).name == name
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("precious")
+    with pytest.raises(InputError, match=r"is a directory|no dataset of this format"):
+        export(path, mine, name, overwrite=True)
+    assert (mine / "thesis.txt").read_text() == "precious"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.replay", "mine", "out"]
+
+
+@pytest.mark.parametrize("name", list(formats.MODULES))
+def test_an_interrupt_leaves_nothing(name: str, path: str, tmp_path: pathlib.Path) -> None:
+    format = formats.get(name)
+    if format.write is None or any(not _there(module) for module in format.requires):
+        pytest.skip(f"{name} cannot be written here")
+    store()(path)
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(path, tmp_path / "out", name, allow_loss=True, progress=interrupt)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.replay"]
+    if format.read is not None:
+        export(path, tmp_path / "out", name, allow_loss=True)
+        with pytest.raises(KeyboardInterrupt):
+            import_dataset(tmp_path / "out", tmp_path / "back", progress=interrupt)
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.replay", "out"]
+
+
+def _there(module: str) -> bool:
+    try:
+        __import__(module)
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def test_a_signal_to_the_command_leaves_nothing(path: str, tmp_path: pathlib.Path) -> None:
+    """Ctrl-C while the process writes, at whatever it is."""
+    frame = np.random.default_rng(0).integers(0, 256, (84, 84), np.uint8)
+    with dr.ReplayBuffer.create(
+        path, spaces.Box(0, 255, (84, 84), np.uint8), spaces.Discrete(2), capacity=6000
+    ) as buffer:
+        for _ in range(6000):
+            buffer.add(frame, 0, 0.0, frame, False, False)
+    command = [sys.executable, "-m", "diskreplay_cli.main", "export", path, str(tmp_path / "out.hdf5")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not any(entry.name.startswith(".out") for entry in tmp_path.iterdir()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    if process.returncode == 0:  # it was quicker: then the file is whole
+        assert import_dataset(tmp_path / "out.hdf5", tmp_path / "back").transitions == 6000
+    else:
+        assert (process.returncode, err.strip()) == (130, "diskreplay: interrupted")
+        assert [entry.name for entry in tmp_path.iterdir()] == ["a.replay"]
+
+
+# Appending
+
+
+def piece(length: int = 6, value: float = 0.0) -> Source:
+    obs = np.full((length, 3), value, np.float32)
+    return from_arrays(
+        obs, np.zeros((length, 2), np.float32), np.arange(length, dtype=np.float32), obs, last=np.arange(length) == 5
+    )
+
+
+@pytest.fixture
+def small(path: str) -> str:
+    """A store with room for few steps; its newest episode goes on, from zeros to zeros."""
+    zero = np.zeros(3, np.float32)
+    box = spaces.Box(-np.inf, np.inf, (3,)), spaces.Box(-np.inf, np.inf, (2,))
+    with dr.ReplayBuffer.create(path, *box, capacity=20) as buffer:
+        for _ in range(4):
+            buffer.add(zero, zero[:2], 1.0, zero, False, False)
+    return path
+
+
+def test_appending_where_there_is_room(small: str) -> None:
+    result = import_dataset(piece(), small, append=True)
+    assert (result.stream, result.transitions) == ("0", 6)
+    with dr.ReplayBuffer.open(small, mode="r") as buffer:
+        # Though the observations are the same, the steps do not go on in the episode that was there.
+        assert [(e.stream, e.length) for e in buffer.episodes] == [(0, 4), (0, 6)]
+        assert buffer.checkpoints == []
+    assert verify(small).ok
+
+
+def test_appending_evicts_nothing(small: str) -> None:
+    before = episodes_of(small)
+    result = import_dataset(piece(18), small, append=True)
+    assert result.stream == "1"
+    assert same(episodes_of(small)[:1], before)
+    assert import_dataset(piece(5), small, append=True, capacity=3).stream == "2"
+    with dr.ReplayBuffer.open(small, mode="r") as buffer:
+        assert len(buffer) == 4 + 18 + 3
+    assert verify(small).ok
+
+
+@pytest.mark.parametrize("length", [12, 200])
+def test_a_failed_append_leaves_the_store_as_it_was(small: str, length: int) -> None:
+    before = episodes_of(small)
+    good = piece(length)
+
+    def blocks() -> Iterator[Any]:
+        for steps in good.blocks():
+            yield steps.part(0, length - 1)
+            raise InputError("the source ends too early")
+
+    bad = Source(good.layout, good.steps, blocks)
+    with pytest.raises(InputError, match="too early"):
+        import_dataset(bad, small, append=True)
+    assert same(episodes_of(small), before)
+    with dr.ReplayBuffer.open(small, mode="r") as buffer:
+        assert (len(buffer), buffer.checkpoints) == (4, [])
+    assert verify(small).ok
+    assert import_dataset(piece(), small, append=True).transitions == 6
+
+
+def test_what_does_not_fit_is_not_appended(small: str, tmp_path: pathlib.Path) -> None:
+    other = from_arrays(np.zeros((3, 4)), np.zeros(3, np.int64))
+    with pytest.raises(InputError, match="observations"):
+        import_dataset(other, small, append=True)
+    with pytest.raises(InputError, match="frame_stack"):
+        import_dataset(piece(), small, append=True, frame_stack=2)
+    with pytest.raises(StoreNotFoundError):
+        import_dataset(piece(), tmp_path / "none", append=True)
+    with pytest.raises(InputError, match="exists"):
+        import_dataset(piece(), small)
+    assert not (tmp_path / "none").exists()
+
+
+def test_capacity(path: str) -> None:
+    assert import_dataset(piece(), path, capacity=4).transitions == 6
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert buffer.get(np.arange(2, 6)).reward.tolist() == [2, 3, 4, 5]
+        assert len(buffer) == buffer.schema.capacity == 4
+
+
+# Joining
+
+
+def pieces(flags: list[tuple[bool, bool, bool]], size: int, finals: bool) -> Iterator[Piece]:
+    """Steps 0, 1, 2, ... with (terminated, truncated, last), a few at a time; final observations are negative."""
+    numbers = np.arange(len(flags))
+    table = np.array(flags, bool).reshape(-1, 3)
+    for start in range(0, len(flags), size):
+        at, ends = numbers[start : start + size], table[start : start + size]
+        final = {"obs": -at[ends[:, 2]]} if finals else None
+        yield Piece({"obs": at}, {"action": at}, {}, at.astype(float), ends[:, 0], ends[:, 1], ends[:, 2], final)
+
+
+def naive(flags: list[tuple[bool, bool, bool]], finals: bool) -> list[tuple[int, int, bool, bool, bool]]:
+    """The rules of the module, episode by episode."""
+    episodes: list[list[int]] = [[]]
+    for at, (_, _, last) in enumerate(flags):
+        episodes[-1].append(at)
+        if last:
+            episodes.append([])
+    found = []
+    for episode in filter(None, episodes):
+        terminated, truncated, ended = flags[episode[-1]]
+        following = [*episode[1:], -episode[-1] if finals and ended else episode[-1]]
+        if not terminated and not (finals and ended):
+            episode, following = episode[:-1], following[: len(episode) - 1]
+        for at, after in zip(episode, following, strict=True):
+            newest = at == episode[-1]
+            found.append((at, after, newest and terminated, newest and truncated, newest))
+    return found
+
+
+@pytest.mark.parametrize("finals", [True, False])
+@pytest.mark.parametrize("seed", range(30))
+def test_joining(seed: int, finals: bool) -> None:
+    rng = np.random.default_rng(seed)
+    flags = []
+    for _ in range(rng.integers(0, 30)):
+        last = rng.random() < 0.35
+        flags.append((bool(last and rng.random() < 0.4), bool(last and rng.random() < 0.4), bool(last)))
+    for size in (1, 2, 3, 7, 50):
+        found = []
+        for steps in joined(pieces(flags, size, finals)):
+            assert len(steps)
+            columns = steps.obs["obs"], steps.next_obs["obs"], steps.terminated, steps.truncated, steps.last
+            found += list(zip(*(values.tolist() for values in columns), strict=True))
+            np.testing.assert_array_equal(steps.reward, steps.obs["obs"])
+        assert found == naive(flags, finals)
+
+
+def test_usual_ends() -> None:
+    """The round trips mean something: all kinds of ends are among them."""
+    assert {end for _, end in USUAL} == {(False, False), (True, False), (False, True)}
