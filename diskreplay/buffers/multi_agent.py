@@ -1,0 +1,177 @@
+"""The replay buffer of several agents that act together in each environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import gymnasium
+
+from diskreplay import schema as schemas
+from diskreplay.buffers import multi_agent_layout as layout
+from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.buffers.multi_agent_view import AgentsView
+from diskreplay.buffers.sampled import SampledBuffer
+from diskreplay.buffers.state import settings
+from diskreplay.buffers.stored import (
+    CACHE_BYTES,
+    COMMIT_ROWS,
+    COMMIT_SECONDS,
+    PathLike,
+    check_options,
+    full_path,
+    open_store,
+)
+from diskreplay.sampling.window import Sampler
+from diskreplay.schema import Codec
+from diskreplay.storage.files import Files, LocalFiles
+from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
+from diskreplay.views.view import View
+
+
+class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
+    """Steps of ``n_agents`` agents on disk, made by :meth:`create` or :meth:`open`; otherwise as :class:`ReplayBuffer`.
+
+    A transition is one step of one environment with all its agents.
+    """
+
+    def __init__(
+        self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
+    ) -> None:
+        """Not for users. ``options`` are those of :class:`SampledBuffer`."""
+        self._agents = layout.from_json(store.settings.get(layout.KEY))
+        super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
+
+    @classmethod
+    def create(
+        cls,
+        path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        n_agents: int,
+        *,
+        capacity: int,
+        num_envs: int = 1,
+        state_space: gymnasium.Space[Any] | None = None,
+        available_actions: bool = False,
+        rewards: Literal["team", "agent"] = "team",
+        mean_action_shape: tuple[int, ...] | None = None,
+        columns: Mapping[str, Any] | None = None,
+        codec: str | Codec | Mapping[str, str | Codec] | None = None,
+        chunk_rows: int | Mapping[str, int] | None = None,
+        shard_rows: int | Mapping[str, int] | None = None,
+        view: View | None = None,
+        sampler: Sampler | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        commit_rows: int = COMMIT_ROWS,
+        commit_seconds: float = COMMIT_SECONDS,
+        seed: int | None = None,
+        files: Files | None = None,
+    ) -> MultiAgentReplayBuffer:
+        """Makes a new store at ``path`` and opens it for writing.
+
+        Args:
+            path: as of :meth:`diskreplay.ReplayBuffer.create`.
+            observation_space, action_space: of one agent; all agents have the same.
+            n_agents: agents of each environment.
+            capacity: transitions (rows x environments) that can be sampled.
+            num_envs: environments that step in lockstep.
+            state_space: of the global state; None where there is none.
+            available_actions: whether each step says which of the Discrete actions each agent can take.
+            rewards: "team", one reward for all, or "agent", one for each.
+            mean_action_shape: of the mean-field action probabilities that come with each step, such as
+                ``(n_agents, n_actions)``; None where there are none.
+            columns, codec, chunk_rows, shard_rows, sampler, cache_bytes, commit_rows, commit_seconds, seed, files: as
+                of :meth:`diskreplay.ReplayBuffer.create`; the store's columns are ``obs/obs``, ``obs/state``,
+                ``obs/available_actions``, ``agent_mask``, ``agent_reward``, ``mean_action`` and the usual ones.
+            view: ``Transition(...)``, as if None, ``Sequence(...)`` or ``PaddedEpisodes(...)``.
+
+        Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
+        """
+        check_options(cache_bytes, commit_rows, commit_seconds, seed)
+        agents, obs_space, act_space = layout.lay_out(
+            observation_space, action_space, n_agents, state_space, available_actions, rewards, mean_action_shape
+        )
+        schema = schemas.build(
+            obs_space, act_space, capacity=capacity, num_envs=num_envs, columns=agents.columns(columns), codec=codec,
+            chunk_rows=chunk_rows, shard_rows=shard_rows,
+        )  # fmt: skip
+        view, sampler = settings({}, view, sampler)
+        view.check(schema)
+        kept = {"view": view.to_json(), "sampler": sampler.to_json(), layout.KEY: agents.to_json()}
+        store = Store.create(full_path(path), files or LocalFiles(), schema, kept)
+        return cls(
+            store, stream=FIRST_STREAM, view=view, sampler=sampler, cache_bytes=cache_bytes, commit_rows=commit_rows,
+            commit_seconds=commit_seconds, seed=seed,
+        )  # fmt: skip
+
+    @classmethod
+    def open(
+        cls,
+        path: PathLike,
+        *,
+        mode: Literal["r", "r+"] = "r+",
+        stream: str = FIRST_STREAM,
+        checkpoint: str | None = None,
+        num_envs: int | None = None,
+        capacity: int | None = None,
+        view: View | None = None,
+        sampler: Sampler | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        commit_rows: int = COMMIT_ROWS,
+        commit_seconds: float = COMMIT_SECONDS,
+        seed: int | None = None,
+        files: Files | None = None,
+    ) -> MultiAgentReplayBuffer:
+        """Opens the store at ``path`` at its last commit, or at a checkpoint; as :meth:`diskreplay.ReplayBuffer.open`.
+
+        Raises NotAStoreError where the store is not of this class.
+        """
+        check_options(cache_bytes, commit_rows, commit_seconds, seed)
+
+        def check(stored: Mapping[str, Any]) -> None:
+            layout.from_json(stored.get(layout.KEY))
+            settings(stored, view, sampler)
+
+        store, writes, cut = open_store(path, mode, stream, checkpoint, num_envs, capacity, files, check)
+        return cls(
+            store, stream=writes, checkpoint=cut, view=view, sampler=sampler, cache_bytes=cache_bytes,
+            commit_rows=commit_rows, commit_seconds=commit_seconds, seed=seed,
+        )  # fmt: skip
+
+    @property
+    def n_agents(self) -> int:
+        """Agents of each environment."""
+        return self._agents.n_agents
+
+    @property
+    def _shown(self) -> View:
+        return AgentsView(self._view, self._agents)
+
+    def add(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,
+        state: Any = None, next_state: Any = None, available_actions: Any = None, next_available_actions: Any = None,
+        agent_mask: Any = None, mean_action: Any = None, valid: Any = None, **extra: Any,
+    ) -> None:  # fmt: skip
+        """Adds one step of each environment; arrays lead with ``num_envs`` when it is above 1.
+
+        Args:
+            obs, next_obs: ``(n_agents, *obs_shape)``; next ones as of :meth:`diskreplay.ReplayBuffer.add`: at an
+                episode's end the true final ones. So are the others named ``next_``.
+            action: ``(n_agents, *action_shape)``.
+            reward: scalar, or ``(n_agents,)`` with ``rewards="agent"``; finite.
+            terminated, truncated: bool, of the episode; an agent that drops out before is said by ``agent_mask``.
+            state, next_state: ``(*state_shape)``, where there is a global state.
+            available_actions, next_available_actions: ``(n_agents, n_actions)`` bool, or 0 and 1, where there are such.
+            agent_mask: ``(n_agents,)`` bool; True where the agent is alive, as all are if None.
+            mean_action: ``(*mean_action_shape)``, where there is such.
+            valid, **extra: as of :meth:`diskreplay.ReplayBuffer.add`.
+
+        Raises what :meth:`diskreplay.ReplayBuffer.add` raises; nothing was added where an argument breaks its rule.
+        """
+        agents = self._agents
+        lead = (self.num_envs,) if self.num_envs > 1 else ()
+        given = agents.observation(obs, state, available_actions)
+        following = agents.observation(next_obs, next_state, next_available_actions, "next_")
+        rewards, columns = agents.values(lead, reward, agent_mask, mean_action, extra)
+        self._add(given, action, rewards, following, terminated, truncated, valid, columns)

@@ -1,0 +1,183 @@
+"""How the steps of several agents stand in a store.
+
+1. The observation is a Dict of ``obs`` (all agents, ``(n_agents, *obs_shape)``), ``state`` and ``available_actions``,
+   so that what follows a step, at an episode's end too, comes from the engine as every next observation does.
+2. The action is that of all agents, ``(n_agents, *action_shape)``.
+3. What says nothing of the next step stands in columns of its own: ``agent_mask``, ``agent_reward``, ``mean_action``.
+   The engine's own reward is the team's, or the mean of the agents'.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError, NotAStoreError, SchemaError
+from diskreplay.schema import check_count
+
+OBS, STATE, AVAILABLE = "obs", "state", "available_actions"
+AGENT_MASK, AGENT_REWARD, MEAN_ACTION = "agent_mask", "agent_reward", "mean_action"
+OWN_COLUMNS = (AGENT_MASK, AGENT_REWARD, MEAN_ACTION)
+KEY = "agents"
+"""Where a store's settings have the layout."""
+
+MAX_AGENTS = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Agents:
+    """What a store of several agents' steps holds.
+
+    Attributes:
+        n_agents: agents of each environment.
+        rewards: "team", one reward for all, or "agent", one for each.
+        state: whether there is a global state.
+        available_actions: whether there are masks of actions.
+        mean_action_shape: of the mean-field action probabilities; None where there are none.
+        n_actions, first_action: of a Discrete action space; None and 0 of another.
+    """
+
+    n_agents: int
+    rewards: Literal["team", "agent"]
+    state: bool
+    available_actions: bool
+    mean_action_shape: tuple[int, ...] | None
+    n_actions: int | None
+    first_action: int
+
+    def columns(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The store's further columns: the layout's own, and those of the user."""
+        if given is not None and not isinstance(given, Mapping):
+            raise InputError(f"columns must be a mapping of names to dtypes, got {given!r}")
+        taken = sorted({*OWN_COLUMNS} & {*(given or {})})
+        if taken:
+            raise InputError(f"columns: {taken[0]!r} is a name of the multi-agent buffer's own; choose another")
+        own: dict[str, Any] = {AGENT_MASK: ((self.n_agents,), bool)}
+        if self.rewards == "agent":
+            own[AGENT_REWARD] = ((self.n_agents,), np.float32)
+        if self.mean_action_shape is not None:
+            own[MEAN_ACTION] = (self.mean_action_shape, np.float32)
+        return {**own, **(given or {})}
+
+    def observation(self, obs: Any, state: Any, available_actions: Any, which: str = "") -> dict[str, Any]:
+        """The observation of a step, or the next one (``which`` is then "next_"); InputError where a part is wrong."""
+        found = {OBS: obs}
+        for name, value, held in ((STATE, state, self.state), (AVAILABLE, available_actions, self.available_actions)):
+            if held != (value is not None):
+                raise InputError(
+                    f"{which}{name} must be given: the buffer was created with it"
+                    if held
+                    else f"{which}{name} was given, but the buffer was created without; leave it out"
+                )
+            if held:
+                found[name] = _zeros_and_ones(f"{which}{name}", value) if name == AVAILABLE else value
+        return found
+
+    def values(
+        self, lead: tuple[int, ...], reward: Any, agent_mask: Any, mean_action: Any, extra: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """The engine's reward of a step, and the values of its further columns."""
+        taken = sorted({*OWN_COLUMNS} & extra.keys())
+        if taken:
+            raise InputError(f"add: {taken[0]!r} is no column of yours")
+        held = self.mean_action_shape is not None
+        if held != (mean_action is not None):
+            raise InputError(
+                "mean_action must be given: the buffer was created with it"
+                if held
+                else "mean_action was given, but the buffer was created without mean_action_shape; leave it out"
+            )
+        shape = (*lead, self.n_agents)
+        columns = {**extra, AGENT_MASK: np.ones(shape, bool) if agent_mask is None else agent_mask}
+        if held:
+            columns[MEAN_ACTION] = _floats(MEAN_ACTION, mean_action)
+        if self.rewards == "team":
+            return reward, columns
+        rewards = _floats("reward", reward)
+        if rewards.shape != shape:
+            raise InputError(f"reward must be one for each agent, of shape {shape}, got {rewards.shape}")
+        columns[AGENT_REWARD] = rewards
+        return rewards.astype(np.float64).mean(axis=-1), columns
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def lay_out(
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], n_agents: int,
+    state_space: gymnasium.Space[Any] | None, available_actions: bool, rewards: str,
+    mean_action_shape: tuple[int, ...] | None,
+) -> tuple[Agents, gymnasium.Space[Any], gymnasium.Space[Any]]:  # fmt: skip
+    """The layout, and the store's observation and action spaces; InputError or SchemaError for a bad argument."""
+    count = check_count("n_agents", n_agents, most=MAX_AGENTS)
+    if not isinstance(observation_space, gymnasium.Space) or not isinstance(action_space, gymnasium.Space):
+        raise SchemaError("observation_space and action_space must be Gymnasium spaces, those of one agent")
+    if state_space is not None and not isinstance(state_space, gymnasium.Space):
+        raise SchemaError(f"state_space must be a Gymnasium space, or None, got {state_space!r}")
+    if rewards not in ("team", "agent"):
+        raise InputError(f"rewards must be 'team' or 'agent', got {rewards!r}")
+    if not isinstance(available_actions, bool):
+        raise InputError(f"available_actions must be True or False, got {available_actions!r}")
+    discrete = isinstance(action_space, spaces.Discrete)
+    if available_actions and not discrete:
+        raise InputError(f"available_actions needs a Discrete action space, got {action_space}")
+    if mean_action_shape is not None:
+        try:
+            mean_action_shape = tuple(check_count("mean_action_shape", n) for n in mean_action_shape)
+        except TypeError as error:
+            raise InputError(f"mean_action_shape must be a shape, got {mean_action_shape!r}") from error
+    parts = [(OBS, batch_space(observation_space, count))]
+    if state_space is not None:
+        parts.append((STATE, state_space))
+    n_actions = int(action_space.n) if isinstance(action_space, spaces.Discrete) else None
+    if available_actions and n_actions is not None:
+        parts.append((AVAILABLE, spaces.MultiBinary((count, n_actions))))
+    agents = Agents(
+        count, "team" if rewards == "team" else "agent", state_space is not None, available_actions, mean_action_shape,
+        n_actions, int(action_space.start) if isinstance(action_space, spaces.Discrete) else 0,
+    )  # fmt: skip
+    return agents, spaces.Dict(parts), batch_space(action_space, count)
+
+
+def from_json(stored: Any) -> Agents:
+    """The layout of a document by ``to_json``; NotAStoreError where it is none."""
+    try:
+        fields = {field.name: stored[field.name] for field in dataclasses.fields(Agents)}
+        shape = fields.pop("mean_action_shape")
+        return Agents(**fields, mean_action_shape=None if shape is None else tuple(shape))
+    except (KeyError, TypeError) as error:
+        raise NotAStoreError(
+            "the store holds no steps of several agents; open it with the class that made it"
+        ) from error
+
+
+def onehot(actions: NDArray[Any], agents: Agents) -> NDArray[np.float32]:
+    """Actions of a Discrete space, ``(...)``, as ``(..., n_actions)`` float32."""
+    choices = np.arange(agents.n_actions or 0) + agents.first_action
+    found: NDArray[np.float32] = (np.asarray(actions)[..., None] == choices).astype(np.float32)
+    return found
+
+
+def _zeros_and_ones(what: str, value: Any) -> NDArray[np.int8]:
+    array = np.asarray(value)
+    if array.dtype == bool:
+        return array.astype(np.int8)
+    if array.dtype.kind not in "iuf" or not ((array == 0) | (array == 1)).all():
+        raise InputError(f"{what} must be bool, or 0 and 1, got {array.dtype}")
+    return array.astype(np.int8)
+
+
+def _floats(what: str, value: Any) -> NDArray[np.float32]:
+    try:
+        with np.errstate(over="ignore"):
+            array: NDArray[np.float32] = np.asarray(value).astype(np.float32)
+            return array
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} must be numbers, got {value!r:.80}") from error

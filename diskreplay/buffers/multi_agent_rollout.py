@@ -1,0 +1,202 @@
+"""The rollout buffer of several agents that act together in each environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import returns
+from diskreplay.buffers import multi_agent_layout as layout
+from diskreplay.buffers.multi_agent_batch import MultiAgentRolloutBatch
+from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD, AVAILABLE, MEAN_ACTION, OBS, STATE
+from diskreplay.buffers.multi_agent_view import onehot_later
+from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer
+from diskreplay.buffers.stored import (
+    CACHE_BYTES,
+    COMMIT_ROWS,
+    COMMIT_SECONDS,
+    PathLike,
+    check_options,
+    open_store,
+)
+from diskreplay.errors import InputError
+from diskreplay.schema import Codec
+from diskreplay.storage.files import Files
+from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
+from diskreplay.views.samples import Samples
+
+Array = NDArray[Any]
+
+
+class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
+    """Steps of ``n_agents`` agents under the present policy; otherwise as :class:`RolloutBuffer`.
+
+    Values, log-probabilities, advantages and returns are per agent, ``(n_agents,)``.
+    """
+
+    KIND = "multi_agent_rollout"
+
+    def __init__(
+        self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
+    ) -> None:
+        """Not for users. ``options`` are those of :class:`StoredBuffer`."""
+        self._agents = layout.from_json(self._stored_settings(store.settings).get(layout.KEY))
+        super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
+
+    @classmethod
+    def create(
+        cls,
+        path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        n_agents: int,
+        *,
+        steps: int,
+        num_envs: int = 1,
+        state_space: gymnasium.Space[Any] | None = None,
+        available_actions: bool = False,
+        rewards: Literal["team", "agent"] = "team",
+        mean_action_shape: tuple[int, ...] | None = None,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        td_lambda: float | None = None,
+        normalize_advantage: bool = True,
+        columns: Mapping[str, Any] | None = None,
+        codec: str | Codec | Mapping[str, str | Codec] | None = None,
+        chunk_rows: int | Mapping[str, int] | None = None,
+        shard_rows: int | Mapping[str, int] | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        commit_rows: int = COMMIT_ROWS,
+        commit_seconds: float = COMMIT_SECONDS,
+        seed: int | None = None,
+        files: Files | None = None,
+    ) -> MultiAgentRolloutBuffer:
+        """Makes a new store at ``path`` and opens it for writing.
+
+        Args:
+            path, observation_space, action_space, n_agents, num_envs, state_space, available_actions, rewards,
+                mean_action_shape: as of :meth:`diskreplay.MultiAgentReplayBuffer.create`.
+            steps, gamma, gae_lambda, normalize_advantage: as of :meth:`diskreplay.RolloutBuffer.create`.
+            td_lambda: 0 to 1: returns are TD(lambda) targets of the values given, as COMA's critic learns them
+                (Foerster et al. 2018, "Counterfactual Multi-Agent Policy Gradients"), and advantages are returns less
+                values; None for generalised advantage estimation.
+            columns, codec, chunk_rows, shard_rows, cache_bytes, commit_rows, commit_seconds, seed, files: as of
+                :meth:`diskreplay.ReplayBuffer.create`.
+
+        Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
+        """
+        check_options(cache_bytes, commit_rows, commit_seconds, seed)
+        if td_lambda is not None and (not isinstance(td_lambda, int | float) or not 0.0 <= td_lambda <= 1.0):
+            raise InputError(f"td_lambda must be 0 to 1, or None, got {td_lambda!r}")
+        agents, obs_space, act_space = layout.lay_out(
+            observation_space, action_space, n_agents, state_space, available_actions, rewards, mean_action_shape
+        )
+        store = cls._create_store(
+            path, obs_space, act_space, steps=steps, num_envs=num_envs, gamma=gamma, gae_lambda=gae_lambda,
+            normalize_advantage=normalize_advantage, value_shape=(agents.n_agents,), log_prob_shape=(agents.n_agents,),
+            columns=agents.columns(columns), files=files, codec=codec, chunk_rows=chunk_rows, shard_rows=shard_rows,
+            settings={"td_lambda": td_lambda, layout.KEY: agents.to_json()},
+        )  # fmt: skip
+        return cls(
+            store, stream=FIRST_STREAM, cache_bytes=cache_bytes, commit_rows=commit_rows, commit_seconds=commit_seconds,
+            seed=seed,
+        )  # fmt: skip
+
+    @classmethod
+    def open(
+        cls,
+        path: PathLike,
+        *,
+        mode: Literal["r", "r+"] = "r+",
+        stream: str = FIRST_STREAM,
+        checkpoint: str | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        commit_rows: int = COMMIT_ROWS,
+        commit_seconds: float = COMMIT_SECONDS,
+        seed: int | None = None,
+        files: Files | None = None,
+    ) -> MultiAgentRolloutBuffer:
+        """Opens the store at ``path`` at its last commit, or at a checkpoint.
+
+        As :meth:`diskreplay.RolloutBuffer.open`; NotAStoreError where the store is not of this class.
+        """
+        check_options(cache_bytes, commit_rows, commit_seconds, seed)
+        store, writes, cut = open_store(path, mode, stream, checkpoint, None, None, files, cls._stored_settings)
+        return cls(
+            store, stream=writes, checkpoint=cut, cache_bytes=cache_bytes, commit_rows=commit_rows,
+            commit_seconds=commit_seconds, seed=seed,
+        )  # fmt: skip
+
+    @property
+    def n_agents(self) -> int:
+        """Agents of each environment."""
+        return self._agents.n_agents
+
+    @property
+    def td_lambda(self) -> float | None:
+        """Of TD(lambda) targets; None where advantages are estimated."""
+        return self._settings.get("td_lambda")
+
+    def add(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,
+        value: Any, log_prob: Any, final_value: Any = None, state: Any = None, next_state: Any = None,
+        available_actions: Any = None, next_available_actions: Any = None, agent_mask: Any = None,
+        mean_action: Any = None, valid: Any = None, **extra: Any,
+    ) -> None:  # fmt: skip
+        """Adds one step of each environment; arrays lead with ``num_envs`` when it is above 1.
+
+        Args:
+            obs, action, reward, next_obs, terminated, truncated, state, next_state, available_actions,
+                next_available_actions, agent_mask, mean_action, valid, **extra: as of
+                :meth:`diskreplay.MultiAgentReplayBuffer.add`.
+            value, log_prob: ``(n_agents,)``, the critic's value and the log-probability of each agent's action.
+            final_value: ``(n_agents,)``, of what follows the step; read where an episode was truncated; NaN, or None
+                for all, where :meth:`finish` shall ask its ``value_fn``, which is given a dict of ``obs``, ``state``
+                and ``available_actions``.
+
+        Raises InputError, StateError when the rollout is full, and what :meth:`diskreplay.ReplayBuffer.add` raises.
+        """
+        agents = self._agents
+        given = agents.observation(obs, state, available_actions)
+        following = agents.observation(next_obs, next_state, next_available_actions, "next_")
+        rewards, columns = agents.values(self._lead, reward, agent_mask, mean_action, extra)
+        self._collect(
+            given, action, rewards, following, terminated, truncated, valid, final_value,
+            {VALUE: value, LOG_PROB: log_prob, **columns},
+        )  # fmt: skip
+
+    def _rewards(self, samples: Samples) -> Array:
+        return self._values(samples, AGENT_REWARD) if self._agents.rewards == "agent" else super()._rewards(samples)
+
+    def _estimate(
+        self, reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array
+    ) -> dict[str, Array]:
+        if self.td_lambda is None:
+            return super()._estimate(reward, value, next_value, terminated, cut)
+        targets = returns.td_lambda(reward, next_value, terminated, cut, self.gamma, self.td_lambda)
+        return {"advantage": targets - value, "returns": targets}
+
+    def _batch(self, samples: Samples, ids: NDArray[np.int64], filled: Array) -> MultiAgentRolloutBatch:
+        agents, fields = self._agents, self._fields(samples, ids, filled)
+        whole, extra = fields["obs"], fields["extra"]
+        fields[OBS] = whole[OBS]
+        fields[AGENT_MASK] = extra.pop(AGENT_MASK)
+        if agents.state:
+            fields[STATE] = whole[STATE]
+        if agents.available_actions:
+            fields[AVAILABLE] = whole[AVAILABLE].view(bool)
+        if agents.rewards == "agent":
+            fields["reward"] = extra.pop(AGENT_REWARD)
+        if agents.mean_action_shape is not None:
+            fields[MEAN_ACTION] = extra.pop(MEAN_ACTION)
+        if agents.n_actions is not None:
+            fields["action_onehot"] = onehot_later(fields["action"], agents, filled, samples.rest)
+        return MultiAgentRolloutBatch(**fields)
+
+    def _counted(self, batch: MultiAgentRolloutBatch) -> Array:
+        counted: Array = batch.filled[..., None] & batch.agent_mask
+        return counted

@@ -1,0 +1,256 @@
+"""Steps of several agents against a plain list of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from multi_agent_steps import KINDS, N_ACTIONS, N_AGENTS, Kind, World
+
+import diskreplay as dr
+from diskreplay import errors
+from diskreplay import schema as schemas
+
+GAMMA = 0.9
+
+
+def create(path: str, kind: Kind, *, on_disk: bool = False, **options: Any) -> dr.MultiAgentReplayBuffer:
+    """A buffer whose columns are reached on disk, but for the engine's own, or all stand in RAM."""
+    limit = 1 if on_disk else schemas.RESIDENT_ROW_BYTES
+    with mock.patch.object(schemas, "RESIDENT_ROW_BYTES", limit):
+        return dr.MultiAgentReplayBuffer.create(
+            path, *kind.spaces(), **{"capacity": 40 * kind.num_envs, **kind.options(), **options}
+        )
+
+
+def check(batch: dr.MultiAgentBatch, at: tuple[Any, ...], expected: dict[str, Any]) -> None:
+    for name, value in expected.items():
+        found = getattr(batch, name)
+        if value is None:
+            assert found is None, name
+            continue
+        value = np.asarray(value)
+        assert found[at].shape == value.shape, name
+        if name == "reward":
+            np.testing.assert_allclose(found[at], value, rtol=1e-6, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(found[at], value, err_msg=name)
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["in RAM", "on disk"])
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_transitions(path: str, kind: Kind, n_step: int, on_disk: bool) -> None:
+    view = dr.Transition(n_step, GAMMA)
+    world, seen = World(kind), set()
+    with create(path, kind, on_disk=on_disk, view=view) as buffer:
+        for step in range(90):
+            buffer.add(**world.arguments(world.step()))
+            if step == 50:
+                buffer.commit()
+            if step > 10 and step % 10 == 0:
+                batch = buffer.sample(9)
+                assert isinstance(batch, dr.MultiAgentBatch)
+                for item, index in enumerate(batch.index):
+                    row, env = world.at(index)
+                    assert world.log[row][env].valid
+                    seen.add(row)
+                    check(batch, (item,), world.expected(row, env, n_step, GAMMA))
+        assert min(seen) < 20 < 60 < max(seen)
+        dtypes = {"obs": "f4", "action": "i8" if kind.discrete else "f4", "reward": "f4", "agent_mask": bool}
+        assert all(getattr(batch, name).dtype == dtype for name, dtype in dtypes.items())
+        for name, dtype in (("available_actions", bool), ("action_onehot", "f4"), ("mean_action", "f4")):
+            assert getattr(batch, name) is None or getattr(batch, name).dtype == dtype
+        newest = [
+            int(i) for i in range(89 * kind.num_envs, 90 * kind.num_envs) if world.log[89][i % kind.num_envs].valid
+        ]
+        newest = [i for i in newest if n_step == 1 or not world.log[89][i % kind.num_envs].goes_on]
+        if n_step == 1 and newest:
+            check(buffer.get(newest), (0,), world.expected(*world.at(newest[0]), 1, GAMMA))
+
+
+@pytest.mark.parametrize("view", [dr.Sequence(4, gamma=GAMMA), dr.Sequence(4, across=True), dr.PaddedEpisodes(5)])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_items_of_several_steps(path: str, kind: Kind, view: Any) -> None:
+    world = World(kind, 3)
+    with create(path, kind, on_disk=kind.num_envs == 3, view=view) as buffer:
+        for _ in range(60):
+            buffer.add(**world.arguments(world.step()))
+        batch = buffer.sample(12)
+        held = batch.mask if isinstance(view, dr.Sequence) else batch.filled
+        assert held.any()
+        assert not held.all()
+        assert batch.obs.shape == (12, held.shape[1], N_AGENTS, 2, 2)
+        assert (batch.length is None) == isinstance(view, dr.Sequence)
+        for item, index in enumerate(batch.index):
+            row, env = world.at(index)
+            for step in range(held.shape[1]):
+                if held[item, step]:
+                    check(batch, (item, step), world.expected(row + step, env, 1, view.gamma))
+                else:
+                    for name in ("obs", "action_onehot", "next_mean_action", "reward", "agent_mask"):
+                        values = getattr(batch, name)
+                        assert values is None or not values[item, step].any(), name
+
+
+def test_shuffled_and_loader_give_the_same_batches(path: str) -> None:
+    kind = KINDS[1]
+    world = World(kind)
+    with create(path, kind, on_disk=True) as buffer:
+        for _ in range(30):
+            buffer.add(**world.arguments(world.step()))
+        found = []
+        for batch in buffer.shuffled(7):
+            for item, index in enumerate(batch.index):
+                check(batch, (item,), world.expected(*world.at(index), 1, 0.99))
+                found.append(int(index))
+        valid = [i for i in range(90) if world.log[i // 3][i % 3].valid]
+        assert sorted(found) == valid
+        with buffer.loader(4) as loader:
+            assert isinstance(next(loader), dr.MultiAgentBatch)
+
+
+@pytest.mark.parametrize("sampler", [dr.Uniform(), dr.Proportional()], ids=["uniform", "proportional"])
+def test_a_thousand_samples_after_a_checkpoint_are_the_same(path: str, sampler: Any) -> None:
+    kind = KINDS[1]
+
+    def run(buffer: dr.MultiAgentReplayBuffer, rows: list[Any]) -> list[bytes]:
+        drawn = []
+        for at in range(1000):
+            batch = buffer.sample(1 + at % 4)
+            parts: list[Any] = []
+            batch.map(parts.append)
+            drawn.append(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
+            if at % 50 == 0:
+                buffer.add(**rows[at // 50])
+                if isinstance(sampler, dr.Proportional):
+                    buffer.update_priorities(batch.index, batch.reward.sum(axis=1))
+        return drawn
+
+    world = World(kind)
+    with create(path, kind, sampler=sampler) as buffer:
+        for _ in range(50):
+            buffer.add(**world.arguments(world.step()))
+        buffer.checkpoint("here")
+        rows = [world.arguments(world.step()) for _ in range(20)]
+        expected = run(buffer, rows)
+    with dr.MultiAgentReplayBuffer.open(path, checkpoint="here", seed=3, commit_seconds=1e9) as buffer:
+        assert run(buffer, rows) == expected
+
+
+def test_a_second_stream(path: str) -> None:
+    kind = KINDS[3]
+    worlds = [World(kind), World(dataclasses.replace(kind, num_envs=2), 5)]
+    with (
+        create(path, kind) as buffer,
+        dr.MultiAgentReplayBuffer.open(path, stream="b", num_envs=2, capacity=50) as other,
+    ):
+        for _ in range(20):
+            buffer.add(**worlds[0].arguments(worlds[0].step()))
+            other.add(**worlds[1].arguments(worlds[1].step()))
+        other.commit()
+        buffer.refresh()
+        batch = buffer.sample(40)
+        streams = batch.index >> 48
+        assert set(streams) == {0, 1}
+        for item, index in enumerate(batch.index):
+            world = worlds[streams[item]]
+            check(batch, (item,), world.expected(*world.at(index & ((1 << 48) - 1)), 1, 0.99))
+
+
+def test_actions_that_do_not_count_from_zero(path: str) -> None:
+    box = spaces.Box(0, 1, (1,), np.float32)
+    with dr.MultiAgentReplayBuffer.create(path, box, spaces.Discrete(3, start=5), 2, capacity=10) as buffer:
+        obs = np.zeros((2, 1), np.float32)
+        buffer.add(obs, [5, 7], 0.0, obs, False, False)
+        batch = buffer.sample(1)
+        np.testing.assert_array_equal(batch.action, [[5, 7]])
+        np.testing.assert_array_equal(batch.action_onehot, [[[1, 0, 0], [0, 0, 1]]])
+        assert batch.agent_mask.all()
+
+
+def test_nested_observations_and_columns_of_the_user(path: str) -> None:
+    space = spaces.Dict(a=spaces.Box(0, 255, (4, 4), np.uint8), b=spaces.Discrete(5))
+    made = dr.MultiAgentReplayBuffer.create(
+        path, space, spaces.Box(-1, 1, (2,), np.float32), 2, capacity=10, columns={"log": ((2,), np.float32)}
+    )
+    with made as buffer:
+        obs = {"a": np.full((2, 4, 4), 7, np.uint8), "b": np.array([1, 4])}
+        after = {"a": np.full((2, 4, 4), 9, np.uint8), "b": np.array([2, 3])}
+        buffer.add(obs, np.zeros((2, 2), np.float32), 1.0, after, False, True, log=np.float32([1, 2]))
+        batch = buffer.sample(1)
+        np.testing.assert_array_equal(batch.obs["a"][0], obs["a"])
+        np.testing.assert_array_equal(batch.next_obs["b"][0], [2, 3])
+        np.testing.assert_array_equal(batch.extra["log"], [[1, 2]])
+        assert batch.action_onehot is None
+        assert set(batch.extra) == {"log"}
+        assert buffer.n_agents == 2
+
+
+def test_bad_arguments_change_nothing(path: str) -> None:
+    kind = KINDS[1]
+    world = World(kind)
+    with create(path, kind) as buffer:
+        good = world.arguments(world.step(gaps=False))
+        bad: list[dict[str, Any]] = [
+            {"state": None}, {"next_state": None}, {"available_actions": None}, {"next_available_actions": None},
+            {"mean_action": None}, {"reward": np.zeros(3)}, {"reward": np.full((3, 3), np.nan)}, {"reward": "much"},
+            {"available_actions": good["available_actions"] * 2}, {"agent_mask": np.ones(3, bool)},
+            {"obs": good["obs"][:, :2]}, {"mean_action": good["mean_action"][0]}, {"agent_reward": np.zeros((3, 3))},
+            {"more": 1},
+        ]  # fmt: skip
+        for change in bad:
+            with pytest.raises(errors.InputError):
+                buffer.add(**{**good, **change})
+        assert len(buffer) == 0
+        buffer.add(**good)
+        assert len(buffer) == 3
+    plain = Kind()
+    with create(f"{path}2", plain) as buffer:
+        good = World(plain).arguments(World(plain).step())
+        for name in ("state", "available_actions", "mean_action"):
+            with pytest.raises(errors.InputError, match=f"{name} was given"):
+                buffer.add(**good, **{name: np.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_agents": 0}, {"rewards": "both"}, {"available_actions": 1}, {"mean_action_shape": 4},
+        {"mean_action_shape": (0,)}, {"columns": {"agent_mask": bool}}, {"columns": [1]}, {"observation_space": 3},
+        {"state_space": 4}, {"view": dr.Hindsight(lambda a, d, i: a)},
+        {"action_space": spaces.Box(-1, 1, (2,), np.float32), "available_actions": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_settings(path: str, change: dict[str, Any]) -> None:
+    space, action, count = Kind().spaces()
+    good: dict[str, Any] = {"observation_space": space, "action_space": action, "n_agents": count, "capacity": 10}
+    with pytest.raises(errors.InputError):
+        dr.MultiAgentReplayBuffer.create(path, **{**good, **change})
+    dr.MultiAgentReplayBuffer.create(path, **good).close()
+
+
+def test_a_store_of_another_class_is_refused(path: str) -> None:
+    space, action, _ = Kind().spaces()
+    dr.ReplayBuffer.create(path, space, action, capacity=10).close()
+    with pytest.raises(errors.NotAStoreError, match="several agents"):
+        dr.MultiAgentReplayBuffer.open(path)
+    with pytest.raises(errors.NotAStoreError):
+        dr.MultiAgentRolloutBuffer.open(path)
+    dr.ReplayBuffer.open(path).close()
+
+
+def test_batches_as_tensors(path: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is in the torch and interop extras")
+    with create(path, Kind()) as buffer:
+        world = World(Kind())
+        buffer.add(**world.arguments(world.step(gaps=False)))
+        batch = buffer.sample(1).torch()
+    assert batch.state is None
+    assert batch.action_onehot.shape == (1, N_AGENTS, N_ACTIONS)
+    assert isinstance(batch.obs, torch.Tensor)

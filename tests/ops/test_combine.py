@@ -1,0 +1,114 @@
+"""Merged and split stores, episode by episode."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from formats.roundtrip import FRAME, check, given_stacks, moved_window, read, several_envs, several_streams, store
+from gymnasium import spaces
+
+import diskreplay as dr
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.formats.facts import Holds
+from diskreplay.ops.combine import deal, merge, split
+from diskreplay.ops.verify import verify
+
+ALL = Holds(stacks=True)
+
+
+@pytest.mark.parametrize("name", ["environments and streams", "given stacks", "frames"])
+def test_merge(name: str, tmp_path: pathlib.Path) -> None:
+    makers = {
+        "environments and streams": [several_envs, several_streams],
+        "given stacks": [given_stacks(0, "odd"), given_stacks(0, "zero")],
+        "frames": [store(FRAME, spaces.Discrete(3), frame_stack=3), store(FRAME, spaces.Discrete(3), frame_stack=3)],
+    }[name]
+    paths = [str(tmp_path / f"{number}.replay") for number in range(len(makers))]
+    for make, path in zip(makers, paths, strict=True):
+        make(path)
+    result = merge(tmp_path / "all.replay", paths)
+    wanted = [episode for path in paths for episode in read(path)]
+    assert (result.episodes, result.transitions) == (len(wanted), sum(map(len, wanted)))
+    check(read(tmp_path / "all.replay"), wanted, ALL)
+    assert verify(tmp_path / "all.replay").ok
+
+
+def test_what_cannot_be_merged(path: str, tmp_path: pathlib.Path) -> None:
+    store()(path)
+    other, out = str(tmp_path / "b.replay"), tmp_path / "all.replay"
+    for options, said in (
+        ({"action": spaces.Discrete(2)}, "action space"), ({"columns": {"x": np.int8}}, "columns"),
+        ({"frame_stack": 2}, "frame stacks"), ({"obs": spaces.Box(-1, 1, (5,))}, "observation space"),
+    ):  # fmt: skip
+        store(**options)(f"{other}-{said}")  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=f"other {said}"):
+            merge(out, [path, f"{other}-{said}"])
+    moved_window(other)
+    with pytest.raises(InputError, match=r"frame stacks .* \(2\).*--allow-loss"):
+        merge(out, [other])
+    with pytest.raises(InputError, match="apart"):
+        merge(path, [path])
+    with pytest.raises(InputError, match="at least one"):
+        merge(out, [])
+    assert not out.exists()
+    assert merge(out, [other], allow_loss=True).transitions == 20
+
+
+def key(episode: Any) -> bytes:
+    return episode.obs["obs"].tobytes() + episode.next_obs["obs"].tobytes()
+
+
+def test_split(path: str, tmp_path: pathlib.Path) -> None:
+    store(lengths=[(3 + number % 5, (True, False)) for number in range(40)])(path)
+    results = split(path, [0.5, 0.25], seed=3)
+    assert [pathlib.Path(result.path).name for result in results] == ["a-1.replay", "a-2.replay", "a-3.replay"]
+    total = sum(result.transitions for result in results)
+    assert abs(results[0].transitions / total - 0.5) < 0.05
+    assert abs(results[1].transitions / total - 0.25) < 0.05
+    parts = [read(result.path) for result in results]
+    assert sorted(key(episode) for part in parts for episode in part) == sorted(map(key, read(path)))
+    assert all(verify(result.path).ok for result in results)
+    again = split(path, [0.5], [tmp_path / "x", tmp_path / "y"], seed=3)
+    assert [key(e) for e in read(again[0].path)] == [key(e) for e in parts[0]]
+    other = split(path, [0.5], [tmp_path / "z", tmp_path / "w"], seed=4)
+    assert [key(e) for e in read(other[0].path)] != [key(e) for e in parts[0]]
+
+
+def test_bad_splits_leave_nothing(path: str, tmp_path: pathlib.Path) -> None:
+    store()(path)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine").write_text("")
+    cases: list[tuple[list[float], list[Any], type[Exception], str]] = [
+        ([], [], InputError, "fractions"), ([0.6, 0.6], [], InputError, "at most 1"),
+        ([1.0], [], InputError, "0 and 1"),
+        ([0.5], [tmp_path / "x"], InputError, "2 stores are to be made, but 1"),
+        ([0.5], [tmp_path / "x"] * 2, InputError, "different names"),
+        ([0.5], [tmp_path / "x", tmp_path / "b"], InputError, "exists"),
+        ([0.1] * 9, [], NotEnoughDataError, "7 episodes"),
+    ]  # fmt: skip
+    for fractions, outs, error, said in cases:
+        with pytest.raises(error, match=said):
+            split(path, fractions, outs)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.replay", "b"]
+
+
+def test_dealing() -> None:
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        lengths = rng.integers(1, 100, rng.integers(3, 60)).tolist()
+        dealt = deal(lengths, [0.6, 0.3, 0.1], seed)
+        assert sorted(number for part in dealt for number in part) == list(range(len(lengths)))
+        assert all(dealt)
+
+
+def test_one_buffer_is_enough_for_both(path: str, tmp_path: pathlib.Path) -> None:
+    """What was split can be merged, and sampled from."""
+    store()(path)
+    parts = [result.path for result in split(path, [0.5])]
+    merge(tmp_path / "all", parts)
+    with dr.ReplayBuffer.open(tmp_path / "all", seed=0) as buffer, dr.ReplayBuffer.open(path, mode="r") as before:
+        assert len(buffer) == len(before)
+        assert buffer.sample(8).obs.shape == (8, 5)

@@ -1,0 +1,145 @@
+"""Lists of episodes, tables of rows, and first differences."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from formats.roundtrip import CASES, NESTED, moved_window, several_streams, store
+from gymnasium import spaces
+
+import diskreplay as dr
+from diskreplay.errors import InputError
+from diskreplay.ops.combine import merge
+from diskreplay.ops.convert import export
+from diskreplay.ops.diff import diff
+from diskreplay.ops.episodes import episodes, head
+
+
+def test_episodes(path: str) -> None:
+    store()(path)
+    lines = episodes(path)
+    assert [line.length for line in lines] == [5, 1, 7, 1, 4, 3, 6]
+    ends = ["terminated", "terminated", "truncated", "truncated", "cut", "terminated", "running"]
+    assert [line.end for line in lines] == ends
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        for line in lines:
+            rewards = buffer.get(np.arange(line.start, line.stop)).reward
+            assert line.total_reward == pytest.approx(float(rewards.astype(float).sum()))
+    assert [line.number for line in episodes(path, sort="length", reverse=True)] == [2, 6, 0, 4, 5, 1, 3]
+    returns = [line.total_reward for line in episodes(path, sort="return")]
+    assert returns == sorted(returns)
+    with pytest.raises(InputError, match="sorted by"):
+        episodes(path, sort="colour")
+
+
+def test_episodes_of_a_window_that_moved_on(path: str) -> None:
+    moved_window(path)
+    assert [line.complete for line in episodes(path)] == [False, True, True]
+
+
+def test_head(path: str) -> None:
+    several_streams(path)
+    found = head(path, 7)
+    assert found.columns == ("stream", "row", "env", "obs", "action", "reward", "terminated", "truncated")
+    assert [(row["stream"], row["row"], row["env"]) for row in found.rows] == [
+        (0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 1, 2), (0, 2, 0)
+    ]  # fmt: skip
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        batch = buffer.get(np.arange(7))
+        for at, row in enumerate(found.rows):
+            np.testing.assert_array_equal(row["obs"], batch.obs[at])
+            assert row["reward"] == batch.reward[at]
+        numbers = [number for number, episode in enumerate(buffer.episodes) if episode.stream == 1]
+    (second,) = {row["stream"] for row in head(path, 50, episode=numbers[0]).rows}
+    assert second == 1
+    assert len(head(path, 10_000).rows) == len(buffer_rows(path))
+    with pytest.raises(InputError, match="episode must be"):
+        head(path, episode=99)
+
+
+def buffer_rows(path: str) -> range:
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        return range(len(buffer))
+
+
+def test_head_as_json(path: str, tmp_path: pathlib.Path) -> None:
+    store(NESTED, columns={"x": np.complex64, "y": np.float32})(path)
+    row = json.loads(json.dumps(head(path, 1).to_json(), allow_nan=False))["rows"][0]
+    assert row["obs/camera"]["shape"] == [36, 36, 3]
+    assert len(row["obs/arm/joints"]) == 2
+    assert isinstance(row["x"], str)
+    store(lengths=[])(str(tmp_path / "empty"))
+    assert head(tmp_path / "empty").rows == []
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.history], ids=repr)
+def test_no_difference(case: Any, path: str, tmp_path: pathlib.Path) -> None:
+    """Streams, environments and chunks do not count."""
+    case.make(path)
+    merge(tmp_path / "b", [path])
+    assert diff(path, tmp_path / "b") is None
+
+
+def one(path: str, change: str = "") -> str:
+    """A store of three episodes with NaNs in a column; one thing in it may be another."""
+    rng = np.random.default_rng(0)
+    columns = {"value": np.float32} if change != "columns" else {}
+    capacity = 30 if change != "capacity" else 60
+    action = spaces.Discrete(4 if change != "space" else 5)
+    with dr.ReplayBuffer.create(path, spaces.Box(-9, 9, (2, 3)), action, capacity=capacity, columns=columns) as buffer:
+        for step in range(24):
+            obs, following = rng.normal(size=(2, 2, 3)).astype(np.float32)
+            if change == "obs" and step == 9:
+                obs[1, 2] += 1
+            if change == "next" and step == 15:
+                following[0, 1] = -0.0 if following[0, 1] else 1
+            reward = float(step) + (change == "reward" and step == 10)
+            ended = step % 8 == 7 and not (change == "end" and step == 7)
+            extra = {"value": np.float32(np.nan)} if columns else {}
+            if change != "short" or step < 20:
+                buffer.add(obs, step % 4, reward, following, ended, False, **extra)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "episode", "step", "what", "element"),
+    [
+        ("obs", 9, 0, "obs", (1, 2)), ("next", 15, 0, "next obs", (0, 1)), ("reward", 10, 0, "reward", ()),
+        ("end", 7, 0, "terminated", ()), ("columns", None, None, "columns", ()),
+        ("space", None, None, "action space", ()), ("short", None, None, "transitions", ()),
+    ],
+)  # fmt: skip
+def test_the_first_difference(
+    change: str, episode: int | None, step: int | None, what: str, element: tuple[int, ...], tmp_path: pathlib.Path
+) -> None:
+    """Every step here is an episode of its own: its next observation is no other step's."""
+    a, b = one(str(tmp_path / "a")), one(str(tmp_path / "b"), change)
+    found = diff(a, b)
+    assert found is not None
+    assert (found.what, found.episode, found.step, found.element) == (what, episode, step, element)
+    assert found.one != found.other
+    assert what in str(found)
+    assert diff(b, a) is not None
+    assert diff(a, one(str(tmp_path / "c"), "capacity")) is None
+
+
+def test_a_shorter_episode_is_a_difference(tmp_path: pathlib.Path) -> None:
+    """The end of an episode, not only its values."""
+    for name, flag in (("a", True), ("b", False)):
+        with dr.ReplayBuffer.create(tmp_path / name, spaces.Discrete(9), spaces.Discrete(2), capacity=9) as buffer:
+            for step in range(6):
+                buffer.add(step, 0, 0.0, step + 1, False, flag and step == 2)
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert found is not None
+    assert (found.episode, found.step, found.what) == (0, 2, "truncated")
+
+
+def test_an_export_does_not_change_the_store(path: str, tmp_path: pathlib.Path) -> None:
+    store()(path)
+    export(path, tmp_path / "copy", "store")
+    export(path, tmp_path / "a.hdf5")
+    assert diff(path, tmp_path / "copy") is None
