@@ -188,6 +188,10 @@ class Log:
     rows: list[Row] = dataclasses.field(default_factory=list)
     timeline: int = 0
     """How often it went back to a checkpoint."""
+    cleared: int = 0
+    """Rows that there were when it was cleared last."""
+    found: dict[tuple[int, int], tuple[Step, Step, bool]] = dataclasses.field(default_factory=dict)
+    """Pairs of steps that were compared already, and whether the second one goes on from the first."""
 
     def __post_init__(self) -> None:
         self.leaves = leaves(self.obs)
@@ -203,7 +207,7 @@ class Log:
 
     @property
     def begin(self) -> int:
-        return max(0, self.end - self.capacity // self.num_envs)
+        return max(self.cleared, self.end - self.capacity // self.num_envs)
 
     def __len__(self) -> int:
         return sum(step.valid for row in self.rows[self.begin :] for step in row)
@@ -223,10 +227,14 @@ class Log:
 
     def continues(self, row: int, env: int) -> bool:
         """Whether the row goes on where the row before it stopped."""
-        if row == 0 or self.ended(row - 1, env) or not self.follows(row - 1, env):
+        if row == 0:
             return False
         before, now = self.rows[row - 1][env], self.rows[row][env]
-        return before.valid and now.valid and all(map(same, before.next_obs, now.obs))
+        key = id(before), id(now)
+        if key not in self.found:
+            goes_on = before.valid and now.valid and not self.ended(row - 1, env) and self.follows(row - 1, env)
+            self.found[key] = before, now, goes_on and all(map(same, before.next_obs, now.obs))
+        return self.found[key][2]
 
     def cut(self, row: int, env: int) -> bool:
         """Whether nothing is known to follow from the row."""

@@ -23,7 +23,7 @@ from diskreplay.buffers.stored import (
     open_store,
 )
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import Codec
+from diskreplay.schema import Codec, Schema
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 from diskreplay.views.view import View
@@ -129,9 +129,9 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
         """
         check_options(cache_bytes, commit_rows, commit_seconds, seed)
 
-        def check(stored: Mapping[str, Any]) -> None:
+        def check(stored: Mapping[str, Any], schema: Schema) -> None:
             layout.from_json(stored.get(layout.KEY))
-            settings(stored, view, sampler)
+            settings(stored, view, sampler)[0].check(schema)
 
         store, writes, cut = open_store(path, mode, stream, checkpoint, num_envs, capacity, files, check)
         return cls(

@@ -20,7 +20,7 @@ from diskreplay import returns, spaces
 from diskreplay import schema as schemas
 from diskreplay.buffers.stored import StoredBuffer, full_path
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
-from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Start
+from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Schema, Start
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
@@ -60,7 +60,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             self._restore(store.read_arrays(checkpoint), checkpoint.name)
 
     @classmethod
-    def _stored_settings(cls, stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _stored_settings(cls, stored: Mapping[str, Any], schema: Schema | None = None) -> Mapping[str, Any]:
         settings = stored.get(cls.KIND)
         if not isinstance(settings, dict):
             raise NotAStoreError(f"the store is none of a {cls.__name__}; open it with the class that made it")

@@ -21,7 +21,7 @@ from diskreplay.buffers.stored import (
     open_store,
 )
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import Codec
+from diskreplay.schema import Codec, Schema
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Store
 from diskreplay.views.batch import Batch
@@ -146,9 +146,11 @@ class ReplayBuffer(SampledBuffer[Batch]):
             CorruptionError: when what was committed cannot be read.
         """
         check_options(cache_bytes, commit_rows, commit_seconds, seed)
-        store, writes, cut = open_store(
-            path, mode, stream, checkpoint, num_envs, capacity, files, lambda stored: settings(stored, view, sampler)
-        )
+
+        def check(stored: Mapping[str, Any], schema: Schema) -> None:
+            settings(stored, view, sampler)[0].check(schema)
+
+        store, writes, cut = open_store(path, mode, stream, checkpoint, num_envs, capacity, files, check)
         return cls(
             store, stream=writes, checkpoint=cut, view=view, sampler=sampler, cache_bytes=cache_bytes,
             commit_rows=commit_rows, commit_seconds=commit_seconds, seed=seed,

@@ -95,8 +95,7 @@ def one(appender: Appender, steps: Steps, at: int) -> tuple[Any, ...]:
 def _follows(obs: list[Array], next_obs: list[Array], ended: Array, valid: Array) -> NDArray[np.bool]:
     follows = np.zeros(len(ended), bool)
     going_on = ~ended[:-1] & valid[1:]
-    if going_on.ndim > 1:
-        going_on = going_on.all(axis=1)
+    going_on = going_on.all(axis=tuple(range(1, going_on.ndim)), keepdims=True).ravel()
     for at in np.flatnonzero(going_on).tolist():
         follows[at + 1] = all(
             after[at].tobytes() == given[at + 1].tobytes() for given, after in zip(obs, next_obs, strict=True)

@@ -347,17 +347,17 @@ def check_options(cache_bytes: int, commit_rows: int, commit_seconds: float, see
 
 def open_store(
     path: PathLike, mode: str, stream: str, checkpoint: str | None, num_envs: int | None, capacity: int | None,
-    files: Files | None, check: Callable[[Mapping[str, Any]], object],
+    files: Files | None, check: Callable[[Mapping[str, Any], Schema], object],
 ) -> tuple[Store, str | None, Checkpoint | None]:  # fmt: skip
     """The store at ``path``, the stream to write in it, made where it is new, and the checkpoint to return to.
 
-    ``check`` is given the settings that were stored, before a stream is made.
+    ``check`` is given the settings that were stored and the schema, before a stream is made.
     """
     if mode not in ("r", "r+"):
         raise InputError(f"mode must be 'r' or 'r+', got {mode!r}")
     store = Store(full_path(path), files or LocalFiles())
     cut = store.checkpoint(checkpoint) if checkpoint is not None else None
-    check({**store.settings, **(cut.state if cut else {})})
+    check({**store.settings, **(cut.state if cut else {})}, store.schema)
     if mode == "r":
         return store, None, cut
     if stream in store.stream_names():

@@ -30,8 +30,13 @@ from diskreplay.formats.steps import Source, Steps
 from diskreplay.formats.target import replacing
 from diskreplay.ops.disk import tree_bytes
 from diskreplay.ops.envs import make
+from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Stack, check_count
 from diskreplay.storage.store import FIRST_STREAM
+from diskreplay.views.transition import Transition
+
+PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
+"""How stores are opened that are only added to, whatever they are sampled with."""
 
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
@@ -238,7 +243,7 @@ def appended(
     source: Source, target: pathlib.Path, room: int, capacity: int | None, blocks: Callable[[], Iterator[Steps]]
 ) -> tuple[str, int, int]:
     """Adds a source to the store at ``target``, or leaves that as it was."""
-    with ReplayBuffer.open(target, mode="r") as buffer:
+    with ReplayBuffer.open(target, mode="r", **PLAIN) as buffer:
         check_fits(source.layout, Layout.of(buffer.schema, stacked=True))
         stats = buffer.stats()["streams"]
         rows = stats[FIRST_STREAM]["end"] - stats[FIRST_STREAM]["begin"]
@@ -249,13 +254,13 @@ def appended(
     stream = FIRST_STREAM if fits else str(1 + max(int(name) for name in names if name.isdecimal()))
     name = f"before-import-{os.getpid()}"
     more: dict[str, Any] = {} if fits else {"num_envs": 1, "capacity": capacity or room}
-    with ReplayBuffer.open(target, stream=stream, **more) as buffer:
+    with ReplayBuffer.open(target, stream=stream, **more, **PLAIN) as buffer:
         buffer.checkpoint(name)
         try:
             counts = add_steps(buffer, read_ahead(blocks), open_end=open_end)
         except BaseException:
             buffer.close()
-            with ReplayBuffer.open(target, stream=stream, checkpoint=name) as restored:
+            with ReplayBuffer.open(target, stream=stream, checkpoint=name, **PLAIN) as restored:
                 restored.drop_checkpoint(name)
             raise
         buffer.drop_checkpoint(name)

@@ -61,7 +61,7 @@ def episodes(path: PathLike, *, sort: str = "number", reverse: bool = False) -> 
     """
     if sort not in SORTS:
         raise InputError(f"episodes are sorted by {', '.join(SORTS)}, not by {sort!r}")
-    with ReplayBuffer.open(path, mode="r") as buffer:
+    with ReplayBuffer.open(path, mode="r", view=Transition()) as buffer:
         streams = list(buffer.stats()["streams"])
         lines = [line(number, streams[episode.stream], episode) for number, episode in enumerate(buffer.episodes)]
     key = {"return": "total_reward"}.get(sort, sort)

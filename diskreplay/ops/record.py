@@ -27,6 +27,7 @@ from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals
 from diskreplay.ops.disk import tree_bytes
 from diskreplay.schema import check_count
+from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000
 REPORT_SECONDS = 0.25
@@ -121,7 +122,7 @@ def record(
         raise StoreExistsError(f"{os.fspath(path)!r} exists already; choose another path, or go on with it by --resume")
     with signals.noted() as stop:
         if there:
-            buffer = ReplayBuffer.open(path, commit_seconds=commit_seconds)
+            buffer = ReplayBuffer.open(path, view=Transition(), commit_seconds=commit_seconds)
             make_envs = buffer.num_envs
         else:
             buffer, make_envs = None, num_envs or 1

@@ -104,8 +104,9 @@ class SpansMachine(RuleBasedStateMachine):
     def take_over(self) -> None:
         log, end = self.log, len(self.rows.rows)
         begin = max(log.begin, end - log.rows)
-        if max(0, begin - log.context) > log.end:
-            log.restart(begin, 0)
+        floor = max(0, min(begin, end - 1) - log.context)
+        if floor > log.end:
+            log.restart(begin, floor, 0)
         log.extend(self.rows.values(log, log.end, end), begin)
 
     @rule()
@@ -126,7 +127,7 @@ class SpansMachine(RuleBasedStateMachine):
         old = self.log
         self.log = new_log(old.num_envs, old.rows, old.context)
         self.spans = Spans(self.log)
-        self.log.restart(old.begin, 0)
+        self.log.restart(old.begin, old.floor, 0)
         self.take_over()
 
     @precondition(lambda self: self.log.end > self.log.begin)
@@ -156,7 +157,7 @@ def test_rings_that_grow_and_turn_over(step: int) -> None:
         stop = min(start + step, 9000)
         begin = max(0, stop - 2500)
         if max(0, begin - 2) > log.end:
-            log.restart(begin, 0)
+            log.restart(begin, max(0, min(begin, stop - 1) - log.context), 0)
         log.extend(rows.values(log, log.end, stop), begin)
         spans.catch_up()
         if stop % 1000 == 0:

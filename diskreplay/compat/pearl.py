@@ -1,0 +1,549 @@
+"""Pearl's buffers over a store on disk.
+
+A *trajectory* is what others call a transition; all environments of a vector environment add theirs together, as one
+row. What is sampled is ``(batch_size, ...)``, and ``(num_envs, batch_size, ...)`` where there are several environments;
+``flatten_env=True`` leaves that axis out: ``batch_size`` trajectories of any environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import operator
+import pathlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.buffers.stored import PathLike
+from diskreplay.compat.place import Place, close_with, global_seed
+from diskreplay.compat.rows import Rows
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.sampling.uniform import Uniform
+from diskreplay.sampling.window import Ids, Standings, Windows
+from diskreplay.schema import check_count
+from diskreplay.views.batch import Batch, map_arrays
+from diskreplay.views.hindsight import ACHIEVED, DESIRED, Hindsight
+from diskreplay.views.transition import Transition
+from diskreplay.views.view import View
+
+__all__ = [
+    "BaseBuffer",
+    "DictTrajectories",
+    "GoalSelectionStrategy",
+    "HERBuffer",
+    "ReplayBuffer",
+    "RolloutBuffer",
+    "Trajectories",
+    "TrajectoryType",
+]
+
+CACHE_BYTES = 256 << 20
+OBSERVATION = "observation"
+
+Array = NDArray[Any]
+
+
+class TrajectoryType(enum.Enum):
+    """What sampled arrays are."""
+
+    NUMPY = "numpy"
+    TORCH = "torch"
+
+
+class GoalSelectionStrategy(enum.Enum):
+    """Whose achieved goal a relabelled trajectory is given; see :class:`diskreplay.Hindsight`."""
+
+    FINAL = "final"
+    FUTURE = "future"
+    EPISODE = "episode"
+
+
+@dataclasses.dataclass
+class Trajectories:
+    """Arrays, or tensors, of trajectories; ``rewards`` and ``dones`` are ``(..., 1)`` float32."""
+
+    observations: Any
+    actions: Any
+    rewards: Any
+    next_observations: Any
+    dones: Any
+
+
+@dataclasses.dataclass
+class DictTrajectories:
+    """As :class:`Trajectories`; observations are dicts with ``observation`` and ``desired_goal``."""
+
+    observations: dict[str, Any]
+    actions: Any
+    rewards: Any
+    next_observations: dict[str, Any]
+    dones: Any
+
+
+class BaseBuffer(ABC):
+    """What all buffers have; for buffers of one's own too, which then keep what they add in its arrays.
+
+    Args:
+        env: a Gymnasium environment or vector environment.
+        buffer_size: rows that are held.
+        device: of torch tensors; "auto" is CUDA where there is one, else the CPU.
+        path: a directory for what is stored; None for a temporary one that goes away with the buffer.
+        seed: of the draws; from numpy's global generator if None.
+
+    Attributes:
+        env, buffer_size, device: as given.
+        num_envs: 1 for environments that are no vector environment.
+        pos, full: the position of the next row in the ring, and whether it has come round.
+        batch_shape: ``(buffer_size,)``, with several environments ``(buffer_size, num_envs)``.
+        obs_shape, action_shape: of one environment; a Discrete space's is ``(1,)``.
+        observations, actions: ``(*batch_shape, *obs_shape)`` and ``(*batch_shape, *action_shape)`` in the dtypes of
+            the spaces; of a Dict space it is the key ``observation``.
+        rewards, dones: ``(*batch_shape, 1)`` float32.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        buffer_size: int,
+        device: Any = "auto",
+        *,
+        path: PathLike | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.env = env
+        self.buffer_size = check_count("buffer_size", buffer_size)
+        self.device = device
+        self.num_envs = int(getattr(env, "num_envs", 1))
+        vector = hasattr(env, "single_observation_space")
+        self._observation_space = env.single_observation_space if vector else env.observation_space
+        self._action_space = env.single_action_space if vector else env.action_space
+        whole = self._observation_space
+        part = whole[OBSERVATION] if isinstance(whole, spaces.Dict) else whole
+        self.obs_shape, self._obs_dtype = _layout(part)
+        self.action_shape, self._action_dtype = _layout(self._action_space)
+        self.batch_shape = (self.buffer_size,) if self.num_envs == 1 else (self.buffer_size, self.num_envs)
+        self.pos, self.full = 0, False
+        self._rng = np.random.default_rng(global_seed() if seed is None else seed)
+        self._place = Place(path, self)
+        self._make()
+
+    def _make(self) -> None:
+        """Makes the arrays: files that are mapped into memory, and take room on disk as they are filled."""
+        pathlib.Path(self._place.path).mkdir(parents=True, exist_ok=True)
+        self.observations: Any = self._map("observations", self.obs_shape, self._obs_dtype)
+        self.actions: Any = self._map("actions", self.action_shape, self._action_dtype)
+        self.rewards: Any = self._map("rewards", (1,), np.dtype(np.float32))
+        self.dones: Any = self._map("dones", (1,), np.dtype(np.float32))
+
+    def _map(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        file = pathlib.Path(self._place.path, f"{name}.raw")
+        return np.memmap(file, dtype, "r+" if file.exists() else "w+", shape=(*self.batch_shape, *shape))
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forgets everything."""
+        self.pos, self.full = 0, False
+        for array in (self.observations, self.actions, self.rewards, self.dones):
+            array[...] = 0
+
+    @abstractmethod
+    def add_trajectory(self, observation: Any, action: Any, reward: Any, next_observation: Any, done: Any) -> None:
+        """Adds one trajectory of each environment; arrays lead with ``num_envs`` where there are several."""
+
+    def add_batch_trajectories(
+        self, observations: Any, actions: Any, rewards: Any, next_observations: Any, dones: Any
+    ) -> None:
+        """Adds several, one after the other; every array leads with their number."""
+        for number in range(len(actions)):
+            at = operator.itemgetter(number)
+            first, following = map_arrays(at, observations), map_arrays(at, next_observations)
+            self.add_trajectory(first, actions[number], rewards[number], following, dones[number])
+
+    @abstractmethod
+    def sample(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
+        """A batch of trajectories.
+
+        Args:
+            batch_size: trajectories, of each environment unless ``flatten_env``.
+            flatten_env: no axis of environments: ``batch_size`` trajectories of all environments together.
+            dtype: "numpy" or "torch".
+        """
+
+    @abstractmethod
+    def last(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
+        """The newest trajectories, the newest of all last."""
+
+    @abstractmethod
+    def all(self, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
+        """All trajectories that are held, oldest first."""
+
+    def _transform(self, values: Any, dtype: str | TrajectoryType) -> Any:
+        """Nested arrays as what ``dtype`` says."""
+        if _type_of(dtype) is TrajectoryType.NUMPY:
+            return values
+        try:
+            import torch
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("dtype='torch' needs torch: pip install 'diskreplay[torch]'") from error
+        device = self.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        return map_arrays(lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device), values)
+
+
+class _StoredBuffer(BaseBuffer):
+    """A buffer whose rows are in a ``diskreplay.ReplayBuffer``, its attribute ``store``."""
+
+    def __init__(
+        self,
+        env: Any,
+        buffer_size: int,
+        device: Any = "auto",
+        *,
+        path: PathLike | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        self._options = {"cache_bytes": cache_bytes, **options}
+        super().__init__(env, buffer_size, device, path=path, seed=seed)
+
+    def _view(self) -> View:
+        return Transition()
+
+    def _make(self) -> None:
+        settings: dict[str, Any] = {
+            "view": self._view(),
+            "sampler": _Chosen(),
+            "seed": int(self._rng.integers(1 << 31)),
+        }
+        capacity = self.buffer_size * self.num_envs
+        given = self._observation_space, self._action_space
+        if self._place.exists:
+            kept = {
+                key: self._options[key]
+                for key in self._options
+                if key in ("cache_bytes", "commit_rows", "commit_seconds")
+            }
+            self.store = Store.open(self._place.path, **settings, **kept)
+            schema = self.store.schema
+            found = (schema.observation_space, schema.action_space), schema.capacity, self.store.num_envs
+            if found != (given, capacity, self.num_envs):
+                self.store.close()
+                raise InputError(
+                    f"the store at {self.store.path!r} is for {found[0]}, {found[1]} transitions of {found[2]} "
+                    f"environments; this buffer for {given}, {capacity} of {self.num_envs}"
+                )
+        else:
+            self.store = Store.create(
+                self._place.path,
+                given[0],
+                given[1],
+                capacity=capacity,
+                num_envs=self.num_envs,
+                **settings,
+                **self._options,
+            )
+        close_with(self, self.store)
+        held = self.store.stats()["streams"]["0"]
+        self._begin, self._end = held["begin"], held["end"]
+        self._restart()
+
+    @property
+    def observations(self) -> Rows:
+        return self._rows(lambda batch: _observation(batch.obs), self.obs_shape, self._obs_dtype)
+
+    @property
+    def actions(self) -> Rows:
+        return self._rows(lambda batch: batch.action, self.action_shape, self._action_dtype)
+
+    @property
+    def rewards(self) -> Rows:
+        return self._rows(lambda batch: batch.reward, (1,), np.float32)
+
+    @property
+    def dones(self) -> Rows:
+        return self._rows(lambda batch: batch.terminated, (1,), np.float32)
+
+    def _restart(self) -> None:
+        rows = self._end - self._begin
+        self.full = rows == self.buffer_size
+        self.pos = 0 if self.full else rows
+
+    def close(self) -> None:
+        """Commits, and gives the store to the next writer; the buffer is of no use any more."""
+        self.store.close()
+
+    def reset(self) -> None:
+        """Forgets all trajectories."""
+        self.store.clear()
+        self._begin = self._end
+        self._restart()
+
+    def add_trajectory(self, observation: Any, action: Any, reward: Any, next_observation: Any, done: Any) -> None:
+        """Adds one trajectory of each environment.
+
+        Args:
+            observation, next_observation: ``(*obs_shape)``, or a dict; at an episode's end the true final observation.
+            action: ``(*action_shape)``.
+            reward, done: scalars.
+
+        All lead with ``num_envs`` where there are several. Raises InputError, with nothing added, for other shapes and
+        for rewards that are not finite.
+        """
+        lead = () if self.num_envs == 1 else (self.num_envs,)
+
+        def fit(space: spaces.Space[Any], value: Any, what: str) -> Any:
+            if isinstance(space, spaces.Dict):
+                if not isinstance(value, Mapping):
+                    raise InputError(f"{what} must be a dict with the keys {sorted(space.spaces)}, got {value!r:.80}")
+                return {key: fit(part, value[key], f"{what}[{key!r}]") for key, part in space.spaces.items()}
+            return _fit(value, (*lead, *(space.shape or ())), space.dtype, what)
+
+        self.store.add(
+            fit(self._observation_space, observation, "observation"),
+            fit(self._action_space, action, "action"),
+            _fit(reward, lead, np.float32, "reward"),
+            fit(self._observation_space, next_observation, "next_observation"),
+            _fit(done, lead, np.bool, "done"),
+            np.zeros(lead, np.bool),
+        )
+        self._end += 1
+        self._begin = max(self._begin, self._end - self.buffer_size)
+        self.pos += 1
+        if self.pos == self.buffer_size:
+            self.full = True
+            self.pos = 0
+
+    # Reading
+
+    def _rows(self, pick: Callable[[Batch], Any], shape: tuple[int, ...], dtype: Any) -> Rows:
+        """A field of the trajectories by position; zeros where there is none."""
+        whole = (*self.batch_shape, *shape)
+
+        def read(positions: NDArray[np.int64]) -> Array:
+            values = np.zeros((len(positions), *whole[1:]), dtype)
+            rows = self._end - 1 - (self.pos - 1 - positions) % self.buffer_size
+            held = np.flatnonzero(rows >= self._begin)
+            if len(held):
+                values[held] = pick(self.store.get(self._ids(rows[held]))).reshape(len(held), *whole[1:])
+            return values
+
+        return Rows(whole, dtype, read)
+
+    def _ids(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of rows and all environments, row by row."""
+        return (rows[:, None] * self.num_envs + np.arange(self.num_envs)).ravel()
+
+    def _count(self, batch_size: int, flatten_env: bool) -> int:
+        """Rows that hold ``batch_size`` trajectories; NotEnoughDataError where fewer are held."""
+        batch_size = check_count("batch_size", batch_size)
+        rows = math.ceil(batch_size / self.num_envs) if flatten_env else batch_size
+        if rows > self._end - self._begin:
+            raise NotEnoughDataError(f"batch_size={batch_size}: only {self._end - self._begin} rows are held")
+        return rows
+
+    def sample(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
+        """Rows drawn with replacement, each with the same probability; see :meth:`BaseBuffer.sample`.
+
+        Raises NotEnoughDataError when nothing is held.
+        """
+        self._count(1, flatten_env)
+        count = check_count("batch_size", batch_size)
+        count = math.ceil(count / self.num_envs) if flatten_env else count
+        ids = self._ids(self._rng.integers(self._begin, self._end, count))
+        return self._give(ids[:batch_size] if flatten_env else ids, flatten_env, dtype)
+
+    def last(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
+        """See :meth:`BaseBuffer.last`; raises NotEnoughDataError when fewer are held."""
+        ids = self._ids(np.arange(self._end - self._count(batch_size, flatten_env), self._end))
+        return self._give(ids[-batch_size:] if flatten_env else ids, flatten_env, dtype)
+
+    def all(self, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
+        """See :meth:`BaseBuffer.all`."""
+        return self._give(self._ids(np.arange(self._begin, self._end)), flatten_env, dtype, recorded=True)
+
+    def _give(
+        self, ids: NDArray[np.int64], flatten_env: bool, dtype: str | TrajectoryType, recorded: bool = False
+    ) -> Any:
+        _type_of(dtype)
+        batch = self._batch(ids, recorded)
+        fields = {
+            "observations": batch.obs, "actions": batch.action, "rewards": batch.reward,
+            "next_observations": batch.next_obs, "dones": batch.terminated.astype(np.float32),
+        }  # fmt: skip
+        several = self.num_envs > 1 and not flatten_env
+
+        def shaped(array: Array) -> Array:
+            array = array[:, None] if array.ndim == 1 else array
+            if not several:
+                return array
+            return array.reshape(len(ids) // self.num_envs, self.num_envs, *array.shape[1:]).swapaxes(0, 1)
+
+        return self._kind()(**self._transform(map_arrays(shaped, fields), dtype))
+
+    def _batch(self, ids: NDArray[np.int64], recorded: bool) -> Batch:
+        return self.store.get(ids)
+
+    def _kind(self) -> Any:
+        return Trajectories
+
+
+class ReplayBuffer(_StoredBuffer):
+    """For off-policy algorithms: any rows, in any order. Each observation is stored once; see :class:`BaseBuffer`."""
+
+
+class RolloutBuffer(_StoredBuffer):
+    """For on-policy algorithms: rows in the order in which they were added.
+
+    Attributes:
+        next_observations: as ``observations``.
+    """
+
+    @property
+    def next_observations(self) -> Rows:
+        return self._rows(lambda batch: _observation(batch.next_obs), self.obs_shape, self._obs_dtype)
+
+    def sample(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
+        """Consecutive rows from one that is drawn; see :meth:`BaseBuffer.sample`.
+
+        Raises NotEnoughDataError when fewer are held.
+        """
+        count = self._count(batch_size, flatten_env)
+        first = int(self._rng.integers(self._begin, self._end - count + 1))
+        ids = self._ids(np.arange(first, first + count))
+        return self._give(ids[:batch_size] if flatten_env else ids, flatten_env, dtype)
+
+
+class HERBuffer(_StoredBuffer):
+    """Hindsight experience replay for environments with goals, vector environments too.
+
+    Batches are :class:`DictTrajectories`. Those of ``sample`` and ``last`` are relabelled in part, by
+    :class:`diskreplay.Hindsight`; those of ``all`` are as they were recorded. ``sample`` too raises NotEnoughDataError
+    when fewer are held than were asked for.
+
+    Args:
+        env: with a Dict observation space of ``observation``, ``achieved_goal`` and ``desired_goal``, and with
+            ``compute_reward(achieved_goal, desired_goal, info)`` for arrays.
+        buffer_size: rows that are held.
+        goal_selection_strategy: "future", "final" or "episode".
+        n_sampled_goal: relabelled trajectories to each that is not, at least 0.
+        device: as of :class:`BaseBuffer`.
+        compute_reward: in the place of the environment's.
+
+    Attributes:
+        her_ratio: probability that a trajectory is relabelled.
+        desired_goals, next_achieved_goals: ``(*batch_shape, *goal_shape)``.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        buffer_size: int,
+        goal_selection_strategy: str | GoalSelectionStrategy = "future",
+        n_sampled_goal: int = 4,
+        device: Any = "auto",
+        *,
+        compute_reward: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> None:
+        name = goal_selection_strategy
+        try:
+            self.goal_selection_strategy = GoalSelectionStrategy(name.lower() if isinstance(name, str) else name)
+        except ValueError as error:
+            kinds = [strategy.value for strategy in GoalSelectionStrategy]
+            raise InputError(f"goal_selection_strategy must be one of {kinds}, got {name!r}") from error
+        self.goal_section_strategy = self.goal_selection_strategy  # the name it has in Pearl
+        self.n_sampled_goal = check_count("n_sampled_goal", n_sampled_goal, least=0)
+        self.her_ratio = 1.0 - 1.0 / (self.n_sampled_goal + 1)
+        self._compute_reward = _reward_function(env) if compute_reward is None else compute_reward
+        super().__init__(env, buffer_size, device, **options)
+
+    def _view(self) -> View:
+        strategy: Any = self.goal_selection_strategy.value
+        return Hindsight(self._compute_reward, strategy, self.her_ratio)
+
+    @property
+    def desired_goals(self) -> Rows:
+        return self._goals(DESIRED, lambda batch: batch.obs[DESIRED])
+
+    @property
+    def next_achieved_goals(self) -> Rows:
+        return self._goals(ACHIEVED, lambda batch: batch.next_obs[ACHIEVED])
+
+    def _goals(self, key: str, pick: Callable[[Batch], Any]) -> Rows:
+        shape, dtype = _layout(self._observation_space[key])
+        return self._rows(pick, shape, dtype)
+
+    def _batch(self, ids: NDArray[np.int64], recorded: bool) -> Batch:
+        if recorded or not len(ids):
+            batch = self.store.get(ids)
+        else:
+            chosen = self.store.sampler
+            assert isinstance(chosen, _Chosen)
+            chosen.ids.append(ids)
+            batch = self.store.sample(len(ids))
+        goals = batch.obs[DESIRED]
+        obs, next_obs = ({OBSERVATION: whole[OBSERVATION], DESIRED: goals} for whole in (batch.obs, batch.next_obs))
+        return dataclasses.replace(batch, obs=obs, next_obs=next_obs)
+
+    def _kind(self) -> Any:
+        return DictTrajectories
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen(Uniform):
+    """Gives the ids that the buffer has drawn itself, which draws rows of all environments."""
+
+    ids: list[NDArray[np.int64]] = dataclasses.field(default_factory=list)
+
+    def sample(
+        self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
+    ) -> tuple[Ids, NDArray[np.float32]]:
+        return (self.ids.pop(), np.ones(size, np.float32)) if self.ids else super().sample(rng, windows, standing, size)
+
+
+def _layout(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of the arrays for a space; a single number has shape (1,)."""
+    if isinstance(space, spaces.Dict | spaces.Tuple) or space.shape is None or space.dtype is None:
+        raise InputError(f"a space must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of them, got {space}")
+    return tuple(space.shape) or (1,), np.dtype(space.dtype)
+
+
+def _fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str) -> Any:
+    """A value in the shape and dtype in which it is stored."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf" or array.size != math.prod(shape):
+        raise InputError(f"{what} must be numbers of shape {shape}, got {array.dtype} {array.shape}")
+    return array.astype(dtype, copy=False).reshape(shape)
+
+
+def _observation(obs: Any) -> Any:
+    return obs[OBSERVATION] if isinstance(obs, Mapping) else obs
+
+
+def _type_of(dtype: str | TrajectoryType) -> TrajectoryType:
+    try:
+        return TrajectoryType(dtype.lower() if isinstance(dtype, str) else dtype)
+    except ValueError as error:
+        raise InputError(f"dtype must be 'numpy' or 'torch', got {dtype!r}") from error
+
+
+def _reward_function(env: Any) -> Callable[..., Any]:
+    """The environment's ``compute_reward``, below its wrappers; of a vector environment its first one's."""
+    inner = env.unwrapped
+    single = inner.envs[0] if hasattr(inner, "envs") else env
+    try:
+        found: Callable[..., Any] = single.get_wrapper_attr("compute_reward")
+    except AttributeError as error:
+        raise InputError(
+            f"{env} has no compute_reward in this process; give it: HERBuffer(..., compute_reward=f)"
+        ) from error
+    return found

@@ -1,0 +1,430 @@
+"""Stable-Baselines3's replay buffer over a store on disk.
+
+``DQN("CnnPolicy", env, replay_buffer_class=DiskReplayBuffer, replay_buffer_kwargs={"path": "pong.replay"})``; likewise
+SAC, TD3, DDPG, and ``MultiInputPolicy`` with Dict observations. SB3's base class draws the batches, so that with the
+same seed they are, bit for bit, those of its own buffer.
+
+1. SB3 hands over one step of all environments, the final observation of an episode already in its place; a done that
+   is marked ``TimeLimit.truncated`` is truncation.
+2. Stacked images (VecFrameStack) are stored as single frames. How many are stacked is seen from the first step.
+3. A position of SB3's ring is translated into the id of a transition, and back where an attribute is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import pathlib
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+try:
+    from stable_baselines3.common.buffers import ReplayBuffer
+    from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("diskreplay.compat.sb3 needs Stable-Baselines3: pip install stable-baselines3") from error
+
+from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.buffers.stored import PathLike, full_path
+from diskreplay.compat.place import Place, close_with, global_seed
+from diskreplay.compat.rows import Rows
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.sampling.window import Sampler
+from diskreplay.views.batch import Batch, map_arrays
+from diskreplay.views.transition import Transition
+from diskreplay.views.view import View
+
+__all__ = ["DiskReplayBuffer"]
+
+CACHE_BYTES = 16 << 20
+
+
+class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not followed by mypy
+    """SB3's ``ReplayBuffer``, ``DictReplayBuffer`` and ``NStepReplayBuffer`` in one, with its rows on disk.
+
+    The first seven arguments are SB3's, which its algorithms give; the others come by ``replay_buffer_kwargs``.
+
+    Args:
+        buffer_size: transitions (rows x environments) that can be sampled.
+        observation_space, action_space, device, n_envs: as of SB3.
+        optimize_memory_usage: taken and ignored: frames are stored once in any case, and final observations kept.
+        handle_timeout_termination: do not give out dones that are due to a time limit.
+        path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
+        checkpoint: of the store at ``path`` to go back to.
+        frame_stack: frames of an image observation, one number or by key; "auto" sees it from the first step.
+        n_steps, gamma: of n-step returns, as of SB3's ``NStepReplayBuffer``; here for Dict observations too.
+        view, sampler: others of this package, such as ``Hindsight(...)`` and ``Proportional(...)``.
+        cache_bytes: RAM for decoded frames.
+        seed: of draws of our own, which are used with ``n_steps``, ``view``, ``sampler`` or ``seed``; otherwise SB3
+            draws from numpy's global generator.
+        **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
+            ``shard_rows``, ``commit_rows``, ``commit_seconds``.
+
+    Attributes:
+        store: the ``diskreplay.ReplayBuffer``; None until the first step where ``frame_stack`` is to be seen from it.
+        pos, full: as of SB3.
+        index, weight: ``(B,)`` int64, float32 of the newest batch, for ``store.update_priorities``.
+        observations, next_observations, actions, rewards, dones, timeouts: ``(buffer_size, n_envs, ...)``, a dict of
+            such for Dict observations; read-only, and read from the store when they are indexed.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: Any = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        path: PathLike | None = None,
+        checkpoint: str | None = None,
+        frame_stack: int | Mapping[str, int] | Literal["auto"] = "auto",
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        view: View | None = None,
+        sampler: Sampler | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        # Past ReplayBuffer, whose constructor allocates.
+        super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
+        self.buffer_size = max(buffer_size // n_envs, 1)
+        self.optimize_memory_usage = False
+        self.handle_timeout_termination = handle_timeout_termination
+        self.n_steps, self.gamma = n_steps, gamma
+        if view is not None and n_steps != 1:
+            raise InputError(f"n_steps={n_steps} is a view of its own; give it, or a view")
+        self._draws = sampler is not None or seed is not None or not (view is None and n_steps == 1)
+        if seed is None:
+            seed = global_seed() if self._draws else 0
+        self._settings: dict[str, Any] = {
+            "view": Transition(n_steps, gamma) if view is None else view, "sampler": sampler,
+            "cache_bytes": cache_bytes, "seed": seed,
+        }  # fmt: skip
+        self._options = options
+        self._frame_stack = frame_stack
+        self._open(_Hold(path), checkpoint)
+
+    # Opening
+
+    def _open(self, hold: _Hold, checkpoint: str | None = None) -> None:
+        """Opens the store where there is one, else makes it, if it is known already what is stacked."""
+        self._hold = hold
+        self.pos, self.full, self._end = 0, False, 0
+        if hold.store is None and hold.place.exists:
+            options = {key: value for key, value in self._options.items() if key.startswith("commit_")}
+            hold.keep(Store.open(hold.place.path, checkpoint=checkpoint, **self._settings, **options))
+        elif checkpoint is not None:
+            raise InputError(f"there is no store, and so no checkpoint {checkpoint!r}, at {hold.place.path!r}")
+        images = _images(self.observation_space)
+        if hold.store is not None:
+            self._check(hold.store)
+        elif self._frame_stack != "auto":
+            self._create(*_stacks(images, self._frame_stack))
+        elif not images:
+            self._create({}, "auto")
+
+    def _create(self, frame_stack: Mapping[str, int], axis: Any) -> None:
+        self._hold.keep(
+            Store.create(
+                self._hold.place.path, self.observation_space, self._stored_actions(), num_envs=self.n_envs,
+                capacity=self.buffer_size * self.n_envs, frame_stack=frame_stack, stack_axis=axis,
+                **self._settings, **self._options,
+            )
+        )  # fmt: skip
+
+    def _check(self, store: Store) -> None:
+        """Takes up where the store ends; InputError, the store closed again, where it holds something else."""
+        schema = store.schema
+        kinds = ["observations", "actions", "environments", "transitions"]
+        ours = [self.observation_space, self._stored_actions(), self.n_envs, self.buffer_size * self.n_envs]
+        theirs = [schema.observation_space, schema.action_space, store.num_envs, schema.capacity]
+        for kind, wanted, stored in zip(kinds, ours, theirs, strict=True):
+            if wanted != stored:
+                store.close()
+                raise InputError(f"the store at {store.path!r} is for {kind} {stored}, this buffer for {wanted}")
+        held = store.stats()["streams"]["0"]
+        self._end, rows = held["end"], held["end"] - held["begin"]
+        self.full = rows == self.buffer_size
+        self.pos = 0 if self.full else rows
+
+    def _stored_actions(self) -> Any:
+        """The space of what SB3 stores: continuous actions flat, in units of its policies, and never float64."""
+        if not isinstance(self.action_space, spaces.Box):
+            return self.action_space
+        dtype = self._maybe_cast_dtype(self.action_space.dtype)
+        limits: Any = (-np.inf, np.inf) if np.dtype(dtype).kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        return spaces.Box(limits[0], limits[1], (self.action_dim,), dtype)
+
+    @property
+    def store(self) -> Store | None:
+        return self._hold.store
+
+    def close(self) -> None:
+        """Commits, and gives the store to the next writer; the buffer takes and gives nothing any more."""
+        if self.store is not None:
+            self.store.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All that a pickle holds: where the store is, committed; of a temporary one, its files."""
+        state = {key: value for key, value in vars(self).items() if key != "_hold"}
+        if self.store is not None:
+            self.store.commit()
+        place = self._hold.place
+        state["path"] = None if place.temporary else place.path
+        if place.temporary:
+            root = pathlib.Path(place.path)
+            state["files"] = {
+                str(file.relative_to(root)): file.read_bytes() for file in root.rglob("*") if file.is_file()
+            }
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Opens the store; shared with the buffer that was pickled, where that is still open in this process."""
+        path, files = state.pop("path"), state.pop("files", {})
+        self.__dict__.update(state)
+        hold = _Hold.at(path)
+        for name, content in files.items():
+            file = pathlib.Path(hold.place.path, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        self._settings = {**self._settings, "seed": global_seed() if self._draws else 0}
+        pos, end = self.pos, self._end
+        self._open(hold)
+        if self.full:
+            self.pos = (pos + self._end - end) % self.buffer_size
+
+    # SB3's methods
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
+        """Adds one step of each environment; arrays lead with ``n_envs``.
+
+        Raises InputError for wrong shapes and for rewards that are not finite; nothing was added.
+        """
+        before, after = self._given(obs), self._given(next_obs)
+        if self._hold.store is None:
+            self._create(*_seen(_images(self.observation_space), before, after))
+        store = self._hold.store
+        assert store is not None
+        done = np.asarray(done, dtype=bool).reshape(self.n_envs)
+        timeout = np.array([info.get("TimeLimit.truncated", False) for info in infos], dtype=bool)
+        space: Any = store.schema.action_space
+        actions = np.asarray(action).reshape(self.n_envs, *space.shape).astype(space.dtype, copy=False)
+        step: list[Any] = [before, actions, np.asarray(reward, np.float32), after, done & ~timeout, timeout]
+        if self.n_envs == 1:
+            step = [map_arrays(operator.itemgetter(0), part) for part in step]
+        store.add(*step)
+        self._end += 1
+        self.pos += 1
+        if self.pos == self.buffer_size:
+            self.full = True
+            self.pos = 0
+
+    def _given(self, obs: Any) -> Any:
+        """Observations in the shape and dtype of their space, for each environment."""
+
+        def given(space: spaces.Space[Any], value: Any) -> NDArray[Any]:
+            return np.asarray(value, space.dtype).reshape(self.n_envs, *space.shape)  # type: ignore[misc]
+
+        if isinstance(self.observation_space, spaces.Dict):
+            return {key: given(space, obs[key]) for key, space in self.observation_space.spaces.items()}
+        return given(self.observation_space, obs)
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """A batch as torch tensors on ``device``, normalised by ``env`` (a VecNormalize) if there is one.
+
+        ``observations``, ``next_observations`` are ``(B, *obs_shape)`` in the dtype of their space, or dicts of such;
+        ``actions`` ``(B, action_dim)``; ``dones``, ``rewards`` ``(B, 1)`` float32; ``discounts`` likewise
+        with ``n_steps`` above 1, 0 where the episode terminated; otherwise None.
+        """
+        if not self._draws:
+            return super().sample(batch_size, env=env)
+        store = self._filled()
+        batches = []
+        while batch_size > 0:  # SB3 asks for more than there is, when it begins to learn
+            batches.append(store.sample(min(batch_size, len(store))))
+            batch_size -= len(batches[-1])
+        return self._tensors(batches[0] if len(batches) == 1 else _joined(batches), env)
+
+    def _get_samples(self, batch_inds: NDArray[np.int64], env: Any = None) -> Any:
+        env_indices = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))
+        return self._tensors(self._batch(batch_inds, env_indices), env)
+
+    def _tensors(self, batch: Batch, env: Any) -> Any:
+        self.index, self.weight = batch.index, batch.weight
+        nested = isinstance(self.observation_space, spaces.Dict)
+        shape = self.obs_shape
+
+        def tensors(obs: Any) -> Any:
+            if nested:
+                obs = {key: value.reshape(len(value), *shape[key]) for key, value in obs.items()}
+                return {key: self.to_torch(value) for key, value in self._normalize_obs(obs, env).items()}
+            return self.to_torch(self._normalize_obs(obs.reshape(len(obs), *shape), env))
+
+        dones = batch.terminated if self.handle_timeout_termination else batch.terminated | batch.truncated
+        columns = dones.astype(np.float32), self._normalize_reward(batch.reward.reshape(-1, 1), env)
+        return (DictReplayBufferSamples if nested else ReplayBufferSamples)(
+            observations=tensors(batch.obs),
+            actions=self.to_torch(batch.action.reshape(len(batch), self.action_dim)),
+            next_observations=tensors(batch.next_obs),
+            dones=self.to_torch(columns[0].reshape(-1, 1)),
+            rewards=self.to_torch(columns[1]),
+            discounts=self.to_torch(batch.discount.reshape(-1, 1)) if self.n_steps > 1 else None,
+        )
+
+    def reset(self) -> None:
+        """Forgets all transitions."""
+        super().reset()
+        if self.store is not None:
+            self.store.clear()
+
+    # SB3's attributes
+
+    @property
+    def observations(self) -> Any:
+        return self._rows("obs", self.obs_shape, self.observation_space)
+
+    @property
+    def next_observations(self) -> Any:
+        return self._rows("next_obs", self.obs_shape, self.observation_space)
+
+    @property
+    def actions(self) -> Rows:
+        space = self._stored_actions()
+        return self._array(lambda batch: batch.action, (self.action_dim,), space.dtype)
+
+    @property
+    def rewards(self) -> Rows:
+        return self._array(lambda batch: batch.reward, (), np.float32)
+
+    @property
+    def dones(self) -> Rows:
+        return self._array(lambda batch: batch.terminated | batch.truncated, (), np.float32)
+
+    @property
+    def timeouts(self) -> Rows:
+        return self._array(lambda batch: batch.truncated, (), np.float32)
+
+    def _rows(self, field: str, shape: Any, space: Any) -> Any:
+        def one(shape: Any, space: Any, *key: str) -> Rows:
+            def pick(batch: Batch) -> NDArray[Any]:
+                values: Any = getattr(batch, field)
+                found: NDArray[Any] = values[key[0]] if key else values
+                return found
+
+            return self._array(pick, shape, space.dtype)
+
+        if isinstance(space, spaces.Dict):
+            return {key: one(shape[key], part, key) for key, part in space.spaces.items()}
+        return one(shape, space)
+
+    def _array(self, pick: Callable[[Batch], NDArray[Any]], shape: tuple[int, ...], dtype: Any) -> Rows:
+        """A field of the transitions, one step each; zeros where none was added yet."""
+        full = (self.buffer_size, self.n_envs, *shape)
+
+        def read(positions: NDArray[np.int64]) -> NDArray[Any]:
+            values = np.zeros((len(positions), *full[1:]), dtype)
+            held = np.flatnonzero(positions < self.size())
+            if len(held):
+                envs = np.tile(np.arange(self.n_envs), len(held))
+                batch = self._batch(np.repeat(positions[held], self.n_envs), envs)
+                values[held] = pick(batch).reshape(len(held), *full[1:])
+            return values
+
+        return Rows(full, dtype, read)
+
+    def _batch(self, positions: NDArray[np.int64], envs: NDArray[np.int64]) -> Batch:
+        """The transitions at positions of the ring."""
+        age = (self.pos - 1 - positions) % self.buffer_size
+        return self._filled().get((self._end - 1 - age) * self.n_envs + envs)
+
+    def _filled(self) -> Store:
+        if self.store is None or not len(self.store):
+            raise NotEnoughDataError("the buffer is empty; add some steps")
+        return self.store
+
+
+def _joined(batches: list[Batch]) -> Batch:
+    def join(parts: list[Any]) -> Any:
+        if isinstance(parts[0], Mapping):
+            return {key: join([part[key] for part in parts]) for key in parts[0]}
+        return np.concatenate(parts)
+
+    names = [field.name for field in dataclasses.fields(batches[0])]
+    return type(batches[0])(**{name: join([getattr(batch, name) for batch in batches]) for name in names})
+
+
+class _Hold:
+    """A store, closed when no buffer holds it any more; until then others of this process may find it by its path."""
+
+    _all: ClassVar[weakref.WeakValueDictionary[str, _Hold]] = weakref.WeakValueDictionary()
+
+    def __init__(self, path: PathLike | None) -> None:
+        self.place = Place(path, self)
+        self.store: Store | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.store is not None and not self.store._closed
+
+    @classmethod
+    def at(cls, path: PathLike | None) -> _Hold:
+        """One that is open, else a new one."""
+        found = None if path is None else cls._all.get(full_path(path))
+        return found if found is not None and found.is_open else cls(path)
+
+    def keep(self, store: Store) -> None:
+        self.store = store
+        self._all[self.place.path] = self
+        close_with(self, store)
+
+
+# What is stacked
+
+OBS = "obs"
+
+
+def _images(space: spaces.Space[Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the observations that may be stacked images, by key, ``obs`` where there is but one."""
+    parts = space.spaces if isinstance(space, spaces.Dict) else {OBS: space}
+    return {key: part.shape for key, part in parts.items() if part.shape is not None and len(part.shape) >= 3}
+
+
+def _stacks(images: Mapping[str, tuple[int, ...]], frame_stack: int | Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Frames of each, and their axis, as a caller names them: the shorter one of the first and the last."""
+    frames = dict(frame_stack) if isinstance(frame_stack, Mapping) else dict.fromkeys(images, frame_stack)
+    shapes = [images[key] for key, count in frames.items() if key in images and count != 1]
+    return frames, 0 if all(shape[0] <= shape[-1] for shape in shapes) else -1
+
+
+def _seen(images: Mapping[str, tuple[int, ...]], before: Any, after: Any) -> tuple[dict[str, int], int]:
+    """Frames of each, and their axis, as the first step shows them."""
+    seen = {}
+    for key in images:
+        pair = (before, after) if key == OBS and not isinstance(before, Mapping) else (before[key], after[key])
+        seen[key] = next(((axis, count) for axis in (0, -1) if (count := _frames(*pair, axis)) > 1), (0, 1))
+    axis = next((axis for axis, count in seen.values() if count > 1), 0)
+    return {key: count if at == axis else 1 for key, (at, count) in seen.items()}, axis
+
+
+def _frames(before: NDArray[Any], after: NDArray[Any], axis: int) -> int:
+    """How many frames are stacked: the most for which a stack is the one before it, moved on by a frame.
+
+    Where all entries of the axis look the same there is nothing to see. Then three of uint8 are the colours of one
+    frame, and any other number that is smaller than the other axes' are frames.
+    """
+    first, second = (np.moveaxis(array, axis + 1 if axis == 0 else -1, 0) for array in (before, after))
+    count = len(first)
+    if (first == first[:1]).all() and (second == first[:1]).all():
+        image = first.ndim == 4 and first.dtype == np.uint8 and count < min(first.shape[2:])
+        return count // (1 if count % 3 else 3) if image else 1
+    depths = (depth for depth in range(1, count) if count % depth == 0)
+    return next((count // depth for depth in depths if (second[:-depth] == first[depth:]).all()), 1)

@@ -1,0 +1,282 @@
+"""The store under XuanCe's multi-agent buffers, and what stands beside its rows.
+
+1. Steps are rows of a :class:`~diskreplay.MultiAgentReplayBuffer`. Rewards and terminals in XuanCe's own shapes, and
+   the slot of XuanCe's ring, are columns of the user; masks of available actions are part of what an agent observes.
+2. What XuanCe's callers may rewrite in RAM (returns, half-built episodes) is :class:`Held`. Closing writes it into the
+   checkpoint ``held``, which counts as long as the store's newest rows are those that it was made with.
+3. On-policy steps come without the observation after them: the newest one waits for the next (:class:`Lagging`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
+from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.compat.place import Place, close_with
+from diskreplay.errors import InputError
+from diskreplay.storage.store import FIRST_STREAM
+from diskreplay.views.view import View
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+HELD = "held"
+SLOT, REWARDS, TERMINALS = "slot", "rewards", "terminals"
+AVAILABLE = "avail_actions"
+CREATE_OPTIONS = ("codec", "chunk_rows", "shard_rows")
+OPEN_OPTIONS = ("cache_bytes", "commit_rows", "commit_seconds")
+OPTIONS = ("path", *CREATE_OPTIONS, *OPEN_OPTIONS)
+
+
+@dataclasses.dataclass
+class Held:
+    """What a buffer keeps in RAM, and finds again.
+
+    Attributes:
+        ptr, size: of XuanCe's ring.
+        marks: a number for each environment, such as ``start_ids``, int64.
+        arrays: mappings whose numpy arrays are kept; what else is in them is not.
+    """
+
+    ptr: int = 0
+    size: int = 0
+    marks: dict[str, Ids] = dataclasses.field(default_factory=dict)
+    arrays: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Facts for JSON, and arrays ``(n,)``."""
+        marks = {name: values.tolist() for name, values in self.marks.items()}
+        arrays = {f"{HELD}-{group}-{name}": values.ravel() for group, name, values in self._arrays()}
+        return {"ptr": self.ptr, "size": self.size, "marks": marks}, arrays
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Takes over what :meth:`to_state` gave, of a buffer with the same arguments."""
+        self.ptr, self.size = facts["ptr"], facts["size"]
+        for name, values in facts["marks"].items():
+            self.marks[name][:] = values
+        for group, name, values in self._arrays():
+            values[...] = arrays[f"{HELD}-{group}-{name}"].reshape(values.shape)
+
+    def _arrays(self) -> list[tuple[str, str, Array]]:
+        return [
+            (group, name, values)
+            for group, found in self.arrays.items()
+            for name, values in found.items()
+            if isinstance(values, np.ndarray)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a row holds; shapes of one agent, or of one environment where all agents share it.
+
+    Attributes:
+        dtype: of observations and actions.
+        n_actions: of the masks of available actions; None where there are none.
+        columns: ``(shape, dtype)`` by name.
+    """
+
+    n_agents: int
+    num_envs: int
+    rows: int
+    obs: tuple[int, ...]
+    action: tuple[int, ...]
+    dtype: Any
+    state: tuple[int, ...] | None
+    n_actions: int | None = None
+    mean_action: tuple[int, ...] | None = None
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def arguments(self) -> dict[str, Any]:
+        """Of :meth:`diskreplay.MultiAgentReplayBuffer.create`."""
+        obs: spaces.Space[Any] = _box(self.obs, self.dtype)
+        if self.n_actions is not None:
+            obs = spaces.Dict({"obs": obs, AVAILABLE: spaces.MultiBinary(self.n_actions)})
+        return {
+            "observation_space": obs,
+            "action_space": _box(self.action, self.dtype),
+            "n_agents": self.n_agents,
+            "num_envs": self.num_envs,
+            "capacity": self.rows * self.num_envs,
+            "state_space": None if self.state is None else _box(self.state, np.float32),
+            "mean_action_shape": self.mean_action,
+            "columns": {SLOT: ((), np.int32), **self.columns},
+        }
+
+    def same(self, steps: MultiAgentReplayBuffer) -> bool:
+        """Whether a store was made for this layout."""
+        found = {column.name: (column.shape, column.dtype) for column in steps.schema.columns}
+        lead = (self.n_agents,)
+        wanted = {"obs/obs": (lead + self.obs, self.dtype), "action": (lead + self.action, self.dtype)}
+        if self.n_actions is not None:
+            wanted["obs/obs/obs"] = wanted.pop("obs/obs")
+            wanted[f"obs/obs/{AVAILABLE}"] = (*lead, self.n_actions), np.int8
+        if self.state is not None:
+            wanted["obs/state"] = self.state, np.float32
+        if self.mean_action is not None:
+            wanted["mean_action"] = self.mean_action, np.float32
+        wanted |= {SLOT: ((), np.int32), "agent_mask": (lead, bool), **self.columns}
+        engine = ("reward", "terminated", "truncated", "valid", "start")
+        ours = {name: (shape, dtype) for name, (shape, dtype) in found.items() if name not in engine}
+        return (
+            ours == {name: (shape, np.dtype(dtype)) for name, (shape, dtype) in wanted.items()}
+            and steps.num_envs == self.num_envs
+            and steps.schema.capacity == self.rows * self.num_envs
+        )
+
+
+class Steps(MultiAgentReplayBuffer):
+    """The rows of one buffer of XuanCe's."""
+
+    held: Held | None = None
+    _stale: bool = False
+    """There is a checkpoint of older rows."""
+
+    @property
+    def end(self) -> int:
+        """Rows ever added."""
+        return int(self._rows.end)
+
+    @property
+    def begin(self) -> int:
+        """The window's first row."""
+        return int(self._rows.begin)
+
+    @property
+    def _rows(self) -> Any:
+        part = self._streams.written
+        assert part is not None, "compat buffers write their store"
+        return part.log
+
+    def ids(self, rows: Ids, envs: Ids | int) -> Ids:
+        """Of rows and environments, as ``get`` takes them."""
+        found: Ids = np.asarray(rows) * self.num_envs + envs
+        return found
+
+    def column(self, name: str) -> Array:
+        """A small column of the window, ``(rows, num_envs, *shape)``."""
+        with self._lock:
+            rows = np.arange(self.begin, self.end)
+            taken: Array = self._rows.rings[name].take(rows)
+            return taken
+
+    def take_back(self) -> bool:
+        """Gives ``held`` what it was when the buffer was closed; False where rows were committed since."""
+        assert self.held is not None
+        if HELD not in self.checkpoints:
+            return False
+        checkpoint = self._store.checkpoint(HELD)
+        self._stale = True
+        cut, now = checkpoint.cut[FIRST_STREAM], self._streams.commits[FIRST_STREAM]
+        if (cut.begin, cut.end, cut.timeline) != (now.begin, now.end, now.timeline):
+            return False
+        try:
+            self.held.restore(checkpoint.state[HELD], self._store.read_arrays(checkpoint))
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"the store at {self.path!r} was made by a buffer with other arguments: {error}"
+            ) from error
+        return True
+
+    def _add(self, *arguments: Any, **options: Any) -> None:
+        self._forget_held()
+        super()._add(*arguments, **options)
+
+    def _forget_held(self) -> None:
+        """Drops the checkpoint of older rows, which would keep their space."""
+        if self._stale:
+            self._stale = False
+            self.drop_checkpoint(HELD)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        facts, arrays = super()._state()
+        more, kept = self.held.to_state() if self.held else ({}, {})
+        return {**facts, HELD: more}, {**arrays, **kept}
+
+    def save(self) -> None:
+        """Commits, and makes what is held durable."""
+        self._forget_held()
+        self.checkpoint(HELD)
+        self._stale = True
+
+    def abandon(self) -> None:
+        """Closes, and leaves what was saved before as it is."""
+        super().close()
+
+    def close(self) -> None:
+        """Saves, and closes."""
+        if not self._closed and self._streams.writer is not None and self._streams.writer.failure is None:
+            self.save()
+        super().close()
+
+
+class Lagging(Steps):
+    """Rows whose next observation comes with the row after them."""
+
+    _waiting: dict[str, Any] | None = None
+
+    def put(self, **step: Any) -> None:
+        """Adds the row that waits, whose next observation this step has; the step waits in its place."""
+        self._release({"obs": step["obs"], "state": step.get("state")})
+        self._waiting = step
+
+    def cut(self, env: int) -> None:
+        """The episode of an environment ended with the newest step."""
+        if self._waiting is not None:
+            self._waiting["truncated"][env] = not self._waiting["terminated"][env]
+
+    def flush(self) -> None:
+        """Adds the row that waits, with its own observation in the place of the next one, which nobody reads."""
+        if self._waiting is not None:
+            self._release(self._waiting)
+
+    def _release(self, following: Mapping[str, Any]) -> None:
+        if self._waiting is not None:
+            step, self._waiting = self._waiting, None
+            self.add(**step, next_obs=following["obs"], next_state=following.get("state"))
+
+    def forget(self) -> None:
+        """Empties the window."""
+        self._waiting = None
+        self.clear()
+
+    def save(self) -> None:
+        self.flush()
+        super().save()
+
+
+def open_steps(kind: type[Steps], owner: object, layout: Layout, options: Mapping[str, Any], view: View) -> Steps:
+    """The store of ``owner``: that at the path, or a new one; InputError where it has other shapes."""
+    path = options.get("path")
+    place = Place(path, owner)
+    opening = {name: options[name] for name in OPEN_OPTIONS if name in options}
+    if place.exists:
+        steps = kind.open(place.path, view=view, **opening)
+        assert isinstance(steps, kind)
+        if not layout.same(steps):
+            steps.abandon()
+            raise InputError(f"the store at {place.path!r} was made with other shapes or sizes; choose another path")
+    else:
+        making = {name: options[name] for name in CREATE_OPTIONS if name in options}
+        steps = kind.create(place.path, **layout.arguments(), view=view, **making, **opening)
+    assert isinstance(steps, kind)
+    close_with(owner, steps)
+    return steps
+
+
+def batch_of(steps: Steps, ids: Ids) -> MultiAgentBatch:
+    """The rows, or episodes, that ids name, each read once."""
+    wanted, where = np.unique(ids, return_inverse=True)
+    batch = steps.get(wanted)
+    return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
+
+
+def _box(shape: tuple[int, ...], dtype: Any) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, shape, dtype)

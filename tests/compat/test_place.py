@@ -1,0 +1,74 @@
+"""When the stores of other libraries' buffers are closed."""
+
+from __future__ import annotations
+
+import gc
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import diskreplay as dr
+from diskreplay.compat.frames import ReplayBuffer
+from diskreplay.errors import LockedError
+
+SCRIPT = """
+import os, sys
+import numpy as np
+from diskreplay.compat.frames import ReplayBuffer
+buffer = ReplayBuffer(10, 1, path=sys.argv[1])
+for value in range(5):
+    buffer.store_effect(buffer.store_frame(np.full((90, 90, 1), value, np.uint8)), value, 0.0, False)
+temporary = ReplayBuffer(10, 1)
+temporary.store_frame(np.zeros(3, np.uint8))
+print(temporary.store.path)
+"""
+
+
+def run(script: str, path: pathlib.Path) -> str:
+    finished = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=120)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    return finished.stdout.strip()
+
+
+def test_a_script_that_just_ends_has_committed_and_left_nothing_behind(tmp_path: pathlib.Path) -> None:
+    temporary = pathlib.Path(run(SCRIPT, tmp_path / "store"))
+    assert not temporary.exists()
+    assert not temporary.parent.exists()
+    with dr.ReplayBuffer.open(tmp_path / "store", mode="r") as store:
+        assert len(store) == 4
+
+
+def test_a_forked_process_closes_and_removes_nothing(tmp_path: pathlib.Path) -> None:
+    script = (
+        SCRIPT
+        + """
+child = os.fork()
+if not child:
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+assert os.path.exists(temporary.store.path)
+assert len(buffer.store.zarr()["streams/0/reward"][:].nonzero()[0]) == 0
+buffer.store_effect(buffer.store_frame(np.full((90, 90, 1), 5, np.uint8)), 5, 1.0, False)
+"""
+    )
+    run(script, tmp_path / "store")
+    with dr.ReplayBuffer.open(tmp_path / "store", mode="r") as store:
+        assert len(store) == 5
+
+
+def test_a_store_is_closed_after_its_buffer_was_forgotten_when_the_next_is_made(tmp_path: pathlib.Path) -> None:
+    def fill() -> None:
+        buffer = ReplayBuffer(10, 1, path=tmp_path / "store")
+        for value in range(3):
+            buffer.store_effect(buffer.store_frame(np.full(3, value, np.uint8)), value, 0.0, False)
+
+    fill()
+    gc.collect()
+    with pytest.raises(LockedError):
+        dr.ReplayBuffer.open(tmp_path / "store")
+    buffer = ReplayBuffer(10, 1, path=tmp_path / "store")
+    assert buffer.num_in_buffer == 2
+    buffer.close()

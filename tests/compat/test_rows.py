@@ -1,0 +1,59 @@
+"""An array on disk indexes as numpy's arrays do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diskreplay.compat.rows import Rows
+
+VALUES = np.arange(7 * 3 * 2, dtype=np.int16).reshape(7, 3, 2)
+KEYS = [
+    0, -1, np.int64(3), slice(None), slice(2, 5), slice(None, None, -2), slice(9, 12), [4, 1, 4], np.array([], int),
+    np.array([[0, 1], [6, 0]]), np.arange(7) % 2 == 0, ..., None, (2, 1), (2, 1, 0), (slice(1, 3), 2), (..., 0),
+    ([0, 3, 3], [1, 2, 0]), ([0, 3, 3], [1, 2, 0], slice(None)), ([5, 1], slice(1, None)), (-2, slice(None), 1),
+]  # fmt: skip
+
+
+def rows(values: np.ndarray = VALUES) -> Rows:
+    def read(positions: np.ndarray) -> np.ndarray:
+        assert positions.ndim == 1
+        assert ((positions >= 0) & (positions < len(values))).all()
+        return values[positions]
+
+    return Rows(values.shape, values.dtype, read)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_keys(key: Any) -> None:
+    found, expected = rows()[key], VALUES[key]
+    assert np.shape(found) == np.shape(expected)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("key", [7, -8, (0, 3), [9]], ids=str)
+def test_what_is_outside(key: Any) -> None:
+    with pytest.raises(IndexError):
+        rows()[key]
+
+
+def test_numbers_by_row() -> None:
+    numbers = rows(np.arange(5.0))
+    assert numbers[3] == 3.0
+    np.testing.assert_array_equal(numbers[[1, 1]], [1.0, 1.0])
+
+
+def test_as_an_array() -> None:
+    found = rows()
+    assert (found.shape, found.ndim, found.size, found.nbytes, len(found)) == ((7, 3, 2), 3, 42, 84, 7)
+    np.testing.assert_array_equal(np.asarray(found), VALUES)
+    assert np.asarray(found, np.float32).dtype == np.float32
+    assert (found == VALUES).all()
+    np.testing.assert_array_equal(list(found), list(VALUES))
+    with pytest.raises(ValueError, match="without a copy"):
+        np.asarray(found, copy=False)
+    with pytest.raises(TypeError):
+        found[0] = 1  # type: ignore[index]  # nothing can be written

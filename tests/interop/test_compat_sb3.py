@@ -1,0 +1,350 @@
+"""`compat.sb3` beside Stable-Baselines3's own buffers: the same seed, the same batches, the same weights."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+torch = pytest.importorskip("torch", reason="torch is in the interop extra")
+pytest.importorskip("stable_baselines3", reason="stable-baselines3 is in the interop extra")
+
+from stable_baselines3 import DQN, SAC  # noqa: E402
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize  # noqa: E402
+
+import diskreplay as dr  # noqa: E402
+from diskreplay.compat.sb3 import DiskReplayBuffer  # noqa: E402
+from diskreplay.errors import InputError, LockedError, NotEnoughDataError  # noqa: E402
+
+ATTRIBUTES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+BOX = spaces.Box(-1, 1, (3,), np.float32)
+CHEAP = {"buffer_size": 90, "learning_starts": 20, "batch_size": 16, "seed": 1, "device": "cpu"}
+
+
+class Toy(gym.Env):
+    """Random observations of a space; episodes of 7 steps end, or of 9 if the action said so."""
+
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, start: int = 0) -> None:
+        self.observation_space, self.action_space = copy.deepcopy((observation_space, action_space))
+        self.start = start
+
+    def _observe(self) -> Any:
+        return self.observation_space.sample()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.steps = self.start
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        long = float(np.sum(action)) > 0.5
+        return self._observe(), float(np.sum(action)), self.steps == 7 and not long, self.steps == 9, {}
+
+
+def images(depth: int = 1, size: int = 36) -> spaces.Box:
+    return spaces.Box(0, 255, (size, size, depth), np.uint8)
+
+
+def vector(observation_space: spaces.Space, action_space: spaces.Space, num_envs: int) -> Callable[[], Any]:
+    def make(number: int) -> Callable[[], gym.Env]:
+        return lambda: Toy(observation_space, action_space, start=number)
+
+    return lambda: DummyVecEnv([make(number) for number in range(num_envs)])
+
+
+def stacked(make: Callable[[], Any], frames: int = 4) -> Callable[[], Any]:
+    return lambda: VecFrameStack(make(), frames)
+
+
+def train(algorithm: Any, policy: str, make: Callable[[], Any], buffer: Any, steps: int = 150, **kwargs: Any) -> Any:
+    env = make()
+    env.seed(3)
+    options = kwargs.pop("options", {})
+    model = algorithm(
+        policy, env, replay_buffer_class=buffer, replay_buffer_kwargs=options, **{**CHEAP, **kwargs}
+    )  # fmt: skip
+    return model.learn(steps)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # these networks are so small that threads only wait for each other
+    yield
+    torch.set_num_threads(threads)
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    mine, own = ours.replay_buffer, theirs.replay_buffer
+    assert (mine.pos, mine.full, mine.size()) == (own.pos, own.full, own.size())
+    for name in ATTRIBUTES:
+        found, expected = getattr(mine, name), getattr(own, name)
+        if not isinstance(expected, dict):
+            found, expected = {"": found}, {"": expected}
+        assert found.keys() == expected.keys()
+        for key, array in expected.items():
+            assert found[key].shape == array.shape
+            assert found[key].dtype == array.dtype
+            np.testing.assert_array_equal(np.asarray(found[key]), array, f"{name} {key}")
+    pairs = list(zip(ours.policy.parameters(), theirs.policy.parameters(), strict=True))
+    assert pairs
+    assert all(torch.equal(a, b) for a, b in pairs), "the same batches give the same weights"
+
+
+NESTED = spaces.Dict({"camera": images(), "state": BOX, "kind": spaces.Discrete(3)})
+CASES = {
+    "DQN, stacked images": (DQN, "CnnPolicy", stacked(vector(images(), spaces.Discrete(3), 1)), ReplayBuffer),
+    "DQN, 3 environments": (DQN, "CnnPolicy", stacked(vector(images(), spaces.Discrete(3), 3)), ReplayBuffer),
+    "DQN, stacked colours": (DQN, "CnnPolicy", stacked(vector(images(3), spaces.Discrete(3), 2), 2), ReplayBuffer),
+    "DQN, colours": (DQN, "CnnPolicy", vector(images(3), spaces.Discrete(3), 1), ReplayBuffer),
+    "DQN, Discrete": (DQN, "MlpPolicy", vector(spaces.Discrete(5), spaces.Discrete(3), 2), ReplayBuffer),
+    "DQN, MultiBinary": (DQN, "MlpPolicy", vector(spaces.MultiBinary(4), spaces.Discrete(3), 1), ReplayBuffer),
+    "DQN, Dict": (DQN, "MultiInputPolicy", vector(NESTED, spaces.Discrete(3), 3), DictReplayBuffer),
+    "SAC": (SAC, "MlpPolicy", vector(BOX, spaces.Box(-2, 2, (2,), np.float64), 2), ReplayBuffer),
+    "SAC, Dict": (SAC, "MultiInputPolicy", vector(NESTED, spaces.Box(-2, 2, (2,), np.float32), 2), DictReplayBuffer),
+    "SAC, normalised": (SAC, "MlpPolicy", lambda: VecNormalize(vector(BOX, BOX, 2)()), ReplayBuffer),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("handles_timeouts", [True, False])
+def test_training_is_the_same_to_the_last_bit(case: str, handles_timeouts: bool) -> None:
+    algorithm, policy, make, peer = CASES[case]
+    options = {"handle_timeout_termination": handles_timeouts}
+    ours = train(algorithm, policy, make, DiskReplayBuffer, options=options)
+    theirs = train(algorithm, policy, make, peer, options=options)
+    if not handles_timeouts:
+        # SB3 then keeps no time limits; ours does, and gives the same batches.
+        theirs.replay_buffer.timeouts = np.asarray(ours.replay_buffer.timeouts)
+    assert_same(ours, theirs)
+
+
+def test_frames_of_a_stack_are_stored_once_and_seen_without_being_named() -> None:
+    for case, stack in [("DQN, stacked images", (4, 0, False)), ("DQN, stacked colours", (2, 0, True))]:
+        store = train(*CASES[case][:3], DiskReplayBuffer, 40).replay_buffer.store
+        assert [(s.frames, s.axis, s.channels) for s in store.schema.stacks] == [stack]
+        assert store.schema.obs_columns[0].item_bytes == 36 * 36 * (3 if stack[2] else 1)
+        assert store.stats()["streams"]["0"]["patches"] <= 2 * (40 // 7 + 2), "only final observations"
+    store = train(*CASES["DQN, colours"][:3], DiskReplayBuffer, 40).replay_buffer.store
+    assert store.schema.stacks[0].frames == 1
+
+
+class Blank(Toy):
+    """A screen that stays black for a while, as at the start of many games."""
+
+    def _observe(self) -> Any:
+        return super()._observe() if self.steps > 2 else np.zeros(self.observation_space.shape, np.uint8)
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.steps = 0
+        return super().reset(**kwargs)
+
+
+@pytest.mark.parametrize(("depth", "frames"), [(1, 4), (3, 1), (3, 2)])
+def test_a_first_step_that_shows_nothing_is_taken_for_grey_or_colour_frames(depth: int, frames: int) -> None:
+    def make() -> Any:
+        plain = DummyVecEnv([lambda: Blank(images(depth), spaces.Discrete(3))])
+        return VecFrameStack(plain, frames) if frames > 1 else plain
+
+    ours = train(DQN, "CnnPolicy", make, DiskReplayBuffer)
+    assert ours.replay_buffer.store.schema.stacks[0].frames == frames
+    assert_same(ours, train(DQN, "CnnPolicy", make, ReplayBuffer))
+
+
+@pytest.mark.parametrize("frame_stack", [4, {"obs": 4}, 1])
+def test_frame_stack_can_be_named(frame_stack: Any) -> None:
+    make = CASES["DQN, stacked images"][2]
+    ours = train(DQN, "CnnPolicy", make, DiskReplayBuffer, options={"frame_stack": frame_stack})
+    assert ours.replay_buffer.store.schema.stacks[0].frames == (1 if frame_stack == 1 else 4)
+    assert_same(ours, train(DQN, "CnnPolicy", make, ReplayBuffer))
+
+
+def test_pendulum_with_sac_and_a_path(tmp_path: pathlib.Path) -> None:
+    def make() -> Any:
+        return DummyVecEnv([lambda: gym.make("Pendulum-v1")])
+
+    ours = train(SAC, "MlpPolicy", make, DiskReplayBuffer, 300, options={"path": tmp_path / "pendulum.replay"})
+    assert_same(ours, train(SAC, "MlpPolicy", make, ReplayBuffer, 300))
+    assert ours.replay_buffer.timeouts[:].sum() == 0, "200 steps an episode: one time limit, evicted since"
+    ours.replay_buffer.close()
+    with dr.ReplayBuffer.open(tmp_path / "pendulum.replay", mode="r") as store:
+        assert len(store) == 90
+
+
+# n-step returns
+
+
+def test_n_step_returns_are_those_of_sb3() -> None:
+    rng = np.random.default_rng(0)
+    args = (60, BOX, spaces.Discrete(3), "cpu", 2)
+    ours = DiskReplayBuffer(*args, n_steps=3, gamma=0.9, seed=0)
+    theirs = NStepReplayBuffer(*args, n_steps=3, gamma=0.9)
+    obs = rng.normal(size=(2, 3)).astype(np.float32)
+    for _ in range(100):
+        next_obs = rng.normal(size=(2, 3)).astype(np.float32)
+        done = rng.random(2) < 0.2
+        infos = [{"TimeLimit.truncated": bool(d and rng.random() < 0.5)} for d in done]
+        step = (obs, next_obs, rng.integers(3, size=2), rng.normal(size=2).astype(np.float32), done, infos)
+        ours.add(*step)
+        theirs.add(*step)
+        obs = np.where(done[:, None], rng.normal(size=(2, 3)), next_obs).astype(np.float32)
+    got = ours.sample(200)
+    # Where SB3 holds the same transition: by its reward and observation.
+    places = [np.argwhere((theirs.observations == row).all(-1))[0] for row in got.observations.numpy()]
+    positions, envs = np.array(places).T
+    theirs_env = iter([envs])
+    original = np.random.randint
+    np.random.randint = lambda *a, **k: next(theirs_env)  # SB3 draws environments here
+    try:
+        expected = theirs._get_samples(positions)
+    finally:
+        np.random.randint = original
+    for name in ("observations", "actions", "next_observations", "dones"):
+        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=0)
+    torch.testing.assert_close(got.rewards, expected.rewards)
+    torch.testing.assert_close(got.discounts * (1 - got.dones), expected.discounts * (1 - expected.dones))
+    assert got.discounts.dtype == expected.discounts.dtype == torch.float32
+    assert got.discounts.shape == expected.discounts.shape == (200, 1)
+
+
+def test_n_steps_in_an_algorithm_that_asks_for_more_than_there_is() -> None:
+    options = {"n_steps": 3, "gamma": 0.99}
+    model = train(*CASES["SAC, Dict"][:3], DiskReplayBuffer, 60, options=options, batch_size=64)
+    assert model.replay_buffer.sample(500).discounts.shape == (500, 1)
+    with pytest.raises(InputError, match="n_steps"):
+        DiskReplayBuffer(10, BOX, BOX, n_steps=3, view=dr.Transition(2))
+
+
+# Hindsight and priorities
+
+
+GOALS = spaces.Dict({"observation": BOX, "achieved_goal": BOX, "desired_goal": BOX})
+
+
+def distance(achieved: Any, desired: Any, info: Any) -> Any:
+    return -np.linalg.norm(achieved - desired, axis=-1)
+
+
+def test_hindsight_with_sac_and_several_environments() -> None:
+    view = dr.Hindsight(distance, ratio=1.0)
+    model = train(SAC, "MultiInputPolicy", vector(GOALS, BOX, 2), DiskReplayBuffer, options={"view": view})
+    batch = model.replay_buffer.sample(64)
+    goals, reached = (batch.next_observations[key].numpy() for key in ("desired_goal", "achieved_goal"))
+    np.testing.assert_allclose(batch.rewards.numpy()[:, 0], distance(reached, goals, None), rtol=1e-5)
+    np.testing.assert_array_equal(batch.observations["desired_goal"].numpy(), goals)
+
+
+def test_priorities() -> None:
+    model = train(*CASES["SAC"][:3], DiskReplayBuffer, 60, options={"sampler": dr.Proportional(), "seed": 4})
+    buffer = model.replay_buffer
+    buffer.sample(8)
+    chosen = buffer.index[0]
+    buffer.store.update_priorities(buffer.index, np.where(buffer.index == chosen, 1e6, 1e-3))
+    buffer.sample(64)
+    assert buffer.weight.shape == (64,)
+    assert (buffer.index == chosen).mean() > 0.9
+
+
+# SB3's other methods
+
+
+def test_extend_reset_and_an_empty_buffer() -> None:
+    buffer = DiskReplayBuffer(10, images(4), spaces.Discrete(3), "cpu")
+    with pytest.raises(ValueError, match="high <= 0"):
+        buffer.sample(1)
+    rng = np.random.default_rng(0)
+    steps = [
+        (rng.integers(0, 255, (1, 36, 36, 4), np.uint8), rng.integers(0, 255, (1, 36, 36, 4), np.uint8),
+         np.array([1]), np.array([0.5]), np.array([False]), [{}])
+        for _ in range(4)
+    ]  # fmt: skip
+    buffer.extend(*zip(*steps, strict=True))
+    assert (buffer.size(), buffer.pos, buffer.full) == (4, 4, False)
+    np.testing.assert_array_equal(buffer.observations[:4], [step[0] for step in steps])
+    np.testing.assert_array_equal(buffer.next_observations[:4], [step[1] for step in steps])
+    assert not np.asarray(buffer.observations)[4:].any()
+    buffer.reset()
+    assert (buffer.size(), buffer.pos, len(buffer.store)) == (0, 0, 0)
+    assert not np.asarray(buffer.observations).any()
+    buffer.extend(*zip(*steps[:1], strict=True))
+    np.testing.assert_array_equal(buffer.observations[0], steps[0][0])
+    with pytest.raises(InputError, match="finite"):
+        buffer.add(*steps[0][:3], np.array([np.nan]), *steps[0][4:])
+    assert buffer.size() == 1
+
+
+def test_a_batch_is_the_users_own() -> None:
+    buffer = train(*CASES["DQN, stacked images"][:3], DiskReplayBuffer, 60).replay_buffer
+    batch = buffer.sample(8)
+    expected = batch.next_observations.clone()
+    batch.observations.zero_()
+    assert torch.equal(batch.next_observations, expected)
+
+
+# Saving
+
+
+@pytest.mark.parametrize("case", ["DQN, stacked images", "SAC, Dict"])
+@pytest.mark.parametrize("temporary", [True, False])
+@pytest.mark.parametrize("dropped", [True, False])
+def test_save_and_load_through_a_model(case: str, temporary: bool, dropped: bool, tmp_path: pathlib.Path) -> None:
+    algorithm, policy, make, peer = CASES[case]
+    options = {} if temporary else {"path": tmp_path / "store"}
+    ours = train(algorithm, policy, make, DiskReplayBuffer, options=options)
+    theirs = train(algorithm, policy, make, peer)
+    for model in (ours, theirs):
+        model.save_replay_buffer(tmp_path / "buffer.pkl")
+        assert temporary or model is theirs or (tmp_path / "buffer.pkl").stat().st_size < 30_000, "no frames in it"
+        if dropped:
+            model.replay_buffer = None
+        model.load_replay_buffer(tmp_path / "buffer.pkl")
+        np.random.seed(5)
+        torch.manual_seed(5)
+        model.learn(60, reset_num_timesteps=False)
+    assert_same(ours, theirs)
+
+
+def test_a_path_is_taken_up_again_by_a_new_model(tmp_path: pathlib.Path) -> None:
+    path, (algorithm, policy, make, _) = tmp_path / "store", CASES["DQN, stacked images"]
+    first = train(algorithm, policy, make, DiskReplayBuffer, 52, options={"path": path})
+    held = np.asarray(first.replay_buffer.observations)
+    with pytest.raises(LockedError):
+        DiskReplayBuffer(90, first.observation_space, spaces.Discrete(3), path=path)
+    first.replay_buffer.close()
+    second = DiskReplayBuffer(90, first.observation_space, spaces.Discrete(3), path=path)
+    assert (second.pos, second.full) == (52, False)
+    np.testing.assert_array_equal(np.asarray(second.observations), held)
+    second.store.checkpoint("here")
+    second.close()
+    for changed in ({"buffer_size": 91}, {"action_space": spaces.Discrete(4)}, {"observation_space": BOX}):
+        arguments = {
+            "buffer_size": 90,
+            "observation_space": first.observation_space,
+            "action_space": spaces.Discrete(3),
+        }
+        with pytest.raises(InputError, match="this buffer for"):
+            DiskReplayBuffer(**{**arguments, **changed}, path=path)
+    third = DiskReplayBuffer(90, first.observation_space, spaces.Discrete(3), path=path, checkpoint="here")
+    assert third.pos == 52
+    third.close()
+    with pytest.raises(InputError, match="no checkpoint"):
+        DiskReplayBuffer(90, BOX, BOX, path=tmp_path / "other", checkpoint="here")
+
+
+def test_a_pickle_of_a_buffer_without_steps(tmp_path: pathlib.Path) -> None:
+    buffer = DiskReplayBuffer(10, images(4), spaces.Discrete(3), path=tmp_path / "store")
+    loaded = pickle.loads(pickle.dumps(buffer))
+    assert loaded.size() == 0
+    with pytest.raises(NotEnoughDataError):
+        loaded._get_samples(np.array([0]))
