@@ -47,7 +47,7 @@ $(VENV)/.dev-stamp: $(INPUTS) | $(BIN)/python
 
 $(VENV)/.interop-stamp: $(INPUTS) | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev,interop]'
-	$(PIP_INSTALL) --no-deps xuance
+	$(PIP_INSTALL) --no-deps xuance 'd3rlpy>=2.8,<3' 'robomimic>=0.3,<0.4' 'dopamine-rl>=4.1,<5'
 	touch $@
 
 $(VENV)/.bench-stamp: $(INPUTS) | $(BIN)/python

@@ -6,12 +6,15 @@ grows when they no longer fit, so it takes memory for what it holds, and nothing
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 FIRST_LENGTH = 1024
+FIRST_VALUES = 1 << 22
+"""Numbers in a new ring, at most, as long as that is room for a few ids."""
 
 
 class Ring:
@@ -21,7 +24,7 @@ class Ring:
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, most: int = 1 << 62) -> None:
         """``most`` is the number of ids that will be held at a time, as far as is known; more is no error."""
-        self.length = min(FIRST_LENGTH, max(most, 1))
+        self.length = min(FIRST_LENGTH, max(most, 1), max(4, FIRST_VALUES // max(1, math.prod(shape))))
         self.most = most
         self.array: NDArray[Any] = np.zeros((self.length, *shape), dtype)
         self.begin = 0

@@ -200,6 +200,7 @@ class Schema:
         padding: ``Start.ZEROS`` or ``Start.REPEAT``, for single frames.
         num_envs: environments of the first stream.
         capacity: transitions of a stream's window.
+        identity: of the store, which seals its shards; empty for one without seals.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -209,6 +210,7 @@ class Schema:
     padding: Start
     num_envs: int
     capacity: int
+    identity: str = dataclasses.field(default="", compare=False)
     obs_tree: spaces.Tree = dataclasses.field(init=False)
     action_tree: spaces.Tree = dataclasses.field(init=False)
 
@@ -279,6 +281,7 @@ class Schema:
             "padding": self.padding.name.lower(),
             "num_envs": self.num_envs,
             "capacity": self.capacity,
+            **({"identity": self.identity} if self.identity else {}),
         }
 
     @classmethod
@@ -292,8 +295,9 @@ class Schema:
                 Start[stored["padding"].upper()],
                 check_count("num_envs", stored["num_envs"]),
                 check_count("capacity", stored["capacity"]),
+                str(stored.get("identity", "")),
             )
-        except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
             raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
         return schema
 

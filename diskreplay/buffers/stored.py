@@ -170,6 +170,7 @@ class StoredBuffer:
                 self._appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
                 if valid is not None:
                     self._appender.log.invalid += self.num_envs - int(np.count_nonzero(valid))
+                self._slide()
             self._added()
 
     def _extend(
@@ -190,14 +191,19 @@ class StoredBuffer:
                 left = self._commit_rows - (appender.log.end - writer.commit_record.end)
                 with self._lock:
                     at += appender.add_run(steps.values, steps.next_obs, steps.ended, at, min(stop, at + left))
+                    self._slide()
                 self._added()
 
+    def _slide(self) -> None:
+        """Moves the window on, before anybody can see one that holds more than the capacity."""
+        log = self._appender.log
+        if log.end - log.begin > log.rows:
+            log.slide(log.end - log.rows)
+
     def _added(self) -> None:
-        """Moves the window on after rows were added, and commits where that is due."""
+        """Commits after rows were added, where that is due."""
         with self._lock:
             log, writer = self._appender.log, self._writable()
-            if log.end - log.begin > log.rows:
-                log.slide(log.end - log.rows)
             due = (
                 log.end - writer.commit_record.end >= self._commit_rows
                 or time.monotonic() - self._last_commit >= self._commit_seconds

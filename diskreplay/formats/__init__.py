@@ -18,6 +18,13 @@ MODULES = {
     "npz": "npz",
     "npz-episodes": "npz",
     "diffusion-policy": "diffusion_policy",
+    "minari": "minari",
+    "minari-arrow": "minari_arrow",
+    "d3rlpy": "d3rlpy",
+    "dopamine": "dopamine",
+    "robomimic": "robomimic",
+    "rlds": "rlds",
+    "parquet": "parquet",
     "store": "store",
 }
 """The module of each format, below this package."""

@@ -7,6 +7,7 @@ its ``shape``, its ``dtype``, and slicing along the first axis.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -71,6 +72,8 @@ class FlatArrays:
             check_length(self.where, name, array, count)
         if self.reward is not None:
             check_length(self.where, "reward", self.reward, count)
+            if math.prod(self.reward.shape[1:]) != 1:
+                raise InputError(f"{self.where}: rewards must be one number a step, got {tuple(self.reward.shape[1:])}")
         layout = self.layout or self._inferred()
         check_layout(self.where, layout, self.obs, self.action, self.extra)
         for what, leaves in (("next", self.next_obs), ("final", self.finals)):

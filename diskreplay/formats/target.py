@@ -5,12 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 
 from diskreplay.errors import InputError
 
 Recognise = Callable[[pathlib.Path], bool]
+
+
+def final_name(temporary: pathlib.Path) -> str:
+    """The name that will be given to what is written at a path of :func:`replacing`, for formats that mention it."""
+    match = re.fullmatch(r"\.(.+)\.tmp-\d+", temporary.name)
+    return match[1] if match else temporary.name
 
 
 @contextlib.contextmanager

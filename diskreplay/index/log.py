@@ -73,8 +73,8 @@ class StreamLog:
 
     @property
     def floor(self) -> int:
-        """The first row held."""
-        return max(0, self.begin - self.context)
+        """The first row held: of an empty window the newest row is, with its context."""
+        return max(0, min(self.begin, self.end - 1) - self.context)
 
     @property
     def first_id(self) -> int:
@@ -138,9 +138,8 @@ class StreamLog:
         self.invalid += counted.size - int(counted.sum())
         self.end += count
 
-    def restart(self, begin: int, first_patch: int) -> None:
-        """Forgets everything; rows are taken over from the context of ``begin`` on."""
-        first_row = max(0, begin - self.context)
+    def restart(self, begin: int, first_row: int, first_patch: int) -> None:
+        """Forgets everything; the window will begin at ``begin``, and rows are taken over from ``first_row`` on."""
         for ring in (*self.rings.values(), self.next_patch):
             ring.restart(first_row)
         for ring in self.patches.values():

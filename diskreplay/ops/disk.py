@@ -15,8 +15,8 @@ def tree_bytes(path: str | os.PathLike[str]) -> int:
 
 
 def file_bytes(path: pathlib.Path) -> int:
-    """The size of a file, 0 when there is none (any more)."""
+    """The size of a file, of a link itself; 0 when there is none (any more)."""
     try:
-        return path.stat().st_size
+        return path.lstat().st_size
     except (FileNotFoundError, NotADirectoryError):
         return 0

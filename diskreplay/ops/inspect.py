@@ -313,7 +313,7 @@ def _merge(known: ColumnFacts | None, more: ColumnFacts) -> ColumnFacts:
 def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
     """Shards that the commit needs and that are missing or too short."""
     problems = []
-    floor = max(0, commit.begin - store.schema.context)
+    floor = commit.floor(store.schema.context)
     for path, column in stream.column_paths(store.schema):
         folder = pathlib.Path(store.stream_path(name), path)
         first, end = (commit.patch_begin, commit.patch_end) if stream.is_patch(path) else (floor, commit.end)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from diskreplay.errors import CorruptionError
+from diskreplay.errors import CorruptionError, DiskReplayError, ReadFailedError
+
+DAMAGE = (CorruptionError, ReadFailedError)
+"""What reading a damaged store raises; what stands in a file's place and is none cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +55,9 @@ class Findings:
     def add(self, what: str, **place: Any) -> None:
         self.problems.append(Problem(what, **place))
 
-    def take(self, error: CorruptionError) -> None:
-        """An error of the engine as a problem."""
-        self.add(
-            str(error), stream=error.stream, column=error.column, rows=error.rows, file=error.file, offset=error.offset
-        )
+    def take(self, error: DiskReplayError, **place: Any) -> None:
+        """An error of the engine as a problem; what it does not name is taken from ``place``."""
+        for name in ("stream", "column", "rows", "file", "offset"):
+            if getattr(error, name, None) is not None:
+                place[name] = getattr(error, name)
+        self.add(str(error), **place)

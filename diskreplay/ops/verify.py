@@ -13,7 +13,8 @@ the window's context on is there and whole. 6. Rows and patches agree with each 
 
 Of each checkpoint:
 
-7. Its cut names existing streams, passes their commit nowhere, and everything that it pins is there and whole.
+7. Its cut names existing streams, passes their commit nowhere, and everything that it pins is there and whole. 8. Its
+priorities and its random state can be restored.
 
 Reading changes nothing and works beside a live writer: what that evicts meanwhile is no problem. Memory is bounded by
 one shard's index, one chunk, a block of the small columns, and the places of the patches.
@@ -29,17 +30,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError
-from diskreplay.ops.problems import Findings, Problem
+import numpy as np
+
+from diskreplay.buffers.state import restore_sampler, set_rng, settings
+from diskreplay.errors import CheckpointError, DiskReplayError, FormatVersionError
+from diskreplay.ops.problems import DAMAGE, Findings, Problem
 from diskreplay.ops.verify_chunks import ColumnCheck, Span
 from diskreplay.ops.verify_rows import RowCheck
 from diskreplay.schema import PLACE, Schema
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit, Tail
-from diskreplay.storage.files import LocalFiles
-from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
+from diskreplay.storage.files import Files, LocalFiles, translate_reads
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
 from diskreplay.storage.stream import PATCHES
+from diskreplay.views.transition import Transition
 
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
@@ -72,27 +77,39 @@ class Verified:
         return {**dataclasses.asdict(self), "ok": self.ok}
 
 
-def verify(path: PathLike, progress: Progress | None = None) -> Verified:
+def verify(path: PathLike, progress: Progress | None = None, files: Files | None = None) -> Verified:
     """Checks the store at ``path``; see the module's docstring.
 
     Raises StoreNotFoundError, NotAStoreError or FormatVersionError when there is no store to check. Damage is never
-    raised: it is in ``problems``.
+    raised: it is in ``problems``. A directory that the file system refuses to list raises ReadFailedError.
     """
     started = time.perf_counter()
     found = Findings()
     full = str(pathlib.Path(path).absolute())
     try:
-        store = Store(full, LocalFiles())
-    except CorruptionError as error:
+        store = Store(full, files or LocalFiles())
+    except DAMAGE as error:
         found.take(error)
         return Verified(full, 0, 0, 0, 0, time.perf_counter() - started, tuple(found.problems))
-    with contextlib.closing(store):
+    with contextlib.closing(store), translate_reads(full):
         checker = _StoreCheck(store, found, progress)
         checker.run()
     return Verified(
         full, len(checker.commits), len(checker.cuts), found.chunks, found.bytes, time.perf_counter() - started,
         tuple(found.problems),
     )  # fmt: skip
+
+
+def check_checkpoint(store: Store, name: str, commits: dict[str, Commit], found: Findings) -> None:
+    """Checks one checkpoint and all that it needs; ``commits`` are the records of the streams."""
+    checker = _StoreCheck(store, found, None)
+    checker.commits = commits
+    checker.read_checkpoint(name)
+    for of, cut in checker.cuts.get(name, {}).items():
+        if of in commits and checker.before(cut, commits[of]):
+            for check, spans in checker.columns(of, [cut]):
+                check.run(spans)
+            checker.rows(of, [cut])
 
 
 class _StoreCheck:
@@ -110,13 +127,13 @@ class _StoreCheck:
         self._groups([self.store.path, self._path(STREAMS), self._path(CHECKPOINTS)])
         self._read_streams()
         self._read_checkpoints()
-        checks = {name: self._columns(name) for name in self.commits}
+        checks = {name: self.columns(name, self._views(name)) for name in self.commits}
         self._total = sum(self._size(check, spans) for columns in checks.values() for check, spans in columns)
         for name, columns in checks.items():
             before = len(self.found.problems)
             for check, spans in columns:
                 check.run(spans)
-            self._rows(name, dict((check.path, check.reader) for check, _ in columns))
+            self.rows(name, self._views(name))
             self._forgive(name, before)
 
     def _path(self, *parts: str) -> str:
@@ -131,10 +148,11 @@ class _StoreCheck:
         for folder in folders:
             file = f"{folder}/{metadata.NAME}"
             try:
+                metadata.check_no_link(self.store.files, *([] if folder == self.store.path else [folder]))
                 document = metadata.read(self.store.files, folder)
             except (FileNotFoundError, NotADirectoryError):
                 self.found.add("the group's metadata is missing", stream=name, file=file)
-            except CorruptionError as error:
+            except DAMAGE as error:
                 self.found.add(str(error), stream=name, file=file)
             else:
                 if document.get("zarr_format") != 3 or document.get("node_type") != "group":
@@ -150,10 +168,10 @@ class _StoreCheck:
             file = f"{folder}/{metadata.NAME}"
             try:
                 commit = stream.read_commit(self.store.files, folder)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 self.found.add("the stream's commit record is missing", stream=name, file=file)
                 continue
-            except CorruptionError as error:
+            except DAMAGE as error:
                 self.found.add(str(error), stream=name, file=file)
                 continue
             if commit.stream in numbers:
@@ -190,30 +208,44 @@ class _StoreCheck:
 
     def _read_checkpoints(self) -> None:
         for name in self._listed(CHECKPOINTS):
-            file = self._path(CHECKPOINTS, name, metadata.NAME)
-            try:
-                cut = self.store.checkpoint(name).cut
-            except CheckpointError:
-                continue  # dropped meanwhile, or nothing of ours
-            except DiskReplayError as error:
-                self.found.add(str(error), file=file)
-                continue
-            self.cuts[name] = cut
-            for of, commit in cut.items():
-                newest = self.commits.get(of)
-                if newest is None:
-                    if of not in self.store.files.list(self._path(STREAMS)):
-                        self.found.add(f"the checkpoint names the stream {of!r}, which does not exist", file=file)
-                elif not self._before(commit, newest):
-                    self.found.add(
-                        f"the checkpoint's cut of rows {commit.begin} to {commit.end} does not come before the "
-                        f"stream's commit of rows {newest.begin} to {newest.end}",
-                        stream=of, file=file,
-                    )  # fmt: skip
-                self._record(of, commit, file)
+            self.read_checkpoint(name)
+
+    def read_checkpoint(self, name: str) -> None:
+        """Rules 7 and 8, without what the cut pins."""
+        file = self._path(CHECKPOINTS, name, metadata.NAME)
+        try:
+            checkpoint = self.store.checkpoint(name)
+            self._state(checkpoint)
+        except CheckpointError:
+            return  # dropped meanwhile, or nothing of ours
+        except DiskReplayError as error:
+            self.found.take(error, file=file)
+            return
+        self.cuts[name] = checkpoint.cut
+        for of, commit in checkpoint.cut.items():
+            newest = self.commits.get(of)
+            if newest is None:
+                if of not in self.store.files.list(self._path(STREAMS)):
+                    self.found.add(f"the checkpoint names the stream {of!r}, which does not exist", file=file)
+            elif not self.before(commit, newest):
+                self.found.add(
+                    f"the checkpoint's cut of rows {commit.begin} to {commit.end} does not come before the "
+                    f"stream's commit of rows {newest.begin} to {newest.end}",
+                    stream=of, file=file,
+                )  # fmt: skip
+            self._record(of, commit, file)
+
+    def _state(self, checkpoint: Checkpoint) -> None:
+        """Raises where what a sampler needs of it cannot be read; kinds that are not known are left alone."""
+        set_rng(np.random.Generator(np.random.PCG64(0)), checkpoint.state, checkpoint.name)
+        arrays = self.store.read_arrays(checkpoint)
+        with contextlib.suppress(FormatVersionError):
+            _, sampler = settings({**self.store.settings, **checkpoint.state}, Transition(), None)
+            restore_sampler(sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
 
     @staticmethod
-    def _before(cut: Commit, newest: Commit) -> bool:
+    def before(cut: Commit, newest: Commit) -> bool:
+        """Whether a stream can have been at ``cut`` before ``newest``."""
         return (
             (cut.stream, cut.num_envs) == (newest.stream, newest.num_envs)
             and cut.timeline <= newest.timeline
@@ -228,13 +260,15 @@ class _StoreCheck:
         """The stream's commit, and the cuts that can be checked with it."""
         newest = self.commits[name]
         cuts = [cut[name] for cut in self.cuts.values() if name in cut]
-        return [newest, *(cut for cut in cuts if self._before(cut, newest))]
+        return [newest, *(cut for cut in cuts if self.before(cut, newest))]
 
-    def _columns(self, name: str) -> list[tuple[ColumnCheck, list[Span]]]:
-        views, checks = self._views(name), []
+    def columns(self, name: str, views: Sequence[Commit]) -> list[tuple[ColumnCheck, list[Span]]]:
+        """A check of each column, and what the views need of it."""
+        checks = []
         for path, column in stream.column_paths(self.schema):
             envs = 1 if stream.is_patch(path) else views[0].num_envs
             reader = ColumnReader(self.store.files, f"{self.store.stream_path(name)}/{path}", name, column, envs)
+            reader.identity = stream.identity(self.schema, views[0], path)
             spans = [_span(view, path, self.schema.context) for view in views]
             checks.append((ColumnCheck(reader, path, self.found, self._tick), spans))
         return checks
@@ -242,26 +276,31 @@ class _StoreCheck:
     def _size(self, check: ColumnCheck, spans: list[Span]) -> int:
         return sum(self.store.files.size(check.reader.shard_path(shard)) or 0 for shard in check.shards(spans))
 
-    def _rows(self, name: str, readers: dict[str, ColumnReader]) -> None:
-        """Rule 6, as far as the indexes of the small columns can be read."""
-        views = self._views(name)
+    def rows(self, name: str, views: Sequence[Commit]) -> None:
+        """Rule 6, as far as the indexes of the small columns can be read; each timeline has its own."""
+        for timeline in sorted({view.timeline for view in views}, reverse=True):
+            self._rows(name, sorted((v for v in views if v.timeline == timeline), key=lambda v: v.end, reverse=True))
+
+    def _rows(self, name: str, views: Sequence[Commit]) -> None:
+        """Rule 6 for views of one timeline, the newest first."""
         if not views[0].end:
             return
+        readers = {check.path: check.reader for check, _ in self.columns(name, views)}
         try:
             for path, reader in readers.items():
                 if reader.column.resident:
                     spans = [_span(view, path, self.schema.context) for view in views]
                     reader.load(min(span.first for span in spans), spans[0].end, spans[0].tail)
-        except CorruptionError:
+        except DAMAGE:
             return  # found by the check of the files
         rows = {path: reader for path, reader in readers.items() if not stream.is_patch(path)}
         RowCheck(name, rows, readers[f"{PATCHES}/{PLACE}"], self.schema.context, self.found).run(views)
 
     def _forgive(self, name: str, first: int) -> None:
         """Forgets problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""
-        with contextlib.suppress(CorruptionError, FileNotFoundError):
+        with contextlib.suppress(*DAMAGE, FileNotFoundError, NotADirectoryError):
             newest = stream.read_commit(self.store.files, self.store.stream_path(name))
-            floors = {True: newest.patch_begin, False: max(0, newest.begin - self.schema.context)}
+            floors = {True: newest.patch_begin, False: newest.floor(self.schema.context)}
             if newest.begin > self.commits[name].begin:
                 self.found.problems[first:] = [
                     p
@@ -274,4 +313,4 @@ def _span(commit: Commit, path: str, context: int) -> Span:
     tail = commit.tails.get(path, Tail(0, 0))
     if stream.is_patch(path):
         return Span(commit.patch_begin, commit.patch_end, tail)
-    return Span(max(0, commit.begin - context), commit.end, tail)
+    return Span(commit.floor(context), commit.end, tail)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError
-from diskreplay.ops.problems import Findings
+from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.schema import REWARD
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage.column import ColumnReader
@@ -55,13 +55,38 @@ class ColumnCheck:
         self.found.add(what, stream=self.reader.stream, column=self.path, rows=rows, file=file, offset=offset)
 
     def shards(self, spans: Sequence[Span]) -> list[int]:
-        """All shards that a span needs."""
+        """The shards on disk that a span needs."""
+        needed = self._needed(spans)
+        there = {shard for shard, _ in self.reader.shards_on_disk()}
+        return sorted(shard for shard in there if any(first <= shard < stop for first, stop in needed))
+
+    def _needed(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
+        """Ranges of shards, each of at least one. They are not gone through: a damaged record may name any number."""
         rows = self.column.shard_rows
-        return sorted({n for s in spans if s.end > s.first for n in range(s.first // rows, (s.end - 1) // rows + 1)})
+        return [(s.first // rows, (s.end - 1) // rows + 1) for s in spans if s.end > s.first]
+
+    def _gaps(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
+        """Ranges of shards that a span needs and that are not there."""
+        there = self.shards(spans)
+        gaps = set()
+        for first, stop in self._needed(spans):
+            inside = [shard for shard in there if first <= shard < stop]
+            edges = zip([first - 1, *inside], [*inside, stop], strict=True)
+            gaps |= {(before + 1, after) for before, after in edges if after > before + 1}
+        return sorted(gaps)
 
     def run(self, spans: Sequence[Span]) -> None:
         """Checks the array's metadata and every shard."""
+        try:
+            metadata.check_no_link(self.reader.files, self.reader.directory)
+        except CorruptionError as error:
+            self.found.take(error, stream=self.reader.stream, column=self.path)
+            return
         self._document(spans)
+        for first, stop in self._gaps(spans):
+            what = "the shard's file is missing" if stop == first + 1 else f"{stop - first} shards' files are missing"
+            rows = self.column.shard_rows
+            self.report(what, first, rows=(first * rows, stop * rows))
         for shard in self.shards(spans):
             self._shard(shard, spans)
 
@@ -70,10 +95,10 @@ class ColumnCheck:
         place = {"stream": self.reader.stream, "column": self.path, "file": file}
         try:
             stored = metadata.read(self.reader.files, self.reader.directory)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             self.found.add("the array's metadata is missing", **place)
             return
-        except CorruptionError as error:
+        except DAMAGE as error:
             self.found.add(str(error), **place)
             return
         shape = stored.get("shape")
@@ -97,12 +122,14 @@ class ColumnCheck:
         if size is None:
             self.report("the shard's file is missing", shard)
             return
-        sizes: dict[int, list[Span]] = {}
+        # Where a file ends at an older commit's length, that commit's index is whole, and another's is missing.
+        sizes: dict[tuple[int, int], list[Span]] = {}
         for span in here:
-            sizes.setdefault(span.tail.size if shard == span.tail.shard else size, []).append(span)
+            committed = span.tail.size if shard == span.tail.shard else size
+            sizes.setdefault((committed, min(span.end, stop_row)), []).append(span)
         entries: list[Entries] = []
-        for committed, of in sizes.items():
-            index = self._index(shard, committed, size)
+        for (committed, end), of in sizes.items():
+            index = self._index(shard, committed, size, end)
             if index is not None:
                 for span in of:
                     self._complete(shard, index, span)
@@ -111,14 +138,14 @@ class ColumnCheck:
         if entries:
             self._chunks(shard, np.unique(np.concatenate(entries), axis=0))
 
-    def _index(self, shard: int, committed: int, size: int) -> Entries | None:
+    def _index(self, shard: int, committed: int, size: int, end: int) -> Entries | None:
         """The index that ends at byte ``committed``: ``(shard_chunks, groups, 2)``."""
         if committed > size:
             self.report(f"the file has {size} of its {committed} committed bytes", shard, size)
             return None
         try:
-            return self.reader.read_index(shard, committed)
-        except CorruptionError as error:
+            return self.reader.read_index(shard, committed, end)
+        except DAMAGE as error:
             offset = max(0, committed - self.reader.index_bytes)
             self.report(str(error.__cause__ or error), shard, offset)
             return None
@@ -159,7 +186,11 @@ class ColumnCheck:
         """Reads and decodes chunks in the order of their places."""
         handle = self.reader.handle(shard)
         for chunk, group, offset, size, end in entries[np.argsort(entries[:, 2], kind="stable")].tolist():
-            data = handle.pread(size, offset)
+            try:
+                data = handle.pread(size, offset)
+            except OSError as error:
+                self.report(f"chunk {chunk} cannot be read: {error}", shard, offset)
+                continue
             self.found.chunks += 1
             self.found.bytes += len(data)
             self.tick(len(data))

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import CorruptionError
-from diskreplay.ops.problems import Findings
+from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.schema import PLACE, START, TERMINATED, TRUNCATED, VALID, Start
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
@@ -47,12 +46,12 @@ class RowCheck:
     def run(self, commits: Sequence[Commit]) -> None:
         """``commits``: the newest, then those of the checkpoints. The readers have their indexes loaded."""
         newest = commits[0]
-        first = min(max(0, commit.begin - self.context) for commit in commits)
+        first = min(commit.floor(self.context) for commit in commits)
         whole = self._starts(first, newest.end)
         first_patch = min(commit.patch_begin for commit in commits)
         try:
             places = self.place.read_rows(first_patch, newest.patch_end)[:, 0]
-        except CorruptionError:
+        except DAMAGE:
             return
         self._places(places, first_patch, newest.end)
         explained = np.concatenate(self._explained) if self._explained else np.empty((0, 2), np.int64)
@@ -76,7 +75,7 @@ class RowCheck:
                 start, valid, terminated, truncated = (
                     self.rows[name].read_rows(low, high) for name in (START, VALID, TERMINATED, TRUNCATED)
                 )
-            except CorruptionError:
+            except DAMAGE:
                 before, whole = None, False
                 continue
             self._block(low, start, valid, terminated | truncated | ~valid, before)
@@ -134,8 +133,22 @@ class RowCheck:
                 START, sorted({place[0] for place in missing}),
             )  # fmt: skip
         rows = set(map(tuple, explained.tolist()))
-        orphans = [i for i, p in enumerate(places.tolist()) if p[2] < 0 and (p[0], p[1]) not in rows]
+        orphans = [
+            i
+            for i, (row, env, offset) in enumerate(places.tolist())
+            if offset < 0 and (row, env) not in rows and self._is_valid(row, env)
+        ]
         self._report_patches("its row does not say that it has patches", orphans, places, first_patch)
+
+    def _is_valid(self, row: int, env: int) -> bool:
+        """Whether a row is a transition; a repair leaves patches of those that it gave up."""
+        reader = self.rows[VALID]
+        if not (0 <= row < reader.end and 0 <= env < self.num_envs):
+            return False
+        try:
+            return bool(reader.read_rows(row, row + 1)[0, env])
+        except DAMAGE:
+            return False
 
     def _commit(self, places: Array, first_patch: int, commit: Commit) -> None:
         """Rule 6."""
@@ -143,7 +156,7 @@ class RowCheck:
             return
         low, high = commit.patch_begin - first_patch, commit.patch_end - first_patch
         part = places[low:high]
-        floor = max(0, commit.begin - self.context)
+        floor = commit.floor(self.context)
         bad = np.flatnonzero((part[:, 0] < floor) | (part[:, 0] >= commit.end)) + low
         self._report_patches(f"its row is none of the commit's rows {floor} to {commit.end}", bad, places, first_patch)
         newest = part[(part[:, 0] == commit.end - 1) & (part[:, 2] == 1)]

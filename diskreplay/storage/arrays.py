@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +30,7 @@ def write(files: fs.Files, directory: str, arrays: dict[str, NDArray[Any]]) -> d
     facts = {}
     for name, values in arrays.items():
         column = _column(name, values.dtype)
-        facts[name] = {"dtype": column.dtype.name, "length": len(values)}
+        facts[name] = {"dtype": column.dtype.name, "length": len(values), "crc32c": _crc32c(values)}
         path = os.path.join(directory, name)
         files.mkdir(path)
         shards = max(1, -(-len(values) // column.shard_rows))
@@ -41,6 +42,11 @@ def write(files: fs.Files, directory: str, arrays: dict[str, NDArray[Any]]) -> d
             file.sync()
         files.sync_dir(path)
     return facts
+
+
+def _crc32c(values: NDArray[Any]) -> int:
+    """Of the values' bytes: it says that they are these, not only whole."""
+    return int(google_crc32c.value(np.ascontiguousarray(values).tobytes()))
 
 
 def _shard(column: Column, values: NDArray[Any]) -> list[bytes]:
@@ -71,9 +77,12 @@ def read(files: fs.Files, directory: str, facts: Any) -> dict[str, NDArray[Any]]
     for name, dtype, length in layouts:
         column = _column(name, np.dtype(dtype))
         path = os.path.join(directory, name)
+        metadata.check_no_link(files, path)
         last = max(0, length - 1) // column.shard_rows
         reader = ColumnReader(files, path, os.path.basename(directory), column, 1)
         size = files.size(os.path.join(path, shard_name(last, column)))
         reader.load(0, length, Tail(last, size or 0))
         found[name] = reader.read_rows(0, length)[:, 0]
+        if facts[name].get("crc32c", _crc32c(found[name])) != _crc32c(found[name]):
+            raise CorruptionError(f"the values of {path!r} are not those that were written", file=path)
     return found

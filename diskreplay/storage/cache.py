@@ -23,6 +23,7 @@ from diskreplay.storage.column import ColumnReader
 Ids = NDArray[np.int64]
 
 MIN_SHARE = 0.25
+FIRST_SLOTS = 1024
 
 
 class Slab:
@@ -32,9 +33,9 @@ class Slab:
         self.values: NDArray[Any] = np.empty(
             (slots, column.column.chunk_rows, *column.column.shape), column.column.dtype
         )
-        self.chunk = np.full(slots, -1, np.int64)
-        """The chunk in each slot, -1 where there is none."""
-        self.group = np.full(slots, -1, np.int64)
+        self.chunk = np.full(min(slots, FIRST_SLOTS), -1, np.int64)
+        """The chunk in each slot, -1 where there is none; it grows with the slots in use, as ``group`` does."""
+        self.group = self.chunk.copy()
         self.used = 0
         """Slots below this number have been used at least once."""
         self.free: list[int] = []
@@ -53,6 +54,9 @@ class Slab:
         if self.used == len(self.values):
             return None
         self.used += 1
+        if self.used > len(self.chunk):
+            more = np.full(min(len(self.chunk), len(self.values) - len(self.chunk)), -1, np.int64)
+            self.chunk, self.group = np.append(self.chunk, more), np.append(self.group, more)
         return self.used - 1
 
     def enter(self, chunk: Ids, group: Ids, slot: Ids, span: int) -> None:

@@ -3,6 +3,9 @@
 A chunk is Blosc's output (or the raw bytes) of a C-ordered array, followed by the little-endian CRC-32C of it. A
 shard's index is ``(offset, nbytes)`` as little-endian uint64 for each chunk in C order, followed likewise; a chunk
 that is not there has both set to 2**64 - 1. (Zarr v3: codecs ``blosc``, ``crc32c``, ``sharding_indexed``.)
+
+Checksums do not notice a whole file in another's place. So a *seal* stands before each index, dead bytes to Zarr: the
+CRC-32C of a text that says which shard of which array of which store this is, as of how many rows, and of the index.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ blosc.use_threads = False
 
 CRC_BYTES = 4
 ENTRY_BYTES = 16
+OVERHEAD_BYTES = 16 + CRC_BYTES
+"""What an encoded chunk may have beyond the decoded one: Blosc's header, the checksum."""
 MISSING = np.iinfo(np.uint64).max
 RESIDUE = 0x48674BC7
 """CRC-32C of any bytes followed by their own little-endian CRC-32C."""
@@ -52,7 +57,7 @@ def encode(codec: Codec, values: NDArray[Any]) -> bytes:
 
 def decode(codec: Codec, data: bytes, out: NDArray[Any]) -> None:
     """Fills the C-contiguous ``out`` with a chunk's values; DamagedError when they are not those encoded."""
-    if google_crc32c.value(data) != RESIDUE:
+    if not is_whole(data):
         raise DamagedError("the checksum does not match")
     if codec.name == "none":
         if len(data) - CRC_BYTES != out.nbytes:
@@ -67,9 +72,27 @@ def decode(codec: Codec, data: bytes, out: NDArray[Any]) -> None:
         raise DamagedError(f"Blosc cannot decode it: {error}") from error
 
 
-def encode_index(entries: NDArray[np.int64]) -> bytes:
-    """The index of ``entries`` (chunks, groups, 2) of offset and bytes; an offset below 0 is a missing chunk."""
-    return seal(np.where(entries < 0, MISSING, entries.astype("<u8")).astype("<u8").tobytes())
+def is_whole(data: bytes) -> bool:
+    """Whether the bytes end in their own checksum."""
+    return bool(google_crc32c.value(data) == RESIDUE)
+
+
+def encode_index(entries: NDArray[np.int64], identity: str = "") -> bytes:
+    """The index of ``entries`` (chunks, groups, 2) of offset and bytes; an offset below 0 is a missing chunk.
+
+    A seal stands before it where ``identity`` is not empty.
+    """
+    index = seal(np.where(entries < 0, MISSING, entries.astype("<u8")).astype("<u8").tobytes())
+    return _seal_of(identity, index) + index if identity else index
+
+
+def seals(data: bytes, identity: str) -> bool:
+    """Whether ``data``, a seal and an index, says ``identity``."""
+    return data[:CRC_BYTES] == _seal_of(identity, data[CRC_BYTES:])
+
+
+def _seal_of(identity: str, index: bytes) -> bytes:
+    return struct.pack("<I", google_crc32c.value(identity.encode() + index))
 
 
 def index_bytes(chunks: int) -> int:
@@ -77,13 +100,23 @@ def index_bytes(chunks: int) -> int:
     return chunks * ENTRY_BYTES + CRC_BYTES
 
 
-def decode_index(data: bytes, chunks: int, groups: int, limit: int) -> NDArray[np.int64]:
-    """``(chunks, groups, 2)`` offset and bytes, -1 where missing; DamagedError when an entry passes ``limit``."""
+def decode_index(
+    data: bytes, chunks: int, groups: int, limit: int, *, seal: str = "", most: int = 1 << 62
+) -> NDArray[np.int64]:
+    """``(chunks, groups, 2)`` offset and bytes, -1 where missing.
+
+    DamagedError when an entry passes ``limit`` or has more than ``most`` bytes, or the seal before the index, where
+    ``seal`` is not empty, is another's.
+    """
+    if seal:
+        before, data = data[:CRC_BYTES], data[CRC_BYTES:]
     if len(data) != index_bytes(chunks * groups) or google_crc32c.value(data) != RESIDUE:
         raise DamagedError("the checksum of the shard's index does not match")
+    if seal and not seals(before + data, seal):
+        raise DamagedError("the index is whole, but of another file or another commit: its seal does not match")
     stored = np.frombuffer(data, "<u8", chunks * groups * 2).reshape(chunks, groups, 2)
     missing = (stored == MISSING).all(axis=2)
-    small = (stored <= limit).all(axis=2)
+    small = (stored <= limit).all(axis=2) & (stored[:, :, 1] <= most)
     if not (missing | (small & (stored.sum(axis=2) <= limit))).all():
         raise DamagedError("the shard's index points outside of the shard")
     return np.where(missing[:, :, None], -1, stored.astype(np.int64))

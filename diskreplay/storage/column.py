@@ -31,6 +31,8 @@ from diskreplay.storage.commit import Tail
 MAX_HANDLES = 128
 GROUPS_A_TASK = 8
 MAX_BACKLOG_BYTES = 128 << 20
+MAX_CHUNK_BYTES = 1 << 30
+"""Decoded bytes of a chunk, of all its environments."""
 
 
 def shard_name(shard: int, column: Column) -> str:
@@ -68,11 +70,20 @@ class ColumnReader:
         self.shard_chunks = column.shard_rows // column.chunk_rows
         self.chunk_shape = (column.chunk_rows, self.group_envs, *column.shape)
         self.decoded_bytes = column.chunk_rows * self.group_envs * column.item_bytes
+        if self.decoded_bytes > MAX_CHUNK_BYTES:
+            raise CorruptionError(
+                f"{directory!r}: a chunk of {num_envs} environments has {self.decoded_bytes} bytes, above "
+                f"{MAX_CHUNK_BYTES}", file=directory, stream=stream, column=column.name,
+            )  # fmt: skip
         self.entries = Ring((self.groups, 2), np.int64)
+        self.identity = ""
+        """What the seals of its shards say that they belong to; empty in stores without seals."""
         self.tail = Tail(0, 0)
         self.end = 0
         self.committed = 0
         self._handles: collections.OrderedDict[int, fs.File] = collections.OrderedDict()
+        self._sizes: dict[int, int] = {}
+        """Bytes of the shards before the tail when their indexes were read: another size is a compacted shard."""
 
     @property
     def index_bytes(self) -> int:
@@ -81,14 +92,15 @@ class ColumnReader:
     def load(self, first_row: int, end_row: int, tail: Tail) -> None:
         """Reads the indexes of the shards that hold rows ``[first_row, end_row)``, what is known already excepted."""
         first_shard = first_row // self.column.shard_rows
-        if end_row > first_row and tail != self.tail:
+        # The tail of an empty window: its last chunk, if not full, is what the next rows are added to.
+        if (end_row > first_row or end_row % self.column.chunk_rows) and tail != self.tail:
             known = self.tail.shard  # its shards below the old tail do not change any more
             if known < first_shard or not self.entries.end:
                 known = first_shard
                 self.entries.restart(known * self.shard_chunks)
             self.entries.end = known * self.shard_chunks
             for shard in range(known, (end_row - 1) // self.column.shard_rows + 1):
-                self.entries.extend(self.read_index(shard, tail.size if shard == tail.shard else None))
+                self.entries.extend(self.read_index(shard, tail.size if shard == tail.shard else None, end_row))
             self.tail = tail
         self.end = self.committed = end_row
         self.trim(first_row)
@@ -97,8 +109,9 @@ class ColumnReader:
         """Forgets the shards that hold only rows below ``first_row``."""
         shard = min(first_row // self.column.shard_rows, self.tail.shard)
         self.entries.trim(min(shard * self.shard_chunks, self.entries.end))
-        for old in [known for known in self._handles if known < shard]:
-            del self._handles[old]
+        for kept in (self._handles, self._sizes):
+            for old in [known for known in kept if known < shard]:
+                del kept[old]
 
     def shard_path(self, shard: int) -> str:
         return os.path.join(self.directory, shard_name(shard, self.column))
@@ -118,16 +131,49 @@ class ColumnReader:
             self._handles[shard] = handle
             if len(self._handles) > MAX_HANDLES:
                 self._handles.popitem(last=False)
+            if shard in self._sizes:
+                self._renew(shard, handle)
         return handle
 
-    def read_index(self, shard: int, size: int | None) -> NDArray[np.int64]:
-        """The index ``(shard_chunks, groups, 2)`` that ends at byte ``size`` of the shard, by default at its end."""
+    def _renew(self, shard: int, handle: fs.File) -> None:
+        """Reads the index of a shard again if another process has compacted it: the same chunks, elsewhere."""
+        try:
+            if handle.size() == self._sizes[shard]:
+                return
+        except OSError as error:
+            raise fs.unreadable(self.shard_path(shard), error) from error
+        first = shard * self.shard_chunks
+        index = self.read_index(shard, None, (shard + 1) * self.column.shard_rows)
+        low, high = max(first, self.entries.begin), min(first + self.shard_chunks, self.entries.end)
+        self.entries.array[np.arange(low, high) % self.entries.length] = index[low - first : high - first]
+
+    def seal(self, shard: int, end: int) -> str:
+        """What the seal of a shard's index says, as of a commit of rows below ``end``; empty for no seal."""
+        rows = min(end, (shard + 1) * self.column.shard_rows)
+        return self.identity and f"{self.identity}/{shard}/{rows}"
+
+    def close_files(self) -> None:
+        """Forgets the open files: another one may stand in a shard's place."""
+        self._handles.clear()
+
+    def read_index(self, shard: int, size: int | None, end: int) -> NDArray[np.int64]:
+        """The index ``(shard_chunks, groups, 2)`` that ends at byte ``size`` of the shard, by default at its end.
+
+        ``end`` is one past the last row of the commit that it belongs to.
+        """
         handle = self.handle(shard)
+        seal = self.seal(shard, end)
         offset = 0
         try:
-            offset = (handle.size() if size is None else size) - self.index_bytes
-            data = handle.pread(self.index_bytes, offset) if offset >= 0 else b""
-            return chunks.decode_index(data, self.shard_chunks, self.groups, max(offset, 0))
+            length = self.index_bytes + (chunks.CRC_BYTES if seal else 0)
+            if size is None:
+                size = self._sizes[shard] = handle.size()
+            offset = size - length
+            data = handle.pread(length, offset) if offset >= 0 else b""
+            return chunks.decode_index(
+                data, self.shard_chunks, self.groups, max(offset, 0), seal=seal,
+                most=self.decoded_bytes + chunks.OVERHEAD_BYTES,
+            )  # fmt: skip
         except chunks.DamagedError as error:
             raise self.damage(shard, max(offset, 0), str(error)) from error
         except OSError as error:
@@ -142,12 +188,12 @@ class ColumnReader:
                 f"chunks {chunk.min()} to {chunk.max()} of column {self.column.name!r} in stream {self.stream!r} are "
                 f"not all retained; the first that is, is {self.entries.begin}"
             )
+        shards = (chunk // self.shard_chunks).tolist()
+        files = {shard: self.handle(shard) for shard in dict.fromkeys(shards)}  # first: it may find other entries
         entries = self.entries.array[chunk % self.entries.length, group]
         if (entries[:, 0] < 0).any():
             lost = int(chunk[np.flatnonzero(entries[:, 0] < 0)[0]])
             raise self.damage(lost // self.shard_chunks, None, f"chunk {lost} is missing", lost)
-        shards = (chunk // self.shard_chunks).tolist()
-        files = {shard: self.handle(shard) for shard in dict.fromkeys(shards)}
         return [(files[shard], *entry) for shard, entry in zip(shards, entries.tolist(), strict=True)]
 
     def decode(self, source: tuple[fs.File, int, int], out: NDArray[Any], chunk: int) -> None:
@@ -178,6 +224,13 @@ class ColumnReader:
         if self.column.resident:
             self._handles.clear()  # read once, and from then on in RAM
         return out
+
+    def shards_on_disk(self) -> Iterator[tuple[int, str]]:
+        """Number and path of every shard's file in the array's directory."""
+        for name in self.files.list(self.directory):
+            shard = shard_number(name, self.column)
+            if shard is not None:
+                yield shard, os.path.join(self.directory, name)
 
     def damage(self, shard: int, offset: int | None, what: str, chunk: int | None = None) -> CorruptionError:
         rows, count = (self.column.shard_rows, shard) if chunk is None else (self.column.chunk_rows, chunk)
@@ -315,7 +368,8 @@ class ColumnWriter(ColumnReader):
         entries = np.stack([ends - sizes, sizes], axis=2)
         index[np.array(numbers) - first] = entries
         parts = [data for _, encoded in new for data in encoded]
-        return Append(shard, offset, [*parts, chunks.encode_index(index)], numbers, entries)
+        parts.append(chunks.encode_index(index, self.seal(shard, self.end)))
+        return Append(shard, offset, parts, numbers, entries)
 
     def publish(self, appended: list[Append], end: int) -> None:
         """The staged rows below ``end`` are durable: reads go to the disk from now on."""
@@ -332,10 +386,3 @@ class ColumnWriter(ColumnReader):
         """Makes the array's shape hold ``shard``."""
         rows = (shard + 1) * self.column.shard_rows
         metadata.write(self.files, self.directory, metadata.array_document(self.column, self.num_envs, rows))
-
-    def shards_on_disk(self) -> Iterator[tuple[int, str]]:
-        """Number and path of every shard's file in the array's directory."""
-        for name in self.files.list(self.directory):
-            shard = shard_number(name, self.column)
-            if shard is not None:
-                yield shard, os.path.join(self.directory, name)

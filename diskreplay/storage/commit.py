@@ -13,6 +13,7 @@ from typing import Any
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.schema import check_count
 
+MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
 MAX_IDS = 1 << 48
 """Both together are what the ids of transitions, int64, can name."""
@@ -54,6 +55,10 @@ class Commit:
     tails: dict[str, Tail] = dataclasses.field(default_factory=dict)
     time: float = 0.0
 
+    def floor(self, context: int) -> int:
+        """The first row that is needed: ``context`` rows before the window, or before the newest row if it is empty."""
+        return max(0, min(self.begin, self.end - 1) - context)
+
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "tails": {k: [t.shard, t.size] for k, t in self.tails.items()}}
 
@@ -65,8 +70,8 @@ class Commit:
                 name: check_count(name, stored[name], least=0)
                 for name in ("stream", "sequence", "timeline", "begin", "end", "patch_begin", "patch_end")
             }
-            for name in ("num_envs", "capacity"):
-                counts[name] = check_count(name, stored[name])
+            counts["num_envs"] = check_count("num_envs", stored["num_envs"], most=MAX_ENVS)
+            counts["capacity"] = check_count("capacity", stored["capacity"])
             tails = {
                 str(name): Tail(check_count("shard", shard, 0), check_count("size", size, 0))
                 for name, (shard, size) in stored["tails"].items()

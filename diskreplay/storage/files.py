@@ -15,10 +15,16 @@ import errno
 import fcntl
 import os
 import pathlib
+import stat
+import weakref
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
-from diskreplay.errors import DiskFullError, ReadFailedError, WriteFailedError
+from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
+
+Kind = Literal["file", "directory", "link", "other"]
+NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What the system says of names that lead nowhere, in a circle too."""
 
 
 class File(Protocol):
@@ -52,15 +58,20 @@ class Files(Protocol):
     def size(self, path: str) -> int | None:
         """Bytes of a file; None when there is none."""
 
+    def kind(self, path: str) -> Kind | None:
+        """What a name stands for, a link itself and not what it points to; None when there is nothing."""
+
     def mkdir(self, path: str) -> None:
         """Creates one directory; FileExistsError when it is there."""
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically gives a file or directory another name, replacing a file of that name."""
+        """Atomically gives a file or directory another name, replacing a file or an empty directory of that name."""
 
-    def unlink(self, path: str) -> None: ...
+    def unlink(self, path: str) -> None:
+        """Removes a name that is no directory's."""
 
-    def rmdir(self, path: str) -> None: ...
+    def rmdir(self, path: str) -> None:
+        """Removes an empty directory."""
 
     def sync_dir(self, path: str) -> None:
         """Makes the entries of a directory durable."""
@@ -79,7 +90,12 @@ class LocalFile:
 
     def __init__(self, path: str, *, write: bool) -> None:
         self._fd = -1
-        self._fd = os.open(path, os.O_CLOEXEC | (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY), 0o666)
+        # A link could lead out of the store, and a pipe would block: both are refused.
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._fd = os.open(path, flags | (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY), 0o666)
+        mode = os.fstat(self._fd).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file", path)
 
     def pread(self, size: int, offset: int, /) -> bytes:
         return os.pread(self._fd, size, offset)
@@ -106,22 +122,37 @@ class LocalFile:
 
 
 class LocalLock:
-    """flock(2) on a directory: it goes with the process, however that ends."""
+    """flock(2) on a directory: it goes with the process, however that ends.
+
+    A forked child shares the lock of its parent, and would keep it when that is killed: so it lets go at once.
+    """
+
+    _held: ClassVar[weakref.WeakSet[LocalLock]] = weakref.WeakSet()
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._owner = os.getpid()
+        self._held.add(self)
+
+    @classmethod
+    def let_go_in_child(cls) -> None:
+        """Closes what a forked child has inherited; the parent's lock stays."""
+        for lock in list(cls._held):
+            lock.release()
 
     def release(self) -> None:
         if self._fd >= 0:
             if os.getpid() == self._owner:
-                # A process that was forked since holds the same lock: closing our descriptor would leave it there.
+                # A child that was forked past Python's own fork holds the same lock: closing would leave it there.
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
 
     def __del__(self) -> None:
         self.release()
+
+
+os.register_at_fork(after_in_child=LocalLock.let_go_in_child)
 
 
 class LocalFiles:
@@ -131,19 +162,34 @@ class LocalFiles:
         return LocalFile(path, write=write)
 
     def read(self, path: str) -> bytes:
-        return pathlib.Path(path).read_bytes()
+        file = LocalFile(path, write=False)
+        return file.pread(file.size(), 0)
 
     def list(self, path: str) -> list[str]:
         try:
             return sorted(os.listdir(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        except OSError as error:
+            if error.errno in NOTHING_THERE:
+                return []
+            raise
 
     def size(self, path: str) -> int | None:
         try:
-            return os.stat(path).st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return os.lstat(path).st_size
+        except OSError as error:
+            if error.errno in NOTHING_THERE:
+                return None
+            raise
+
+    def kind(self, path: str) -> Kind | None:
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError as error:
+            if error.errno in NOTHING_THERE:
+                return None
+            raise
+        kinds: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+        return kinds.get(stat.S_IFMT(mode), "other")
 
     def mkdir(self, path: str) -> None:
         os.mkdir(path)
@@ -192,6 +238,8 @@ def translate(action: str, path: str) -> Iterator[None]:
     """Turns an OSError inside into WriteFailedError or DiskFullError that names the action and the path."""
     try:
         yield
+    except DiskReplayError:
+        raise
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = DiskFullError if full else WriteFailedError
@@ -209,6 +257,17 @@ def unreadable(path: str, error: OSError) -> ReadFailedError:
     )
 
 
+@contextlib.contextmanager
+def translate_reads(path: str) -> Iterator[None]:
+    """Turns an OSError inside into ReadFailedError, one that says that nothing is there excepted."""
+    try:
+        yield
+    except (DiskReplayError, FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
 def replace(files: Files, path: str, data: bytes, temporary: str | None = None) -> None:
     """Atomically and durably makes ``data`` the content of ``path``: write beside, fsync, rename, fsync directory."""
     temporary = temporary or f"{path}.tmp"
@@ -220,18 +279,27 @@ def replace(files: Files, path: str, data: bytes, temporary: str | None = None) 
     files.sync_dir(os.path.dirname(path))
 
 
-def clear(files: Files, path: str) -> None:
-    """Removes the directory that an operation which failed half-way may have left under a temporary name."""
-    with contextlib.suppress(FileNotFoundError):
-        remove_tree(files, path)
+def make_dirs(files: Files, path: str) -> None:
+    """Durably makes a directory and those above it that are missing."""
+    if files.kind(path) is None:
+        parent = os.path.dirname(path)
+        make_dirs(files, parent)
+        with contextlib.suppress(FileExistsError):  # another process makes it too
+            files.mkdir(path)
+        files.sync_dir(parent)
 
 
-def remove_tree(files: Files, path: str) -> None:
-    """Removes a directory and everything below it; a link in it is removed, never followed."""
+def remove(files: Files, path: str) -> None:
+    """Removes a file, or a directory and everything below it; a link is removed, never followed."""
+    if files.kind(path) != "directory":
+        files.unlink(path)
+        return
     for name in files.list(path):
-        child = os.path.join(path, name)
-        if os.path.isdir(child) and not os.path.islink(child):
-            remove_tree(files, child)
-        else:
-            files.unlink(child)
+        remove(files, os.path.join(path, name))
     files.rmdir(path)
+
+
+def clear(files: Files, path: str) -> None:
+    """Removes what an operation that failed half-way may have left under a temporary name."""
+    with contextlib.suppress(FileNotFoundError):
+        remove(files, path)

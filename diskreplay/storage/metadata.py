@@ -2,7 +2,8 @@
 
 Arrays are ``(rows, num_envs, *shape)``, sharded by rows (codec ``sharding_indexed``, index at the end), chunks
 compressed by Blosc and closed by ``crc32c``. Chunk keys join their parts with ``"."``, so that all shards of an
-array are files of one directory: ``c.<shard>.0.0``. Our own facts stand under ``attributes["diskreplay"]``.
+array are files of one directory: ``c.<shard>.0.0``. Our own facts stand under ``attributes["diskreplay"]``, with a
+checksum, which binds them to their group, too.
 """
 
 from __future__ import annotations
@@ -11,19 +12,43 @@ import json
 import os
 from typing import Any
 
+import google_crc32c
+
 from diskreplay.errors import CorruptionError
 from diskreplay.schema import Codec, Column
 from diskreplay.storage import files as fs
 
 NAME = "zarr.json"
 KEY = "diskreplay"
-MAX_BYTES = 64 << 20
+CHECKSUM = "checksum"
+MAX_BYTES = 16 << 20
 SHUFFLED_KINDS = "iufc"
 
 
-def group_document(attributes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A group; ``attributes`` go under our key."""
-    return {"zarr_format": 3, "node_type": "group", "attributes": {KEY: attributes} if attributes else {}}
+def group_document(attributes: dict[str, Any] | None = None, node: str = "") -> dict[str, Any]:
+    """A group; ``attributes`` go under our key, with the checksum of a group whose path below the store is ``node``."""
+    ours = {KEY: {**attributes, CHECKSUM: checksum(attributes, node)}} if attributes else {}
+    return {"zarr_format": 3, "node_type": "group", "attributes": ours}
+
+
+def checksum(attributes: dict[str, Any], node: str) -> int:
+    """CRC-32C of the node's path below the store, a line feed, and the attributes as canonical JSON."""
+    facts = {name: value for name, value in attributes.items() if name != CHECKSUM}
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return int(google_crc32c.value(f"{node}\n{text}".encode()))
+
+
+def check(attributes: dict[str, Any], node: str, path: str) -> None:
+    """CorruptionError where the attributes have a checksum that is not theirs; older stores have none."""
+    try:
+        fits = CHECKSUM not in attributes or attributes[CHECKSUM] == checksum(attributes, node)
+    except (ValueError, RecursionError):
+        fits = False
+    if not fits:
+        raise CorruptionError(
+            f"{path!r}: the checksum of attributes[{KEY!r}] does not match; the document was changed, or moved",
+            file=path,
+        )
 
 
 def blosc_configuration(codec: Codec, column: Column) -> dict[str, Any]:
@@ -78,10 +103,10 @@ def write(files: fs.Files, directory: str, document: dict[str, Any]) -> None:
     fs.replace(files, os.path.join(directory, NAME), dump(document))
 
 
-def create_group(files: fs.Files, directory: str, attributes: dict[str, Any] | None = None) -> None:
-    """Makes a directory that is a Zarr group."""
+def create_group(files: fs.Files, directory: str, attributes: dict[str, Any] | None = None, node: str = "") -> None:
+    """Makes a directory that is a Zarr group; arguments as of :func:`group_document`."""
     files.mkdir(directory)
-    write(files, directory, group_document(attributes))
+    write(files, directory, group_document(attributes, node))
     files.sync_dir(os.path.dirname(directory))
 
 
@@ -92,28 +117,41 @@ def read(files: fs.Files, directory: str) -> dict[str, Any]:
     CorruptionError when it is no JSON object.
     """
     path = os.path.join(directory, NAME)
-    size = files.size(path)
-    if size is not None and size > MAX_BYTES:
-        raise CorruptionError(f"{path!r} has {size} bytes; a zarr.json has at most {MAX_BYTES}", file=path)
     try:
-        document = json.loads(files.read(path))
+        with fs.translate_reads(path):
+            size = files.size(path)
+            if size is not None and size > MAX_BYTES:
+                raise CorruptionError(f"{path!r} has {size} bytes; a zarr.json has at most {MAX_BYTES}", file=path)
+            document = json.loads(files.read(path), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptionError(f"{path!r} is not valid JSON: {error}", file=path) from error
-    except (FileNotFoundError, NotADirectoryError):
-        raise
-    except OSError as error:
-        raise fs.unreadable(path, error) from error
     if not isinstance(document, dict):
         raise CorruptionError(f"{path!r} must hold a JSON object, got {type(document).__name__}", file=path)
     return document
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def check_no_link(files: fs.Files, *directories: str) -> None:
+    """CorruptionError where a directory of the store is a link, which could lead out of it."""
+    for directory in directories:
+        with fs.translate_reads(directory):
+            kind = files.kind(directory)
+        if kind == "link":
+            raise CorruptionError(f"{directory!r} is a link; a store has none", file=directory)
+
+
 def read_attributes(files: fs.Files, directory: str) -> dict[str, Any]:
-    """Our attributes of a group; CorruptionError when it has none."""
+    """Our attributes of a stream's or checkpoint's group; CorruptionError when it has none, or they are damaged."""
+    parent, name = os.path.split(directory)
+    check_no_link(files, parent, directory)
     document = read(files, directory)
     attributes = document.get("attributes")
     ours = attributes.get(KEY) if isinstance(attributes, dict) else None
     if document.get("zarr_format") != 3 or document.get("node_type") != "group" or not isinstance(ours, dict):
         path = os.path.join(directory, NAME)
         raise CorruptionError(f"{path!r} is no Zarr v3 group with attributes[{KEY!r}]", file=path)
+    check(ours, f"{os.path.basename(parent)}/{name}", os.path.join(directory, NAME))
     return ours

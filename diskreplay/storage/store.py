@@ -10,7 +10,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import errno
 import os
+import re
+import secrets
 import time
 from typing import Any
 
@@ -21,19 +24,22 @@ from diskreplay.errors import (
     CorruptionError,
     FormatVersionError,
     InputError,
+    LockedError,
     NotAStoreError,
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.schema import FORMAT_VERSION, Schema
+from diskreplay.schema import FORMAT_VERSION, Schema, check_count
 from diskreplay.spaces import check_key
 from diskreplay.storage import arrays, metadata, stream
 from diskreplay.storage import files as fs
-from diskreplay.storage.commit import MAX_STREAMS, Commit
+from diskreplay.storage.commit import MAX_ENVS, MAX_STREAMS, Commit
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, Pin, StreamReader, StreamWriter
 
-STREAMS, CHECKPOINTS = "streams", "checkpoints"
+STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
+LOCK_SECONDS = 60.0
+"""How long to wait for another process that adds a stream, which takes it milliseconds."""
 ENCODERS = min(4, os.cpu_count() or 1)
 
 
@@ -71,7 +77,7 @@ class Store:
         try:
             document = metadata.read(files, path)
         except (FileNotFoundError, NotADirectoryError) as error:
-            if not os.path.lexists(path):
+            if files.kind(path) is None:
                 raise StoreNotFoundError(f"there is no store at {path!r}; ReplayBuffer.create makes one") from error
             raise NotAStoreError(f"{path!r} is not a diskreplay store: it has no {metadata.NAME}") from error
         except CorruptionError as error:
@@ -87,6 +93,7 @@ class Store:
             raise FormatVersionError(
                 f"{path!r} has format version {version}; this diskreplay reads up to {FORMAT_VERSION}: update it"
             )
+        metadata.check(ours, "", os.path.join(path, metadata.NAME))
         self.schema = Schema.from_json(ours.get("schema"))
         settings = ours.get("settings")
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
@@ -95,24 +102,30 @@ class Store:
     @staticmethod
     def create(path: str, files: fs.Files, schema: Schema, settings: dict[str, Any]) -> Store:
         """Makes a store with one empty stream, whole or not at all."""
-        if files.size(os.path.join(path, metadata.NAME)) is not None:
-            raise StoreExistsError(f"{path!r} holds a Zarr hierarchy already; ReplayBuffer.open opens a store")
-        if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
-            raise StoreExistsError(f"{path!r} exists and is not an empty directory; choose another path")
-        parent = os.path.dirname(path)
-        temporary = os.path.join(parent, f".{os.path.basename(path)}.tmp-{os.getpid()}")
+        parent, name = os.path.split(path)
         with fs.translate("creating", path):
-            if not os.path.isdir(parent):
-                os.makedirs(parent, exist_ok=True)
-            fs.clear(files, temporary)
-            attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
-            metadata.create_group(files, temporary, attributes)
-            metadata.create_group(files, os.path.join(temporary, STREAMS))
-            metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
-            first = Commit(0, schema.num_envs, schema.capacity, time=time.time())
-            stream.create(files, os.path.join(temporary, STREAMS, FIRST_STREAM), schema, first)
-            files.rename(temporary, path)
-            files.sync_dir(parent)
+            _check_free(files, path)
+            fs.make_dirs(files, parent)
+            _sweep(files, parent, name)
+            temporary, lock = _take_temporary(files, parent, name)
+            try:
+                schema = dataclasses.replace(schema, identity=secrets.token_hex(8))
+                attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
+                metadata.write(files, temporary, metadata.group_document(attributes))
+                metadata.create_group(files, os.path.join(temporary, STREAMS))
+                metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
+                first = Commit(0, schema.num_envs, schema.capacity, time=time.time())
+                stream.create(files, os.path.join(temporary, STREAMS, FIRST_STREAM), schema, first, FIRST_STREAM)
+                try:
+                    files.rename(temporary, path)
+                except OSError as error:
+                    if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):  # another process was first
+                        fs.clear(files, temporary)
+                        _check_free(files, path)
+                    raise
+                files.sync_dir(parent)
+            finally:
+                lock.release()
         return Store(path, files)
 
     def stream_path(self, name: str) -> str:
@@ -122,12 +135,15 @@ class Store:
         """Names of all streams, in the order of their numbers."""
         folder = os.path.join(self.path, STREAMS)
         names = []
-        for name in self.files.list(folder):
-            if self.files.size(os.path.join(folder, name, metadata.NAME)) is not None:
-                names.append(name)
-            elif name == FIRST_STREAM or self.files.list(os.path.join(folder, name)):
+        with fs.translate_reads(folder):
+            for name in self.files.list(folder):
                 file = os.path.join(folder, name, metadata.NAME)
-                raise CorruptionError(f"{file!r} is missing: it is the commit record of the stream {name!r}", file=file)
+                if self.files.size(file) is not None:
+                    names.append(name)
+                elif name == FIRST_STREAM or self.files.list(os.path.join(folder, name)):
+                    raise CorruptionError(
+                        f"{file!r} is missing: it is the commit record of the stream {name!r}", file=file
+                    )
         if not names:
             raise CorruptionError(f"{folder!r} holds no stream", file=folder)
         commits = {name: stream.read_commit(self.files, os.path.join(folder, name)) for name in names}
@@ -146,13 +162,18 @@ class Store:
     def create_stream(self, name: str, num_envs: int, capacity: int) -> None:
         """Adds an empty stream; it appears whole, between two listings of any reader."""
         check_key(name, "stream")
+        check_count("num_envs", num_envs, most=MAX_ENVS)
         if capacity < num_envs:
             raise InputError(f"capacity must hold one row of {num_envs} environments, got {capacity}")
         with fs.translate("creating the stream", name):
-            lock = self.files.lock(self.path)
-            while lock is None:  # held for milliseconds, while another process creates its stream
+            waited = time.monotonic()
+            while (lock := self.files.lock(self.path)) is None:
+                if time.monotonic() - waited > LOCK_SECONDS:
+                    raise LockedError(
+                        f"{self.files.lock_holder(self.path)} has been adding a stream to {self.path!r} for "
+                        f"{LOCK_SECONDS:.0f} seconds; end it"
+                    )
                 time.sleep(0.01)
-                lock = self.files.lock(self.path)
             try:
                 names = self.stream_names()
                 if name in names:
@@ -163,9 +184,10 @@ class Store:
                 scratch = os.path.join(self.stream_path(names[0]), SCRATCH)
                 for left in self.files.list(scratch):
                     if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
-                        fs.remove_tree(self.files, os.path.join(scratch, left))
+                        fs.remove(self.files, os.path.join(scratch, left))
                 temporary = os.path.join(scratch, f"{TEMPORARY_STREAM}{name}")
-                stream.create(self.files, temporary, self.schema, Commit(number, num_envs, capacity, time=time.time()))
+                empty = Commit(number, num_envs, capacity, time=time.time())
+                stream.create(self.files, temporary, self.schema, empty, name)
                 self.files.rename(temporary, self.stream_path(name))
                 self.files.sync_dir(os.path.join(self.path, STREAMS))
             finally:
@@ -174,6 +196,10 @@ class Store:
     def read_stream(self, name: str, cut: Commit | None = None) -> StreamReader:
         """The stream as of its newest commit, or of a checkpoint's."""
         path = self.stream_path(name)
+        with fs.translate_reads(path):
+            missing = self.files.kind(os.path.join(path, metadata.NAME)) is None
+        if missing:
+            raise CorruptionError(f"the stream {name!r} of {self.path!r} is missing", file=path, stream=name)
         for attempt in range(10):
             newest = stream.read_commit(self.files, path)
             try:
@@ -210,7 +236,7 @@ class Store:
     def _pins(self, name: str) -> list[Pin]:
         cuts = [checkpoint.cut[name] for checkpoint in self.checkpoints() if name in checkpoint.cut]
         context = self.schema.context
-        return [Pin((max(0, cut.begin - context), cut.end), (cut.patch_begin, cut.patch_end)) for cut in cuts]
+        return [Pin((cut.floor(context), cut.end), (cut.patch_begin, cut.patch_end)) for cut in cuts]
 
     def checkpoint_names(self) -> list[str]:
         """Names of all checkpoints, oldest first."""
@@ -219,7 +245,9 @@ class Store:
     def checkpoints(self) -> list[Checkpoint]:
         folder = os.path.join(self.path, CHECKPOINTS)
         found = []
-        for name in self.files.list(folder):
+        with fs.translate_reads(folder):
+            names = self.files.list(folder)
+        for name in names:
             if name != metadata.NAME:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                     found.append(self._read_checkpoint(name))
@@ -229,7 +257,7 @@ class Store:
         """The checkpoint of that name; CheckpointError when there is none."""
         try:
             return self._read_checkpoint(check_key(name, "checkpoint"))
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise CheckpointError(f"there is no checkpoint {name!r}; there are {self.checkpoint_names()}") from error
 
     def _read_checkpoint(self, name: str) -> Checkpoint:
@@ -237,7 +265,7 @@ class Store:
         file = os.path.join(folder, metadata.NAME)
         stored = metadata.read_attributes(self.files, folder)
         try:
-            cut = {stream: Commit.from_json(record, file) for stream, record in stored["cut"].items()}
+            cut = {check_key(of, "cut"): Commit.from_json(record, file) for of, record in stored["cut"].items()}
             parts = dict(stored["state"]), dict(stored["metadata"]), float(stored["time"]), dict(stored["arrays"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptionError(f"the checkpoint {file!r} cannot be read: {error!r}", file=file) from error
@@ -246,13 +274,17 @@ class Store:
     def check_new_checkpoint(self, name: str) -> str:
         """Where a checkpoint of that name will stand; InputError or CheckpointError when there can be none."""
         target = os.path.join(self.path, CHECKPOINTS, check_key(name, "checkpoint"))
-        if self.files.size(os.path.join(target, metadata.NAME)) is not None:
+        with fs.translate_reads(target):
+            taken = self.files.size(os.path.join(target, metadata.NAME)) is not None
+        if taken:
             raise CheckpointError(f"there is a checkpoint {name!r} already; drop it first, or choose another name")
         return target
 
     def read_arrays(self, checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:
         """The arrays that the checkpoint was written with, ``(n,)`` each, by name."""
-        return arrays.read(self.files, os.path.join(self.path, CHECKPOINTS, checkpoint.name), checkpoint.arrays)
+        folder = os.path.join(self.path, CHECKPOINTS, checkpoint.name)
+        with fs.translate_reads(folder):
+            return arrays.read(self.files, folder, checkpoint.arrays)
 
     def write_checkpoint(
         self, writer: StreamWriter, checkpoint: Checkpoint, values: dict[str, NDArray[Any]] | None = None
@@ -268,12 +300,13 @@ class Store:
             "metadata": checkpoint.metadata,
             "time": checkpoint.time,
         }
-        with fs.translate("writing the checkpoint", checkpoint.name):
+        with writer.stop_on_failure(f"writing the checkpoint {checkpoint.name!r} of"):
             temporary = os.path.join(writer.path, SCRATCH, f".tmp-checkpoint-{checkpoint.name}")
             fs.clear(self.files, temporary)
             metadata.create_group(self.files, temporary)
             attributes["arrays"] = arrays.write(self.files, temporary, values or {})
-            metadata.write(self.files, temporary, metadata.group_document(attributes))
+            document = metadata.group_document(attributes, f"{CHECKPOINTS}/{checkpoint.name}")
+            metadata.write(self.files, temporary, document)
             self.files.rename(temporary, target)
             self.files.sync_dir(os.path.dirname(target))
         for name, commit in checkpoint.cut.items():
@@ -286,12 +319,47 @@ class Store:
     def drop_checkpoint(self, name: str, writer: StreamWriter) -> None:
         """Removes a checkpoint; the next commit gives the space back that only it needed."""
         self.checkpoint(name)
-        with fs.translate("dropping the checkpoint", name):
+        with writer.stop_on_failure(f"dropping the checkpoint {name!r} of"):
             doomed = os.path.join(writer.path, SCRATCH, f".tmp-dropped-{name}")
             fs.clear(self.files, doomed)
             self.files.rename(os.path.join(self.path, CHECKPOINTS, name), doomed)
             self.files.sync_dir(os.path.join(self.path, CHECKPOINTS))
-            fs.remove_tree(self.files, doomed)
+            fs.remove(self.files, doomed)
 
     def close(self) -> None:
         self.pool.shutdown()
+
+
+def _check_free(files: fs.Files, path: str) -> None:
+    """StoreExistsError where something is at the path."""
+    if files.size(os.path.join(path, metadata.NAME)) is not None:
+        raise StoreExistsError(f"{path!r} holds a Zarr hierarchy already; ReplayBuffer.open opens a store")
+    kind = files.kind(path)
+    if kind is not None and (kind != "directory" or files.list(path)):
+        raise StoreExistsError(f"{path!r} exists and is not an empty directory; choose another path")
+
+
+def _take_temporary(files: fs.Files, parent: str, name: str) -> tuple[str, fs.Lock]:
+    """Makes a directory of a new name, and takes the lock that tells other creations that its maker lives."""
+    while True:
+        path = os.path.join(parent, f".{name}.tmp-{secrets.token_hex(8)}")
+        files.mkdir(path)
+        with contextlib.suppress(FileNotFoundError):
+            lock = files.lock(path)
+            if lock is not None and files.kind(path) is not None:
+                return path, lock
+        # It was swept away before it was locked: another creation runs.
+
+
+def _sweep(files: fs.Files, parent: str, name: str) -> None:
+    """Removes the temporary directories of creations that died; who lives holds a lock on its own."""
+    for left in files.list(parent):
+        if re.fullmatch(rf"\.{re.escape(name)}\.tmp-[0-9a-f]{{16}}", left):
+            path = os.path.join(parent, left)
+            with contextlib.suppress(FileNotFoundError):  # another creation sweeps too
+                lock = files.lock(path)
+                if lock is not None:
+                    try:
+                        fs.remove(files, path)
+                    finally:
+                        lock.release()

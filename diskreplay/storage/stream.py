@@ -4,8 +4,9 @@ A commit, in order: append the new chunks and indexes to the open shards, fsync 
 directories; replace the stream's ``zarr.json``, which holds the commit record; then unlink the shards that no row
 of the new window, no context row and no checkpoint needs.
 
-Recovery, on opening to write: take the lock, cut the open shards back to their committed bytes, remove shards that the
-record does not know, load the last chunks back into the write buffers. Opening to read changes nothing.
+Recovery, on opening to write: take the lock, sync the names that a killed writer gave, cut the open shards back to
+their committed bytes, remove shards that the record does not know, load the last chunks back into the write buffers.
+Opening to read changes nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter
 from diskreplay.storage.commit import Commit, Tail
 
+STREAMS, CHECKPOINTS = "streams", "checkpoints"
 PATCHES = "patches"
 TEMPORARY_STREAM = ".tmp-stream-"
 SCRATCH = "start"
@@ -61,11 +63,15 @@ class _Stream(Generic[AnyColumn]):
         self.patches = {
             c.name: make(files, os.path.join(path, PATCHES, c.name), self.name, c, 1) for c in schema.patch_columns
         }
+        metadata.check_no_link(files, *(os.path.join(path, below) for below, _ in self.columns()))
+        metadata.check_no_link(files, *(os.path.join(path, below) for below in groups(schema)))
+        for below, column in self.columns():
+            column.identity = identity(schema, commit, below)
 
     @property
     def floor(self) -> int:
         """The first row that is kept: the window and the context that frame stacks need before it."""
-        return max(0, self.commit_record.begin - self.schema.context)
+        return self.commit_record.floor(self.schema.context)
 
     def columns(self) -> Iterator[tuple[str, AnyColumn]]:
         """All columns by their path below the stream's group."""
@@ -78,7 +84,7 @@ class _Stream(Generic[AnyColumn]):
         for path, column in self.columns():
             below = is_patch(path)
             end = commit.patch_end if below else commit.end
-            begin = commit.patch_begin if below else max(0, commit.begin - self.schema.context)
+            begin = commit.patch_begin if below else commit.floor(self.schema.context)
             tail = commit.tails.get(path, Tail(0, 0))
             if end > begin and (end - 1) // column.column.shard_rows != tail.shard:
                 raise CorruptionError(
@@ -122,7 +128,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         choose: Callable[[Commit], Commit],
     ) -> None:
         """``choose`` turns the newest commit into the one to go on from: another one is made the newest first."""
-        lock = files.lock(path)
+        with fs.translate("locking", path):
+            lock = files.lock(path)
         if lock is None:
             raise LockedError(
                 f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open another "
@@ -134,7 +141,9 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.half_row = False
         """A row is being put in: set by who does it. After an interrupt, the rows before it can still be committed."""
         self._process = os.getpid()
+        self._checkpoints = os.path.join(os.path.dirname(os.path.dirname(path)), CHECKPOINTS)
         try:
+            self._settle(files, path)
             newest = read_commit(files, path)
             commit = choose(newest)
             super().__init__(
@@ -146,7 +155,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                     self.replace_record(commit)
                 # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
                 self._pinned_shards: dict[str, set[int]] = {path: set() for path, _ in self.columns()}
-                self._first_shards = self._recover(commit, rewritten=commit != newest)
+                self._first_shards = self._recover(commit)
             self.load(commit)
             for column in self.rows.values():
                 column.resume(commit.end)
@@ -156,17 +165,26 @@ class StreamWriter(_Stream[ColumnWriter]):
             lock.release()
             raise
 
-    def _recover(self, commit: Commit, rewritten: bool) -> dict[str, int]:
-        """Makes the files what the record says; the lowest shard on disk of each column.
+    def _settle(self, files: fs.Files, path: str) -> None:
+        """Makes the names durable that a killed writer gave and did not sync: all that follows builds on them.
 
-        ``rewritten`` says that the stream has just gone back to a checkpoint: then committed bytes are given up, which
-        a reader may still be reading, so the shard becomes a new file under its old name.
+        Those of the newest record, the stream, the store, and the checkpoints that were made or dropped.
         """
+        streams = os.path.dirname(path)
+        with fs.translate("recovering", path):
+            for directory in (path, streams, self._checkpoints):
+                files.sync_dir(directory)
+            with contextlib.suppress(PermissionError):  # a store may stand where its user reads no names
+                files.sync_dir(os.path.dirname(os.path.dirname(streams)))
+
+    def _recover(self, commit: Commit) -> dict[str, int]:
+        """Makes the files what the record says; the lowest shard on disk of each column."""
         scratch = os.path.join(self.path, SCRATCH)
         for name in self.files.list(scratch):
-            # Half-made streams belong to whoever holds the store's lock, not the stream's.
-            if name.startswith(".tmp-") and not name.startswith(TEMPORARY_STREAM):
-                _remove(self.files, os.path.join(scratch, name))
+            if name.startswith(TEMPORARY_STREAM):
+                self._remove_half_made(os.path.join(scratch, name))
+            elif name.startswith(".tmp-"):
+                fs.remove(self.files, os.path.join(scratch, name))
         lowest = {}
         for path, column in self.columns():
             tail = commit.tails.get(path)
@@ -183,12 +201,25 @@ class StreamWriter(_Stream[ColumnWriter]):
                     if size < tail.size:
                         raise column.damage(shard, size, f"the file ends before its {tail.size} committed bytes")
                     if size > tail.size:
-                        self._cut(column.directory, file, tail.size, in_place=not rewritten)
+                        self._cut(file, tail.size, in_place=not commit.timeline)
             lowest[path] = min(kept, default=0)
         return lowest
 
-    def _cut(self, directory: str, file: str, size: int, in_place: bool) -> None:
-        """Leaves the first ``size`` bytes of a shard."""
+    def _remove_half_made(self, path: str) -> None:
+        """Removes a stream that a process which died was adding; who lives holds the store's lock."""
+        lock = self.files.lock(os.path.dirname(self._checkpoints))
+        if lock is not None:
+            try:
+                fs.clear(self.files, path)
+            finally:
+                lock.release()
+
+    def _cut(self, file: str, size: int, in_place: bool) -> None:
+        """Leaves the first ``size`` bytes of a shard.
+
+        Where the stream ever went back to a checkpoint, the bytes after them may have been committed once, and a reader
+        may still be reading them: then the shard becomes a new file under its old name.
+        """
         handle = self.files.open(file, write=in_place)
         if in_place:
             handle.truncate(size)
@@ -232,19 +263,18 @@ class StreamWriter(_Stream[ColumnWriter]):
             raise StateError("this process was forked from the one that writes the stream: open a stream of its own")
 
     @contextlib.contextmanager
-    def _stop_on_failure(self) -> Iterator[None]:
+    def stop_on_failure(self, action: str) -> Iterator[None]:
+        """Around writes that must all be done: after one that failed or was interrupted, nothing more is written."""
         self.check_commit()
         try:
-            with fs.translate("committing", self.path):
+            with fs.translate(action, self.path):
                 yield
         except WriteFailedError as error:
             self.failure = error
             raise
         except BaseException as error:
-            # Half a commit is on disk and what of it is unknown: only recovery may write now.
-            self.failure = WriteFailedError(
-                0, f"the commit of {self.path!r} was cut short: {error!r}; reopen the store"
-            )
+            # Half of it is on disk and what of it is unknown: only recovery may write now.
+            self.failure = WriteFailedError(0, f"{action} {self.path!r} was cut short: {error!r}; reopen the store")
             raise
 
     def commit(self, begin: int, patch_begin: int, publish: contextlib.AbstractContextManager[object]) -> Commit:
@@ -262,7 +292,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             time=time.time(),
         )
         columns = dict(self.columns())
-        with self._stop_on_failure():
+        with self.stop_on_failure("committing"):
             written = []
             for path, appended in staged.items():
                 column = columns[path]
@@ -286,13 +316,11 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def replace_record(self, record: Commit) -> None:
         """Atomically and durably makes ``record`` the commit of the stream: the point of no return."""
-        temporary = os.path.join(self.path, SCRATCH, ".tmp-commit")
-        target = os.path.join(self.path, metadata.NAME)
-        fs.replace(self.files, target, metadata.dump(metadata.group_document(record.to_json())), temporary)
+        write_commit(self.files, self.path, record)
 
     def reclaim(self, publish: contextlib.AbstractContextManager[object]) -> None:
         """Unlinks the shards that neither the committed window nor a checkpoint needs; ``publish`` as in commit."""
-        with self._stop_on_failure():
+        with self.stop_on_failure("committing"):
             self._evict(publish)
 
     def _evict(self, publish: contextlib.AbstractContextManager[object]) -> None:
@@ -301,6 +329,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         if not any(self._below(path, column, floors[path]) for path, column in self.columns()):
             return
         pins = self._pinned()
+        settled = False
         for path, column in self.columns():
             ranges = [pin.patches if is_patch(path) else pin.rows for pin in pins]
             kept = set()
@@ -310,6 +339,10 @@ class StreamWriter(_Stream[ColumnWriter]):
                 if any(first < rows[1] and rows[0] < stop for first, stop in ranges):
                     kept.add(shard)
                 elif self.files.size(file) is not None:
+                    if not settled:
+                        # A checkpoint that was dropped must not come back when what it pinned is gone.
+                        self.files.sync_dir(self._checkpoints)
+                        settled = True
                     self.files.unlink(file)
                 self._first_shards[path] = max(self._first_shards[path], shard + 1)
             self._pinned_shards[path] = kept
@@ -334,12 +367,22 @@ class Pin:
     patches: tuple[int, int]
 
 
-def create(files: fs.Files, path: str, schema: Schema, commit: Commit) -> None:
-    """Makes a new, empty stream at ``path``: its groups and arrays."""
-    metadata.create_group(files, path, commit.to_json())
-    groups = {os.path.dirname(c.name) for c in schema.columns}
-    groups |= {PATCHES} | {os.path.join(PATCHES, os.path.dirname(c.name)) for c in schema.patch_columns}
-    for group in sorted({parent for path_below in groups for parent in _parents(path_below)}):
+def identity(schema: Schema, commit: Commit, path: str) -> str:
+    """What the seals of an array say that it is; empty in a store without seals."""
+    return schema.identity and f"{schema.identity}/{commit.stream}/{path}"
+
+
+def groups(schema: Schema) -> list[str]:
+    """Paths of the groups below a stream's own, parents first."""
+    found = {os.path.dirname(c.name) for c in schema.columns}
+    found |= {PATCHES} | {os.path.join(PATCHES, os.path.dirname(c.name)) for c in schema.patch_columns}
+    return sorted({parent for path in found for parent in _parents(path)})
+
+
+def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str) -> None:
+    """Makes a new, empty stream at ``path``, which may be a temporary place: its groups and arrays."""
+    metadata.create_group(files, path, commit.to_json(), f"{STREAMS}/{name}")
+    for group in groups(schema):
         metadata.create_group(files, os.path.join(path, group))
     for column in schema.columns:
         _create_array(files, os.path.join(path, column.name), column, commit.num_envs)
@@ -372,11 +415,11 @@ def _read(file: fs.File, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _remove(files: fs.Files, path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        fs.remove_tree(files, path)
-    else:
-        files.unlink(path)
+def write_commit(files: fs.Files, path: str, record: Commit) -> None:
+    """Atomically and durably makes ``record`` the newest one of the stream at ``path``; needs the stream's lock."""
+    document = metadata.group_document(record.to_json(), f"{STREAMS}/{os.path.basename(path)}")
+    temporary = os.path.join(path, SCRATCH, ".tmp-commit")
+    fs.replace(files, os.path.join(path, metadata.NAME), metadata.dump(document), temporary)
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

@@ -37,14 +37,14 @@ class StreamPart:
             for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
         ]
         self._spans = Spans(self.log)
-        self.log.restart(commit.begin, commit.patch_begin)
+        self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
         self.catch_up()
 
     def catch_up(self) -> None:
         """Takes what is committed and not yet in RAM into the index."""
         commit, log = self.stream.commit_record, self.log
-        if max(0, commit.begin - log.context) > log.end:
-            log.restart(commit.begin, commit.patch_begin)
+        if commit.floor(log.context) > log.end:
+            log.restart(commit.begin, commit.floor(log.context), commit.patch_begin)
         if commit.end > log.end:
             values = {name: self.stream.rows[name].read_rows(log.end, commit.end) for name in log.rings}
             log.extend(values, commit.begin)

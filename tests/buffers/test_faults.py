@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 from configs import Config, examples
 from crashes import kill
-from faulty import READS, FaultyFiles
 from model import Leaf
 from recording import Recording, reopen
 
@@ -23,10 +22,11 @@ from diskreplay.errors import (
     StoreNotFoundError,
     WriteFailedError,
 )
+from diskreplay.testing import READS, FaultyFiles
 
 SMALL = Config("small", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=16, chunk_rows=2, shard_rows=4)
-STRIDE = 1 if examples(1) > 1 else 3
-"""Every third place is enough in every day's tests; the others come when more is asked for."""
+STRIDE = 1 if examples(1) > 1 else 2
+"""Every second place is enough in every day's tests; the others come when more is asked for."""
 
 
 def stepped(path: str, files: FaultyFiles) -> tuple[dr.ReplayBuffer, Recording]:

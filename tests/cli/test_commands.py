@@ -95,6 +95,42 @@ def test_verify(path: str) -> None:
     assert json.loads(result.stdout)["problems"][0]["rows"] == [16, 32]
 
 
+def test_verify_repair(path: str) -> None:
+    images(path)
+    result = run("verify", path, "--repair")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("nothing to repair\nno problem")
+    pathlib.Path(path, "streams/0/obs/c.1.0.0.0").unlink()
+    document = facts("verify", path, "--repair")
+    assert document["ok"]
+    assert document["changed"]
+    assert document["streams"][0]["columns"] == ["obs"]
+    file = pathlib.Path(path, "streams/0/reward/c.3.0")
+    file.write_bytes(file.read_bytes()[:-1])
+    result = run("verify", path, "--repair")
+    assert result.exit_code == 0
+    assert "repaired 1 problem\nstream '0': " in result.stdout
+    assert "of reward lost" in result.stdout
+    assert f"are in {path}.quarantine-1" in result.stdout
+    pathlib.Path(path, "zarr.json").write_text("{}")
+    assert "not a diskreplay store" in failure(run("verify", path, "--repair"))
+
+
+def test_compact(path: str) -> None:
+    images(path)
+    planned = facts("compact", path, "--dry-run")
+    assert planned["dry_run"]
+    result = run("compact", path, "--dry-run")
+    assert "would become" in result.stdout
+    result = run("compact", path)
+    assert result.exit_code == 0
+    assert " became " in result.stdout
+    assert "shards written anew" in result.stdout
+    assert facts("compact", path)["bytes_before"] == planned["bytes_after"]
+    with diskreplay.ReplayBuffer.open(path):
+        assert "being written by" in failure(run("compact", path))
+
+
 def test_export(path: str, tmp_path: pathlib.Path) -> None:
     images(path)
     out = tmp_path / "a.hdf5"

@@ -45,18 +45,23 @@ def unseal(data: bytes) -> bytes:
     return data[:-4]
 
 
-def group_attributes(folder: pathlib.Path) -> dict[str, Any]:
+def group_attributes(folder: pathlib.Path, node: str = "") -> dict[str, Any]:
     document = json.loads((folder / "zarr.json").read_bytes())
     assert document["zarr_format"] == 3
     assert document["node_type"] == "group"
-    return document["attributes"].get("diskreplay", {})
+    ours = document["attributes"].get("diskreplay", {})
+    stored = ours.pop("checksum", None)
+    if stored is not None:  # 2.1
+        text = json.dumps(ours, sort_keys=True, separators=(",", ":"))
+        assert crc32c(f"{node}\n{text}".encode()) == stored, "checksum"
+    return ours
 
 
 class Array:
     """One Zarr array of a stream as of a commit; reads rows ``[floor, end)``."""
 
     def __init__(
-        self, folder: pathlib.Path, shape: list[int], envs: int, tail: list[int] | None, end: int, dtype: str
+        self, folder: pathlib.Path, shape: list[int], envs: int, tail: list[int] | None, end: int, dtype: str, seal: str
     ) -> None:
         document = json.loads((folder / "zarr.json").read_bytes())
         rows, self.envs, *self.shape = document["shape"]
@@ -66,6 +71,7 @@ class Array:
         (sharding,) = document["codecs"]
         inner = sharding["configuration"]
         self.folder, self.end, self.dtype = folder, end, np.dtype(dtype).newbyteorder("<")
+        self.seal = seal
         self.shard_rows = document["chunk_grid"]["configuration"]["chunk_shape"][0]
         self.chunk_rows, self.chunk_envs = inner["chunk_shape"][:2]
         self.codecs = [codec["name"] for codec in inner["codecs"]]
@@ -90,7 +96,12 @@ class Array:
                 assert len(data) >= self.tail_bytes  # I13
                 data = data[: self.tail_bytes]
             entries = self.chunks_of_shard * self.groups * 2
-            self.indexes[shard] = data, struct.unpack(f"<{entries}Q", unseal(data[-8 * entries - 4 :]))
+            index = data[-8 * entries - 4 :]
+            if self.seal:  # I27
+                rows = min(self.end, (shard + 1) * self.shard_rows)
+                (stored,) = struct.unpack("<I", data[-len(index) - 4 : -len(index)])
+                assert stored == crc32c(f"{self.seal}/{shard}/{rows}".encode() + index), "seal"
+            self.indexes[shard] = data, struct.unpack(f"<{entries}Q", unseal(index))
         return self.indexes[shard]
 
     def chunk(self, chunk: int, group: int) -> np.ndarray:
@@ -133,23 +144,41 @@ class Stream:
     """One stream as of its commit record, or as of one given (a checkpoint's)."""
 
     def __init__(self, folder: pathlib.Path, schema: dict[str, Any], record: dict[str, Any] | None = None) -> None:
-        self.record = record = record or group_attributes(folder)
+        self.record = record = record or group_attributes(folder, f"streams/{folder.name}")
         self.schema = schema
         self.envs, self.begin, self.end = record["num_envs"], record["begin"], record["end"]
         self.context = max(stack["frames"] for stack in schema["stacks"]) - 1
-        self.floor = max(0, self.begin - self.context)
+        self.floor = max(0, min(self.begin, self.end - 1) - self.context)
         assert self.begin <= self.end
         assert self.end - self.begin <= record["capacity"] // self.envs  # I15
         tails = record["tails"]
+        identity = schema.get("identity", "")
+        seal = f"{identity}/{record['stream']}" if identity else ""
         self.arrays = {
-            c["name"]: Array(folder / c["name"], c["shape"], self.envs, tails.get(c["name"]), self.end, c["dtype"])
+            c["name"]: Array(
+                folder / c["name"],
+                c["shape"],
+                self.envs,
+                tails.get(c["name"]),
+                self.end,
+                c["dtype"],
+                seal and f"{seal}/{c['name']}",
+            )
             for c in schema["columns"]
         }
         self.obs_names = [column["name"] for column in schema["columns"][: len(schema["stacks"])]]
         self.stacks = dict(zip(self.obs_names, schema["stacks"], strict=True))
         first_patch, end_patch = record["patch_begin"], record["patch_end"]
         self.patch_arrays = {
-            name: Array(folder / "patches" / name, shape, 1, tails.get(f"patches/{name}"), end_patch, dtype)
+            name: Array(
+                folder / "patches" / name,
+                shape,
+                1,
+                tails.get(f"patches/{name}"),
+                end_patch,
+                dtype,
+                seal and f"{seal}/patches/{name}",
+            )
             for name, shape, dtype in [
                 ("place", [3], "int64"),
                 *((c["name"], c["shape"], c["dtype"]) for c in schema["columns"][: len(schema["stacks"])]),
@@ -247,7 +276,7 @@ class Store:
         self.schema = ours["schema"]
         cut = None
         if checkpoint is not None:
-            cut = group_attributes(root / "checkpoints" / checkpoint)["cut"]
+            cut = group_attributes(root / "checkpoints" / checkpoint, f"checkpoints/{checkpoint}")["cut"]
         folders = [folder for folder in (root / "streams").iterdir() if (folder / "zarr.json").is_file()]
         self.streams = {
             folder.name: Stream(folder, self.schema, cut and cut[folder.name])

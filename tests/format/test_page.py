@@ -54,6 +54,9 @@ def test_the_example_documents_are_what_is_written(tmp_path: pathlib.Path) -> No
     assert columns[:2] == written[:2]
     assert [column["name"] for column in written[2:]] == ["reward", "terminated", "truncated", "valid", "start"]
     assert all(column["resident"] for column in written[2:])
+    for document in (root, ours):
+        facts = document["attributes"]["diskreplay"]
+        assert (type(facts.pop("checksum")), len(facts["schema"].pop("identity"))) == (int, 16)
     assert root == ours
     fields(record, read(path / "streams" / "0"))
     fields(checkpoint, read(path / "checkpoints" / "c")["attributes"]["diskreplay"])

@@ -1,0 +1,191 @@
+"""Gives back what no commit and no checkpoint needs any more.
+
+1. Opening each stream to write, as every writer does, removes what dead processes left: temporary files, shards that no
+   commit names, bytes behind the last commit, shards that the window has left.
+2. A shard behind the last one is written anew, if it has *dead bytes*: older versions of chunks that several commits
+   filled, and older indexes. Its chunks, checked, and one index go to a new file beside, which is renamed over it.
+
+The last shard of each array stays as it is: the commit record names its length, and the two cannot change at once. So
+does a shard whose length a checkpoint names. All streams are locked together: a writer that opened the store before
+could make a checkpoint of lengths that are no more. Readers may go on: who opens a shard of another size than before
+reads its index again.
+"""
+
+# ruff: noqa: PTH118  # plain strings behind the seam to the file system, as in storage
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from diskreplay.ops.disk import tree_bytes
+from diskreplay.ops.verify import PathLike, Progress
+from diskreplay.storage import chunks, stream
+from diskreplay.storage import files as fs
+from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.commit import Commit, Tail
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+from diskreplay.storage.stream import SCRATCH, StreamWriter
+
+
+@dataclasses.dataclass(frozen=True)
+class Compacted:
+    """What was given back, or would be.
+
+    Attributes:
+        shards: written anew.
+        bytes_before, bytes_after: of all files of the store; with ``dry_run``, ``bytes_after`` is what step 2 would
+            leave.
+        kept_bytes: dead bytes that stay: in last shards, and in those whose lengths checkpoints name.
+    """
+
+    path: str
+    dry_run: bool
+    shards: int
+    bytes_before: int
+    bytes_after: int
+    kept_bytes: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shard:
+    """A shard with dead bytes."""
+
+    reader: ColumnReader
+    number: int
+    size: int
+    dead_bytes: int
+
+
+def compact(
+    path: PathLike, *, dry_run: bool = False, progress: Progress | None = None, files: fs.Files | None = None
+) -> Compacted:
+    """Compacts the store at ``path``; see the module's docstring. ``dry_run`` changes nothing, and needs no lock.
+
+    Raises LockedError when a stream is being written, CorruptionError when something to be kept is damaged: then
+    nothing of that shard has changed.
+    """
+    started = time.perf_counter()
+    full = str(pathlib.Path(path).absolute())
+    with contextlib.ExitStack() as opened:
+        opened.enter_context(fs.translate("compacting", full))
+        store = opened.enter_context(contextlib.closing(Store(full, files or LocalFiles())))
+        before = tree_bytes(full)
+        if not dry_run:
+            for writer in [_open(store, name, opened) for name in store.stream_names()]:
+                writer.reclaim(contextlib.nullcontext())
+        found = [_Shards(store, name) for name in store.stream_names()]
+        shards = [shard for one in found for shard in one.dead()]
+        total = sum(shard.size for shard in shards)
+        done = 0
+        for shard in [] if dry_run else shards:
+            _rewrite(store, shard)
+            done += shard.size
+            if progress:
+                progress(done, total)
+        after = before - sum(shard.dead_bytes for shard in shards) if dry_run else tree_bytes(full)
+        return Compacted(
+            full, dry_run, len(shards), before, after, sum(one.kept_bytes for one in found),
+            time.perf_counter() - started,
+        )  # fmt: skip
+
+
+def _open(store: Store, name: str, opened: contextlib.ExitStack) -> StreamWriter:
+    writer = store.write_stream(name)
+    opened.callback(writer.release)
+    return writer
+
+
+class _Shards:
+    """The shards of one stream.
+
+    Attributes:
+        kept_bytes: dead bytes that stay, known after :meth:`dead`.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self.name = name
+        self.path = store.stream_path(name)
+        self.kept_bytes = 0
+        self._commit = stream.read_commit(store.files, self.path)
+        self._cuts = [checkpoint.cut[name] for checkpoint in store.checkpoints() if name in checkpoint.cut]
+
+    def dead(self) -> Iterator[_Shard]:
+        """The shards that can be compacted and have something to give back."""
+        for path, column in stream.column_paths(self.store.schema):
+            envs = 1 if stream.is_patch(path) else self._commit.num_envs
+            reader = ColumnReader(self.store.files, os.path.join(self.path, path), self.name, column, envs)
+            reader.identity = stream.identity(self.store.schema, self._commit, path)
+            tail = self._commit.tails.get(path, Tail(0, 0))
+            named = {cut.tails[path].shard for cut in self._cuts if path in cut.tails}
+            for number, file in sorted(reader.shards_on_disk()):
+                if number > tail.shard or not self._needed(path, number, column.shard_rows):
+                    continue  # nobody's; opening to write removes it
+                last = number == tail.shard
+                size = tail.size if last else self.store.files.size(file) or 0
+                shard = _Shard(reader, number, size, self._dead_bytes(reader, path, number, tail, size))
+                if last or number in named:
+                    self.kept_bytes += shard.dead_bytes
+                elif shard.dead_bytes:
+                    yield shard
+
+    def _needed(self, path: str, shard: int, shard_rows: int) -> bool:
+        """Whether the commit or a checkpoint needs rows of a shard."""
+        below, context = stream.is_patch(path), self.store.schema.context
+        for record in (self._commit, *self._cuts):
+            first = record.patch_begin if below else record.floor(context)
+            stop = record.patch_end if below else record.end
+            if first < (shard + 1) * shard_rows and shard * shard_rows < stop:
+                return True
+        return False
+
+    def _dead_bytes(self, reader: ColumnReader, path: str, shard: int, tail: Tail, size: int) -> int:
+        end = self._end(path)
+        if not end:
+            return 0
+        entries = reader.read_index(shard, tail.size if shard == tail.shard else None, end)
+        live = int(entries[:, :, 1][entries[:, :, 0] >= 0].sum())
+        return size - live - len(chunks.encode_index(entries, reader.seal(shard, end)))
+
+    def _end(self, path: str) -> int:
+        commit: Commit = self._commit
+        return commit.patch_end if stream.is_patch(path) else commit.end
+
+
+def _rewrite(store: Store, shard: _Shard) -> None:
+    """Puts a file of the same chunks and one index in the place of a shard behind the last."""
+    reader = shard.reader
+    end = (shard.number + 1) * reader.column.shard_rows
+    old = reader.read_index(shard.number, None, end)
+    new = np.full(old.shape, -1, np.int64)
+    parts: list[bytes] = []
+    offset = 0
+    handle = reader.handle(shard.number)
+    for place in zip(*np.nonzero(old[:, :, 0] >= 0), strict=True):
+        start, size = old[place].tolist()
+        data = handle.pread(size, start)
+        if not chunks.is_whole(data):
+            number = int(place[0]) + shard.number * reader.shard_chunks
+            raise reader.damage(shard.number, start, "the checksum does not match", number)
+        new[place] = offset, size
+        parts.append(data)
+        offset += size
+    parts.append(chunks.encode_index(new, reader.seal(shard.number, end)))
+    path = reader.shard_path(shard.number)
+    with fs.translate("compacting", path):
+        scratch = os.path.join(store.stream_path(reader.stream), SCRATCH, ".tmp-shard")
+        fs.replace(store.files, path, b"".join(parts), scratch)
+    reader.close_files()

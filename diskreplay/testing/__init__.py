@@ -1,0 +1,32 @@
+"""File systems for tests of what happens when one fails: give them as ``files=`` to a buffer.
+
+:class:`FaultyFiles` records every operation of the file system below it, and fails or dies at a chosen one.
+:class:`SimulatedDisk` keeps everything in RAM, knows what was synced, and gives the disk as it is after a kill or a
+power loss. Together they ask what is left of a program's data if it dies at any moment:
+
+>>> import random
+>>> import diskreplay as dr, gymnasium
+>>> box, discrete = gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Discrete(3)
+>>> disk = SimulatedDisk()
+>>> files = FaultyFiles(disk)
+>>> rb = dr.ReplayBuffer.create("/a.replay", box, discrete, capacity=100, files=files)
+>>> rb.add([0, 0], 1, 0.5, [0, 1], False, False)
+>>> rb.commit()
+>>> rb.add([0, 1], 1, 0.5, [1, 1], True, False)
+>>> files.crash_at(20)  # the 21st operation from here on that writes
+>>> try:
+...     rb.commit()
+... except Crash:
+...     print("dead")
+dead
+>>> for after in disk.after_kill(), disk.after_power_loss(), disk.after_power_loss(random.Random(0)):
+...     with dr.ReplayBuffer.open("/a.replay", files=after) as rb:
+...         assert len(rb) in (1, 2)
+
+A program that uses its own file system behind the same seam implements :class:`diskreplay.storage.files.Files`.
+"""
+
+from diskreplay.testing.disk import SimulatedDisk
+from diskreplay.testing.faults import READS, WRITES, Crash, FaultyFiles, Operation
+
+__all__ = ["READS", "WRITES", "Crash", "FaultyFiles", "Operation", "SimulatedDisk"]

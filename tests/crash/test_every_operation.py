@@ -1,0 +1,142 @@
+"""A crash at every single operation of a workload, in every variant: nothing that was promised is lost."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from configs import Config, examples
+from crashing import Story
+from model import Leaf
+
+import diskreplay as dr
+
+STACKS = Config("stacks", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=14, chunk_rows=2, shard_rows=4)
+FRAMES = Config(
+    "frames and vectors of two environments", {"a": Leaf((2, 5)), "b": Leaf((3,), "f4")}, num_envs=2,
+    frame_stack={"a": 3, "b": 1}, padding="reset", capacity=20, chunk_rows=2, shard_rows=4, columns={"value": "f4"},
+)  # fmt: skip
+VECTORS = Config("vectors", Leaf((3,), "f4"), capacity=10, chunk_rows=2, shard_rows=4)
+
+
+def a_life(story: Story) -> None:
+    """Chunks are sealed, shards roll, rows are evicted, checkpoints pin and are dropped, one is gone back to."""
+    story.create()
+    story.add(5)
+    story.commit()
+    story.add(6)
+    story.checkpoint("first")
+    story.add(11)
+    story.close()
+    story.open()
+    story.checkpoint("second")
+    story.drop("first")
+    story.add(9)
+    story.commit()
+    story.close()
+    story.back("second")
+    story.add(3)
+    story.close()
+
+
+def wide_rows(story: Story) -> None:
+    """Several environments and leaves, columns of the user."""
+    story.create()
+    story.add(7)
+    story.commit()
+    story.add(9)
+    story.checkpoint("only")
+    story.add(6)
+    story.close()
+
+
+def two_streams(story: Story) -> None:
+    """A second writer joins; a checkpoint pins rows of both; each evicts for itself."""
+    story.create()
+    story.add(3)
+    story.commit()
+    story.open("b", num_envs=2, capacity=12)
+    story.add(5, "b")
+    story.commit("b")
+    story.buffers["0"].refresh()
+    story.checkpoint("both")
+    story.add(9, "b")
+    story.close()
+    story.drop("both", "b")
+    story.close("b")
+
+
+def recoveries(story: Story) -> None:
+    """What repairs the work of a crash may crash too."""
+    story.create()
+    story.add(7)
+    story.commit()
+    story.add(6)
+    for at in (31, 55, 80):  # while shards grow; while new ones are made; after the record
+        assert story.die(story.commit, at)
+        story.open()
+        story.add(8)
+    story.checkpoint("here")
+    story.add(4)
+    story.close()
+    assert story.die(lambda: story.back("here"), 5)  # the record went back, the shards did not
+    story.open()
+    assert story.die(lambda: story.drop("here"), 2)
+    story.open()
+    story.close()
+
+
+def compaction(story: Story) -> None:
+    """Shards with dead bytes are written anew, those that a checkpoint names excepted."""
+    story.create()
+    for _ in range(4):
+        story.add(3)
+        story.commit()
+    story.checkpoint("here")
+    story.add(3)
+    story.close()
+    assert story.compact()
+    story.open()
+    story.drop("here")
+    story.add(5)
+    story.close()
+    assert story.compact()
+
+
+CASES: list[tuple[Callable[[Story], None], Config]] = [
+    (a_life, STACKS),
+    (wide_rows, FRAMES),
+    (two_streams, VECTORS),
+    (recoveries, VECTORS),
+    (compaction, STACKS),
+]
+
+
+class Inline(concurrent.futures.Executor):
+    """Compresses at once: a thousand stores are opened, and starting threads for each would take longest."""
+
+    def __init__(self, *arguments: object) -> None:
+        pass
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.set_result(work(*arguments))
+        return future
+
+
+@pytest.mark.parametrize(("workload", "config"), CASES, ids=[workload.__name__ for workload, _ in CASES])
+def test_every_operation(
+    workload: Callable[[Story], None],
+    config: Config,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(concurrent.futures, "ThreadPoolExecutor", Inline)
+    story = Story(config, random_losses=examples(1), sampler=dr.Proportional)
+    workload(story)
+    with capsys.disabled():
+        print(f"\n{workload.__name__}: {story.points:,} crash points, {len(story.states):,} different disks", end=" ")
+    assert story.points > 1000
+    assert len(story.states) > 400

@@ -1,0 +1,315 @@
+"""A file system that refuses: a named error, no write after it, reading goes on, reopening works."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import itertools
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+
+import lives
+import pytest
+from configs import examples
+
+import diskreplay as dr
+from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, StateError, WriteFailedError
+from diskreplay.testing import READS, WRITES, FaultyFiles, SimulatedDisk
+
+PATH = "/a.replay"
+Deed = Callable[[dr.ReplayBuffer], object]
+
+
+def prepared() -> tuple[FaultyFiles, dr.ReplayBuffer]:
+    """A buffer with committed rows, some evicted, a checkpoint, and rows that no commit holds."""
+    files = FaultyFiles(SimulatedDisk())
+    buffer = lives.create(PATH, num_envs=1, rows=12, files=files)
+    add(buffer, 21)
+    buffer.checkpoint("one")
+    add(buffer, 12)
+    return files, buffer
+
+
+def add(buffer: dr.ReplayBuffer, count: int) -> None:
+    first = buffer.stats()["streams"]["0"]["end"]
+    for row in range(first, first + count):
+        buffer.add(**lives.step(0, row, 1))
+
+
+def reopened(path: str = PATH, **options: object) -> dr.ReplayBuffer:
+    return dr.ReplayBuffer.open(path, **lives.OPTIONS | options)
+
+
+def failed(work: Callable[[], object]) -> DiskReplayError | None:
+    """The error of this package's own that a call ends in, if any."""
+    try:
+        work()
+    except DiskReplayError as error:
+        return error
+    return None
+
+
+DEEDS: dict[str, Deed] = {
+    "commit": lambda buffer: buffer.commit(),
+    "checkpoint": lambda buffer: buffer.checkpoint("two"),
+    "drop": lambda buffer: buffer.drop_checkpoint("one"),
+    "close": lambda buffer: buffer.close(),
+}
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
+    """At every place; only one operation fails, so that whatever followed it would succeed."""
+    for place in itertools.count():
+        files, buffer = prepared()
+        files.fail_at(place, number, times=1)
+        failure = failed(lambda buffer=buffer: DEEDS[deed](buffer))
+        if failure is None:
+            break
+        assert isinstance(failure, WriteFailedError)
+        assert failure.errno == number
+        assert isinstance(failure, DiskFullError) == (number == errno.ENOSPC)
+        assert PATH in str(failure)
+        assert files.count() == place + 1, f"written after the failure: {files.operations[-3:]}"
+        if deed != "close":
+            lives.check_all(buffer)
+            for refused in (buffer.commit, lambda buffer=buffer: add(buffer, 1)):
+                with pytest.raises(StateError, match="reopen"):
+                    refused()
+            buffer.close()
+            assert files.count() == place + 1
+        files.heal()
+        with reopened(files=files) as buffer:
+            assert buffer.stats()["streams"]["0"]["end"] in (21, 33)
+            lives.check_all(buffer)
+            add(buffer, 5)
+            buffer.commit()
+            lives.check_all(buffer)
+    assert place > 3
+
+
+def test_a_sync_that_failed_is_never_tried_again() -> None:
+    """The system may have dropped what it could not write: a second fsync would succeed and mean nothing."""
+    for place in itertools.count():
+        files, buffer = prepared()
+        files.fail_at(place, errno.EIO, names=["sync", "sync_dir"], times=1)
+        try:
+            buffer.commit()
+        except WriteFailedError:
+            failed = files.operations[-1]
+            assert failed.name in ("sync", "sync_dir")
+            before = len(files.operations)
+            with contextlib.suppress(StateError):
+                buffer.commit()
+            buffer.close()
+            assert not [one for one in files.operations[before:] if one.name in WRITES]
+        else:
+            break
+    assert place > 8
+
+
+def everything(files: FaultyFiles) -> None:
+    """Each thing that can be done with a store, once."""
+    with reopened(files=files, cache_bytes=0) as buffer:
+        buffer.sample(12)
+        add(buffer, 3)
+        buffer.checkpoint("two")
+        buffer.drop_checkpoint("one")
+    with reopened(files=files, mode="r", checkpoint="two") as buffer:
+        lives.check_all(buffer)
+
+
+def fill(buffer: dr.ReplayBuffer) -> int:
+    """Adds and commits until the disk is full; the rows that were committed."""
+    committed = 0
+    with pytest.raises(DiskFullError, match="make room"):  # noqa: PT012  # which commit fails is what is asked
+        while True:
+            add(buffer, 7)
+            buffer.commit()
+            committed = buffer.stats()["streams"]["0"]["committed"]
+    return committed
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.EIO])
+def test_every_refusal_has_a_name(number: int) -> None:
+    """Whatever is refused, even to look at a directory or to lock it: an error of this package's own."""
+    names = [*READS, *WRITES, "lock"]
+    for place in itertools.count(step=1 if examples(1) > 1 else 3):
+        files, buffer = prepared()
+        buffer.close()
+        files.fail_at(place, number, names, times=1)
+        failure = failed(lambda files=files: everything(files))
+        if failure is not None:
+            assert isinstance(failure, ReadFailedError | WriteFailedError), repr(failure)
+            assert failure.errno == number
+        elif files.count(names) <= place:
+            break
+        files.heal()
+        with reopened(files=files) as buffer:
+            lives.check_all(buffer)
+    assert place > 200
+
+
+def test_a_read_that_failed_can_be_tried_again() -> None:
+    files, buffer = prepared()
+    buffer.close()
+    with reopened(files=files, mode="r", cache_bytes=0) as buffer:
+        files.fail_at(0, errno.EIO, names=["pread"], times=1)
+        with pytest.raises(ReadFailedError, match="obs"):
+            buffer.sample(12)
+        lives.check_all(buffer)
+
+
+def test_a_disk_that_is_full_and_gets_room_again() -> None:
+    disk = SimulatedDisk(capacity_bytes=120_000)
+    buffer = lives.create(PATH, num_envs=1, rows=400, codec="none", files=disk)
+    committed = fill(buffer)
+    lives.check_all(buffer)
+    buffer.close()
+    with reopened(files=disk, mode="r") as reader:
+        assert reader.stats()["streams"]["0"]["end"] == committed > 7
+        lives.check_all(reader)
+    with reopened(files=disk) as buffer:  # the half commit was cut off, which made some room
+        assert buffer.stats()["streams"]["0"]["end"] == committed
+    disk.capacity_bytes = None
+    with reopened(files=disk) as buffer:
+        add(buffer, 50)
+        buffer.commit()
+        lives.check_all(buffer)
+
+
+@contextlib.contextmanager
+def small_tmpfs(folder: pathlib.Path, size: int) -> Iterator[Callable[[bool], None]]:
+    """A real file system of ``size`` bytes at ``folder``; gives a function that makes it read-only, or not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    read_only, remount = 1, 32
+
+    def mount(flags: int) -> None:
+        if libc.mount(b"none", os.fsencode(folder), b"tmpfs", flags, f"size={size}".encode()):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    folder.mkdir()
+    try:
+        mount(0)
+    except OSError as error:
+        pytest.skip(f"no file system can be mounted here ({error}); the injected faults above stand for it")
+    try:
+        yield lambda locked: mount(remount | (read_only if locked else 0))
+    finally:
+        libc.umount2(os.fsencode(folder), 2)
+
+
+def test_a_real_file_system_that_is_full(tmp_path: pathlib.Path) -> None:
+    with small_tmpfs(tmp_path / "small", 400_000):
+        path = str(tmp_path / "small" / "a.replay")
+        buffer = lives.create(path, num_envs=1, rows=4000, codec="none")
+        ballast = tmp_path / "small" / "ballast"
+        ballast.write_bytes(bytes(100_000))
+        committed = fill(buffer)
+        lives.check_all(buffer)
+        buffer.close()
+        with reopened(path, mode="r") as reader:
+            assert reader.stats()["streams"]["0"]["end"] == committed > 7
+        ballast.unlink()
+        with reopened(path) as buffer:
+            add(buffer, 7)
+            buffer.commit()
+            lives.check_all(buffer)
+
+
+def test_a_real_file_system_that_becomes_read_only(tmp_path: pathlib.Path) -> None:
+    with small_tmpfs(tmp_path / "small", 1 << 22) as lock:
+        path = str(tmp_path / "small" / "a.replay")
+        with lives.create(path, num_envs=1, rows=40) as buffer:
+            add(buffer, 20)
+        lock(True)
+        with reopened(path, mode="r") as reader:
+            assert lives.check_all(reader) == 20
+        for refused in (lambda: reopened(path, stream="b"), lambda: lives.create(f"{path}.other")):
+            with pytest.raises(WriteFailedError) as caught:
+                refused()
+            assert caught.value.errno == errno.EROFS
+        writer = reopened(path)  # there was nothing to repair
+        add(writer, 3)
+        with pytest.raises(WriteFailedError) as caught:
+            writer.commit()
+        assert caught.value.errno == errno.EROFS
+        assert lives.check_all(writer) == 23
+        writer.close()
+        lock(False)
+        with reopened(path) as buffer:
+            assert lives.check_all(buffer) == 20
+            add(buffer, 5)
+
+
+DESCRIPTORS = """
+import resource, sys
+import lives
+import diskreplay as dr
+from diskreplay.errors import ReadFailedError, StateError, WriteFailedError
+
+path = sys.argv[1]
+buffer = lives.create(path, num_envs=1, rows=40, cache_bytes=0)
+for row in range(30):
+    buffer.add(**lives.step(0, row, 1))
+buffer.commit()
+for row in range(30, 35):
+    buffer.add(**lives.step(0, row, 1))
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+taken = []
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, most))
+try:
+    while True:
+        taken.append(open("/dev/null"))
+except OSError:
+    pass
+for deed, kind in (
+    (buffer.commit, WriteFailedError),
+    (buffer.commit, StateError),
+    (lambda: dr.ReplayBuffer.open(path, mode="r"), ReadFailedError),
+    (lambda: dr.ReplayBuffer.open(path), (ReadFailedError, WriteFailedError)),
+    (lambda: lives.create(path + ".other"), WriteFailedError),
+):
+    try:
+        deed()
+    except kind as error:
+        assert isinstance(error, StateError) or error.errno == 24, repr(error)
+    else:
+        raise SystemExit(f"no error: {deed}")
+for one in taken:
+    one.close()
+assert lives.check_all(buffer) == 35
+buffer.close()
+with dr.ReplayBuffer.open(path) as buffer:
+    assert lives.check_all(buffer) == 30
+"""
+
+
+def test_out_of_file_descriptors(path: str) -> None:
+    """In a process of its own, under a real limit."""
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 40
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(DESCRIPTORS), path],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(pathlib.Path(lives.__file__).parent), *sys.path])},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_samples_stay_right_while_commits_fail() -> None:
+    """Rows that could not be written are sampled from RAM until the buffer is closed."""
+    files, buffer = prepared()
+    files.fail_at(3, errno.EIO)
+    with pytest.raises(WriteFailedError):
+        buffer.commit()
+    for _ in range(20):
+        lives.check(buffer.sample(12), {0: 1})
+
+    buffer.close()

@@ -1,0 +1,153 @@
+"""Writers on the real file system, killed at random moments while others read: every row is compared."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pathlib
+import random
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import lives
+import pytest
+from configs import examples
+
+import diskreplay as dr
+from diskreplay.errors import StoreNotFoundError
+from diskreplay.ops.verify import verify
+
+KILLS = examples(25)
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["diskreplay"])  # imported once, so that a start takes milliseconds
+
+
+def start(role: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:
+    """A process and this side of its pipe."""
+    here, there = PROCESSES.Pipe()
+    process = PROCESSES.Process(target=role, args=(*arguments, there), daemon=True)
+    process.start()
+    there.close()
+    return process, here
+
+
+def told(pipe: Connection) -> list[tuple[str, int]]:
+    """All that a process has said before it died."""
+    messages = []
+    try:
+        while pipe.poll():
+            messages.append(pipe.recv())
+    except EOFError:
+        pass
+    return messages
+
+
+def test_writers_that_are_killed_beside_readers(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = random.Random(1)
+    lives.create(path).close()
+    readers = [start(lives.read, path, {0: 2}) for _ in range(2)]
+    end = rows = inside = 0
+    for kill in range(KILLS):
+        writer, pipe = start(lives.write, path, "0", 0, 1 << 40, kill)
+        messages = [pipe.recv() for _ in range(rng.randrange(12)) if pipe.poll(60)]
+        time.sleep(rng.uniform(0, 0.02))
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+        messages += told(pipe)
+        assert writer.exitcode == -signal.SIGKILL, "the writer failed by itself"
+        committed = max([end, *(row for what, row in messages if what == "committed")])
+        announced = max([end, *(row for what, row in messages if what == "committing")])
+        inside += announced > committed
+        with dr.ReplayBuffer.open(path, mode="r") as reader:
+            end = reader.stats()["streams"]["0"]["end"]
+            assert end in (committed, announced)
+            rows += lives.check_all(reader)
+            for name in reader.checkpoints[-1:]:
+                with dr.ReplayBuffer.open(path, mode="r", checkpoint=name) as then:
+                    rows += lives.check_all(then)
+        if kill % 10 == 0:
+            outcome = verify(path)
+            assert outcome.ok, outcome.problems
+            assert all(reader.is_alive() for reader, _ in readers)
+    sampled = 0
+    for reader, pipe in readers:
+        pipe.send("stop")
+        assert pipe.poll(60), "a reader failed"
+        sampled += pipe.recv()[1]
+        reader.join()
+        assert reader.exitcode == 0
+    with capsys.disabled():
+        print(
+            f"\n{KILLS} kills, {inside} of them inside a commit; {end:,} rows committed, {rows:,} transitions compared "
+            f"after kills, {sampled:,} by readers",
+            end=" ",
+        )
+    assert inside
+    assert end > KILLS
+    assert sampled > 100
+    with dr.ReplayBuffer.open(path) as buffer:
+        for name in buffer.checkpoints:
+            buffer.drop_checkpoint(name)
+        buffer.commit()
+    assert not [one for one in pathlib.Path(path).rglob("*") if "tmp" in one.name]
+    assert len(list(pathlib.Path(path, "streams/0/obs").glob("c.*"))) <= 7
+
+
+def make(path: str, pipe: Connection) -> None:
+    pipe.send("ready")
+    lives.create(path).close()
+
+
+def test_kills_while_a_store_is_made(tmp_path: pathlib.Path) -> None:
+    """What a creation that was killed leaves is removed by the next one."""
+    rng = random.Random(2)
+    path = tmp_path / "a.replay"
+    made = left = 0
+    for _ in range(examples(12)):
+        maker, pipe = start(make, str(path))
+        assert pipe.poll(60)
+        time.sleep(rng.uniform(0, 0.012))
+        os.kill(maker.pid, signal.SIGKILL)
+        maker.join()
+        try:
+            with dr.ReplayBuffer.open(path) as buffer:
+                assert len(buffer) == 0
+        except StoreNotFoundError:
+            found = [one.name for one in tmp_path.iterdir()]
+            assert len(found) <= 1
+            left += len(found)
+        else:
+            made += 1
+            path = tmp_path / f"{made}.replay"
+            assert not [one.name for one in tmp_path.iterdir() if one.name.startswith(".")]
+    assert left
+    lives.create(str(path)).close()
+    assert not [one.name for one in tmp_path.iterdir() if one.name.startswith(".")]
+
+
+def write_beside_a_child(path: str, pipe: Connection) -> None:
+    buffer = lives.create(path)
+    buffer.add(**lives.step(0, 0, 2))
+    buffer.commit()
+    child = os.fork()
+    if not child:
+        time.sleep(600)
+    pipe.send(child)
+    time.sleep(600)
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_a_writer_that_was_killed(path: str) -> None:
+    writer, pipe = start(write_beside_a_child, path)
+    assert pipe.poll(60)
+    child = pipe.recv()
+    try:
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+        os.kill(child, 0)  # still there
+        with dr.ReplayBuffer.open(path) as buffer:
+            lives.check_all(buffer)
+    finally:
+        os.kill(child, signal.SIGKILL)

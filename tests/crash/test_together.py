@@ -1,0 +1,246 @@
+"""Many writers, readers and threads at once: nobody is ever given another row."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import lives
+import numpy as np
+import pytest
+from configs import examples
+
+import diskreplay as dr
+from diskreplay.errors import EvictedError, LockedError, NotEnoughDataError, StoreExistsError
+from diskreplay.ops.verify import verify
+
+ROWS = 150 * examples(1)
+LEAST = {"add": examples(100), "commit": 20, "checkpoint": 5, "sample": examples(20), "update": 20}
+"""How often each thread has its turn before the test is over."""
+ACTORS = 3
+
+
+def start(method: str, role: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:
+    """A process and this side of its pipe."""
+    context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["diskreplay"])
+    here, there = context.Pipe()
+    process = context.Process(target=role, args=(*arguments, there), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the child takes none of their locks
+        process.start()
+    there.close()
+    return process, here
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_actors_write_and_a_learner_samples_from_all(path: str, method: str) -> None:
+    """The learner is open, with a stream and a lock of its own, when the actors are started."""
+    lives.create(path).close()
+    num_envs = {0: 2, 1: 1, 2: 3, 3: 2}
+    with dr.ReplayBuffer.open(path, **lives.OPTIONS, sampler=dr.Proportional(), seed=0) as learner:
+        for number in range(1, ACTORS + 1):
+            envs = num_envs[number]
+            dr.ReplayBuffer.open(path, stream=f"actor-{number}", num_envs=envs, capacity=40 * envs).close()
+        actors = [start(method, lives.write, path, f"actor-{n}", n, ROWS, n) for n in range(1, ACTORS + 1)]
+        row, seen = 0, set()
+        while any(actor.is_alive() for actor, _ in actors):
+            for _, pipe in actors:
+                while pipe.poll():
+                    try:
+                        pipe.recv()
+                    except EOFError:
+                        break
+            learner.refresh()
+            learner.add(**lives.step(0, row, 2))
+            row += 1
+            if len(learner) > 64:
+                batch = learner.sample(64)
+                lives.check(batch, num_envs)
+                learner.update_priorities(batch.index, batch.reward)
+                seen |= {index >> lives.ROW_BITS for index in batch.index.tolist()}
+            if row % 40 == 0:
+                learner.checkpoint(f"point-{row}")
+                for old in [name for name in learner.checkpoints if name.startswith("point-")][:-1]:
+                    learner.drop_checkpoint(old)
+        assert [actor.exitcode for actor, _ in actors] == [0] * ACTORS
+        learner.refresh()
+        lives.check_all(learner)
+        ends = {name: state["end"] for name, state in learner.stats()["streams"].items()}
+    assert seen == {0, 1, 2, 3}
+    assert all(ends[f"actor-{number}"] >= ROWS for number in range(1, ACTORS + 1))
+    outcome = verify(path)
+    assert outcome.ok, outcome.problems
+
+
+def test_a_second_writer_is_told_who_holds_the_stream(path: str) -> None:
+    lives.create(path).close()
+    writer, pipe = start("forkserver", lives.write, path, "0", 0, 1 << 40, 0)
+    try:
+        assert pipe.poll(60)
+        with pytest.raises(LockedError) as caught:
+            dr.ReplayBuffer.open(path)
+        if pathlib.Path("/proc/locks").exists():
+            assert f"process {writer.pid} (" in str(caught.value)
+        assert f"{path}/streams/0" in str(caught.value)
+        with dr.ReplayBuffer.open(path, stream="mine"):  # another stream is free
+            pass
+    finally:
+        writer.kill()
+        writer.join()
+    dr.ReplayBuffer.open(path).close()
+
+
+def make(path: str, pipe: Connection) -> None:
+    pipe.recv()
+    try:
+        lives.create(path).close()
+    except StoreExistsError:
+        pipe.send("exists")
+    else:
+        pipe.send("made")
+
+
+def test_processes_that_make_the_same_store_at_once(tmp_path: pathlib.Path) -> None:
+    for turn in range(examples(6)):
+        makers = [start("forkserver", make, str(tmp_path / f"{turn}.replay")) for _ in range(4)]
+        for _, pipe in makers:
+            pipe.send("go")
+        assert sorted(pipe.recv() for _, pipe in makers) == ["exists", "exists", "exists", "made"]
+        for maker, _ in makers:
+            maker.join()
+    assert sorted(one.name for one in tmp_path.iterdir()) == [f"{turn}.replay" for turn in range(examples(6))]
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_a_reader_that_outlives_its_rows(path: str, cache_bytes: int) -> None:
+    """The window turns over under a reader that never refreshes by itself: new rows or a named error, no others."""
+    writer = lives.create(path)
+    for row in range(40):
+        writer.add(**lives.step(0, row, 2))
+    writer.commit()
+    with dr.ReplayBuffer.open(path, mode="r", cache_bytes=cache_bytes) as reader:
+        old = reader.sample(40)
+        for row in range(40, 400):
+            writer.add(**lives.step(0, row, 2))
+            if row % 9 == 0:
+                writer.commit()
+            if row % 50 == 0:
+                lives.check(reader.sample(40), {0: 2})
+                with contextlib.suppress(EvictedError):
+                    lives.check(reader.get(old.index), {0: 2})
+        writer.commit()
+        reader.refresh()
+        with pytest.raises(EvictedError, match="left the window"):
+            reader.get(old.index)
+        assert reader.sample(40).index.min() >= 360 * 2
+        lives.check_all(reader)
+    writer.close()
+
+
+@pytest.mark.parametrize("sampler", [dr.Uniform, dr.Proportional, dr.RankBased])
+@pytest.mark.parametrize("mode", ["threads", "threads and a reader"])
+def test_threads_that_do_everything_at_once(path: str, sampler: Callable[[], Any], mode: str) -> None:
+    """One adds, one commits, one makes and drops checkpoints, two sample, one updates priorities."""
+    buffer = lives.create(path, sampler=sampler(), seed=0, cache_bytes=1 << 14)
+    stop, errors, turns = threading.Event(), [], dict[str, int]()
+    rows = iter(range(1 << 40))
+    batches: list[dr.Batch] = []
+
+    def add() -> None:
+        buffer.add(**lives.step(0, next(rows), 2))
+
+    def commit() -> None:
+        buffer.commit()
+        time.sleep(0.002)
+
+    def checkpoint() -> None:
+        buffer.checkpoint(f"at-{turns.get('checkpoint', 0)}")
+        for name in buffer.checkpoints[:-1]:
+            buffer.drop_checkpoint(name)
+        time.sleep(0.01)
+
+    def sample() -> None:
+        try:
+            batches.append(buffer.sample(32))
+        except NotEnoughDataError:
+            time.sleep(0.001)
+            return
+        lives.check(batches[-1], {0: 2})
+        del batches[:-4]
+
+    def update() -> None:
+        if batches and sampler is not dr.Uniform:
+            batch = batches[-1]
+            buffer.update_priorities(batch.index, np.abs(batch.reward) + 1)
+        time.sleep(0.001)
+
+    def repeat(work: Callable[[], None]) -> None:
+        try:
+            while not stop.is_set():
+                work()
+                turns[work.__name__] = turns.get(work.__name__, 0) + 1
+        except BaseException as error:
+            errors.append(error)
+            stop.set()
+
+    reader = start("forkserver", lives.read, path, {0: 2}) if mode != "threads" else None
+    threads = [
+        threading.Thread(target=repeat, args=(work,)) for work in (add, commit, checkpoint, sample, sample, update)
+    ]
+    for one in threads:
+        one.start()
+    patience = time.monotonic() + 120
+    while not stop.wait(0.02) and not all(turns.get(name, 0) > least for name, least in LEAST.items()):
+        assert time.monotonic() < patience, turns
+    stop.set()
+    for one in threads:
+        one.join()
+    if errors:
+        raise errors[0]
+    lives.check_all(buffer)
+    buffer.close()
+    if reader:
+        reader[1].send("stop")
+        assert reader[1].poll(60), "the reader failed"
+        assert reader[1].recv()[0] > 0
+    with dr.ReplayBuffer.open(path) as buffer:
+        lives.check_all(buffer)
+    assert verify(path).ok
+
+
+def test_a_child_that_was_forked_while_the_buffer_was_open_cannot_write(path: str) -> None:
+    """It has a copy of everything but the right to write; the parent goes on."""
+    buffer = lives.create(path)
+    buffer.add(**lives.step(0, 0, 2))
+    before = sorted((str(one), one.stat().st_size) for one in pathlib.Path(path).rglob("*"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        try:
+            refused = 0
+            for deed in (buffer.commit, lambda: buffer.checkpoint("no"), lambda: buffer.add(**lives.step(0, 1, 2))):
+                try:
+                    deed()
+                except dr.errors.StateError:
+                    refused += 1
+            os._exit(refused)
+        finally:
+            os._exit(99)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 3
+    assert sorted((str(one), one.stat().st_size) for one in pathlib.Path(path).rglob("*")) == before
+    buffer.add(**lives.step(0, 1, 2))
+    buffer.commit()
+    lives.check_all(buffer)
+    buffer.close()

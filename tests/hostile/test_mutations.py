@@ -1,0 +1,30 @@
+"""Thousands of damaged and hostile stores: an error of ours or the right data, never anything else.
+
+``DISKREPLAY_TEST_EFFORT=100`` tries 20,000 of them, in about an hour of one core.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+
+import pytest
+from hostile import bases, pool
+
+CASES = 200
+SEED = 20_261_121
+
+
+@pytest.mark.parametrize("name", bases.MAKERS)
+def test_mutations(name: str, tmp_path: pathlib.Path, record_property: pytest.RecordProperty) -> None:
+    effort = int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))
+    cases = CASES * effort // len(bases.MAKERS)
+    base = bases.make(name, tmp_path)
+    outcome = pool.run(base, tmp_path, SEED, cases)
+    record_property("ended", dict(outcome.ended))
+    print(f"{name}: {dict(outcome.ended)} of {dict(outcome.kinds)}")
+    shutil.rmtree(tmp_path)  # tens of thousands of cases leave much behind
+    assert not outcome.violations, "\n\n".join(outcome.violations)
+    assert outcome.ended.total() == cases
+    assert min(outcome.ended["right"], outcome.ended["refused"]) > cases // 20

@@ -1,0 +1,371 @@
+"""Damage that once gave wrong data, a hang, a crash, or touched what is not of the store."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import diskreplay as dr
+from diskreplay.errors import CorruptionError, DiskReplayError, ReadFailedError
+from diskreplay.ops.inspect import inspect
+from diskreplay.ops.verify import verify
+from diskreplay.storage import chunks, metadata
+
+BOX = spaces.Box(0, 255, (40, 40), np.uint8)
+
+
+def make(path: pathlib.Path, rows: int = 40, stream: str = "0", first: int = 0, **options: Any) -> pathlib.Path:
+    """Row ``i`` has ``first + i`` everywhere; chunks that are not compressed, so that all shards are of one size."""
+    options = {"codec": {"obs": "none", "reward": "none", "action": "none"}, **options}
+    sizes = {"chunk_rows": {"obs": 4, "reward": 4, "action": 4}, "shard_rows": {"obs": 8, "reward": 8, "action": 8}}
+    if path.exists():
+        buffer = dr.ReplayBuffer.open(path, stream=stream, commit_seconds=1e9)
+    else:
+        buffer = dr.ReplayBuffer.create(path, BOX, spaces.Discrete(300), capacity=100, **sizes, **options)
+    with buffer:
+        for row in range(first, first + rows):
+            obs = np.full((40, 40), row % 256, np.uint8)
+            buffer.add(obs, row, float(row), obs + 1, row % 10 == 9, False)
+            if row % 5 == 4:
+                buffer.commit()
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: pathlib.Path) -> pathlib.Path:
+    return make(tmp_path / "a.replay")
+
+
+def column(store: pathlib.Path, name: str, stream: str = "0") -> pathlib.Path:
+    return store / "streams" / stream / name
+
+
+def swap(one: pathlib.Path, other: pathlib.Path) -> None:
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+def refused(store: pathlib.Path, match: str) -> None:
+    """Nobody gets a transition of it, and verify says where."""
+    with pytest.raises(CorruptionError, match=match), dr.ReplayBuffer.open(store, mode="r", cache_bytes=0) as buffer:
+        for _ in buffer.shuffled(8):
+            pass
+    with pytest.raises(CorruptionError, match=match), dr.ReplayBuffer.open(store) as buffer:
+        for _ in buffer.shuffled(8):
+            pass
+    assert any(problem.file for problem in verify(store).problems)
+
+
+def edit(file: pathlib.Path, change: Callable[[dict[str, Any]], Any], node: str | None = None) -> None:
+    """Changes our attributes of a document; with ``node``, of which the checksum is made to fit."""
+    document = json.loads(file.read_bytes())
+    ours = document["attributes"]["diskreplay"]
+    change(ours)
+    if node is not None:
+        ours["checksum"] = metadata.checksum(ours, node)
+    file.write_text(json.dumps(document))
+
+
+# Wrong data
+
+
+@pytest.mark.parametrize("name", ["obs", "reward"])
+def test_two_shards_swapped(store: pathlib.Path, name: str) -> None:
+    """All checksums fitted; rows came back under the numbers of others."""
+    first, second = sorted(column(store, name).glob("c.*"))[:2]
+    swap(first, second)
+    refused(store, "of another file or another commit")
+
+
+def test_one_shard_in_anothers_place(store: pathlib.Path) -> None:
+    first, second = sorted(column(store, "obs").glob("c.*"))[:2]
+    shutil.copyfile(first, second)
+    refused(store, "of another file or another commit")
+
+
+def test_a_shard_of_another_stream_or_column(store: pathlib.Path) -> None:
+    make(store, stream="1", first=100)
+    swap(column(store, "obs") / "c.1.0.0.0", column(store, "obs", "1") / "c.1.0.0.0")
+    refused(store, "of another file or another commit")
+    swap(column(store, "obs") / "c.1.0.0.0", column(store, "obs", "1") / "c.1.0.0.0")
+    swap(column(store, "terminated") / "c.0.0", column(store, "truncated") / "c.0.0")
+    refused(store, "of another file or another commit")
+
+
+def test_a_shard_of_another_store(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    other = make(tmp_path / "b.replay", first=100)
+    shutil.copyfile(column(other, "obs") / "c.1.0.0.0", column(store, "obs") / "c.1.0.0.0")
+    refused(store, "of another file or another commit")
+
+
+def test_a_full_shard_as_it_was_at_an_older_commit(store: pathlib.Path) -> None:
+    """Its last chunk was partly filled then: the rows after that came back as zeros."""
+    file = column(store, "obs") / "c.1.0.0.0"
+    chunk, index = 4 * 1600 + 4, 2 * 16 + 4 + 4
+    older = chunk + index + chunk  # chunks and indexes of the commits at rows 10 and 15, chunk 3 of three rows
+    os.truncate(file, older + chunk + index)
+    refused(store, "of another file or another commit|checksum of the shard's index|missing")
+    assert not verify(store).ok
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ours: ours["settings"]["view"].update(gamma=0.5),
+        lambda ours: ours["schema"]["columns"][0].update(shape=[80, 20]),
+        lambda ours: ours["schema"]["columns"][2].update(dtype="int32"),
+        lambda ours: ours["schema"].update(stacks=[{"frames": 2, "axis": None, "channels": False}]),
+        lambda ours: ours["schema"].pop("identity"),
+    ],
+)
+def test_an_edited_root(store: pathlib.Path, change: Callable[[Any], Any]) -> None:
+    edit(store / "zarr.json", change)
+    for mode in ("r", "r+"):
+        with pytest.raises(CorruptionError, match="checksum"):
+            dr.ReplayBuffer.open(store, mode=mode)  # type: ignore[arg-type]
+    assert "checksum" in verify(store).problems[0].what
+
+
+@pytest.mark.parametrize("change", [{"stream": 1}, {"begin": 3}, {"capacity": 90}, {"end": 39}, {"patch_begin": 1}])
+def test_an_edited_commit_record(store: pathlib.Path, change: dict[str, int]) -> None:
+    edit(column(store, "zarr.json"), lambda ours: ours.update(change))
+    refused(store, "checksum")
+
+
+def test_the_record_of_another_stream(store: pathlib.Path) -> None:
+    """An empty stream's record in place of a full one's: opening to write removed every shard."""
+    with dr.ReplayBuffer.open(store, stream="1"):
+        pass
+    before = sorted(column(store, "obs").iterdir())
+    swap(column(store, "zarr.json"), column(store, "zarr.json", "1"))
+    refused(store, "checksum")
+    assert sorted(column(store, "obs").iterdir()) == before
+
+
+def test_the_document_of_another_checkpoint(store: pathlib.Path) -> None:
+    """Going back to one discarded what the other one held."""
+    for name in ("one", "two"):
+        with dr.ReplayBuffer.open(store) as buffer:
+            buffer.checkpoint(name)
+        make(store, rows=5, first=50)
+    swap(store / "checkpoints" / "one" / "zarr.json", store / "checkpoints" / "two" / "zarr.json")
+    with pytest.raises(CorruptionError, match="checksum"):
+        dr.ReplayBuffer.open(store, checkpoint="one")
+    assert len(verify(store).problems) == 2
+
+
+def test_the_priorities_of_another_checkpoint(tmp_path: pathlib.Path) -> None:
+    store = make(tmp_path / "a.replay", sampler=dr.Proportional())
+    with dr.ReplayBuffer.open(store) as buffer:
+        for name in ("one", "two"):
+            buffer.update_priorities(np.arange(20), np.arange(20.0) + len(buffer.checkpoints))
+            buffer.checkpoint(name)
+    (file,) = (store / "checkpoints" / "one").glob("*/c.*")
+    shutil.copyfile(file, store / "checkpoints" / "two" / file.parent.name / file.name)
+    with pytest.raises(CorruptionError, match="not those that were written"):
+        dr.ReplayBuffer.open(store, mode="r", checkpoint="two")
+    assert "not those that were written" in verify(store).problems[0].what
+
+
+# What is not of the store
+
+
+def test_a_link_out_of_the_store(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Opening to write cut what the link pointed to, and appended to it."""
+    last = max(column(store, "obs").glob("c.*"))
+    outside = tmp_path / "outside"
+    outside.write_bytes(last.read_bytes() + b"more")
+    last.unlink()
+    last.symlink_to(outside)
+    for mode in ("r", "r+"):
+        with pytest.raises(DiskReplayError):
+            dr.ReplayBuffer.open(store, mode=mode)  # type: ignore[arg-type]
+    assert outside.read_bytes().endswith(b"more")
+    assert verify(store).problems[0].file == str(last)
+
+
+@pytest.mark.parametrize("below", ["streams", "streams/0", "streams/0/obs", "streams/0/patches", "checkpoints/one"])
+def test_a_directory_that_is_a_link(store: pathlib.Path, tmp_path: pathlib.Path, below: str) -> None:
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.checkpoint("one")
+    outside = tmp_path / "outside"
+    shutil.move(store / below, outside)
+    (store / below).symlink_to(outside)
+    before = {file: file.stat().st_mtime_ns for file in outside.rglob("*")}
+    with pytest.raises(CorruptionError, match="is a link"):
+        dr.ReplayBuffer.open(store, checkpoint="one")
+    assert {file: file.stat().st_mtime_ns for file in outside.rglob("*")} == before
+    assert any("is a link" in problem.what for problem in verify(store).problems)
+
+
+def test_a_cut_of_a_stream_elsewhere(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """The name of a stream in a checkpoint was joined to the path as it is."""
+    make(tmp_path / "b.replay", first=100)
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.checkpoint("one")
+    name = "../../b.replay/streams/0"
+    edit(
+        store / "checkpoints" / "one" / "zarr.json",
+        lambda ours: ours["cut"].update({name: ours["cut"].pop("0")}),
+        "checkpoints/one",
+    )
+    with pytest.raises(CorruptionError, match="cannot name"):
+        dr.ReplayBuffer.open(store, mode="r", checkpoint="one")
+
+
+# Hangs and memory
+
+
+@pytest.mark.parametrize(
+    "below", ["zarr.json", "streams/0/zarr.json", "streams/0/obs/c.1.0.0.0", "streams/0/reward/c.0.0"]
+)
+def test_a_pipe_in_a_files_place(store: pathlib.Path, below: str) -> None:
+    """Opening one waits until somebody writes to it."""
+    (store / below).unlink()
+    os.mkfifo(store / below)
+    for mode in ("r", "r+"):
+        with (
+            pytest.raises((CorruptionError, ReadFailedError)),
+            dr.ReplayBuffer.open(store, mode=mode, cache_bytes=0) as buffer,  # type: ignore[arg-type]
+        ):
+            for _ in buffer.shuffled(8):
+                pass
+    assert not verify(store).ok
+
+
+def test_a_record_of_more_rows_than_any_disk_has(store: pathlib.Path) -> None:
+    """verify and inspect went through the numbers of all shards."""
+
+    def lie(ours: dict[str, Any]) -> None:
+        ours.update(end=1 << 46, begin=0, capacity=1 << 47)
+        ours["tails"] = {path: [((1 << 46) - 1) // 8, size] for path, (_, size) in ours["tails"].items()}
+
+    edit(column(store, "zarr.json"), lie, "streams/0")
+    assert not verify(store).ok
+    assert inspect(store).health
+    with pytest.raises(CorruptionError):
+        dr.ReplayBuffer.open(store)
+
+
+def test_a_record_of_more_environments_than_any_machine_has(store: pathlib.Path) -> None:
+    edit(column(store, "zarr.json"), lambda ours: ours.update(num_envs=1 << 40, capacity=1 << 46), "streams/0")
+    for mode in ("r", "r+"):
+        with pytest.raises(CorruptionError):
+            dr.ReplayBuffer.open(store, mode=mode)  # type: ignore[arg-type]
+    assert not verify(store).ok
+
+
+def test_an_index_entry_of_more_bytes_than_a_chunk_has(tmp_path: pathlib.Path) -> None:
+    """The file is a hole of a terabyte, so that the entry lies inside; reading it asked for a terabyte of memory."""
+    with mock.patch("secrets.token_hex", return_value=""):
+        store = make(tmp_path / "a.replay")
+    file = column(store, "obs") / "c.1.0.0.0"
+    index = np.array([[[0, 1 << 39]], [[0, 1 << 39]]], np.int64)
+    with file.open("r+b") as handle:
+        handle.seek(1 << 40)
+        handle.write(chunks.encode_index(index))
+    refused(store, "points outside")
+
+
+def test_deeply_nested_documents(store: pathlib.Path) -> None:
+    text = (store / "zarr.json").read_text()
+    for deep in ("[" * 100_000, "[" * 900 + "]" * 900, '{"kind": "Tuple", "spaces": [' * 300 + "]}" * 300):
+        (store / "zarr.json").write_text(text.replace('"padding": "zeros"', f'"padding": {deep}'))
+        with pytest.raises(DiskReplayError):
+            dr.ReplayBuffer.open(store)
+
+
+# Named errors
+
+
+def test_a_checkpoint_of_a_stream_that_is_gone(store: pathlib.Path) -> None:
+    make(store, stream="1", first=100)
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.checkpoint("one")
+    (store / "streams" / "1" / "zarr.json").unlink()
+    with pytest.raises(CorruptionError, match="missing"):
+        dr.ReplayBuffer.open(store, mode="r", checkpoint="one")
+
+
+def test_a_link_to_itself(store: pathlib.Path) -> None:
+    """The system's own error came out."""
+    file = column(store, "obs") / "zarr.json"
+    file.unlink()
+    file.symlink_to(file)
+    assert inspect(store).stored_bytes
+    assert not verify(store).ok
+
+
+@pytest.mark.parametrize("below", ["streams", "streams/0", "streams/0/patches", "streams/0/obs", "checkpoints"])
+def test_a_directory_that_is_a_link_to_itself(store: pathlib.Path, below: str) -> None:
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.checkpoint("one")
+    shutil.rmtree(store / below)
+    (store / below).symlink_to(store / below)
+    assert not verify(store).ok
+    assert inspect(store).health or below == "checkpoints"
+    for checkpoint in (None, "one"):
+        for mode in ("r", "r+"):
+            if (below, checkpoint) != ("checkpoints", None):
+                with pytest.raises(DiskReplayError):
+                    dr.ReplayBuffer.open(store, mode=mode, checkpoint=checkpoint)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "9" * 5000, '"\\ud800"'])
+def test_numbers_that_are_none(store: pathlib.Path, text: str) -> None:
+    for name in ("end", "time", "num_envs"):
+        kept = column(store, "zarr.json").read_text()
+        document = json.loads(kept)
+        value = json.dumps(document["attributes"]["diskreplay"][name])
+        column(store, "zarr.json").write_text(kept.replace(f'"{name}": {value}', f'"{name}": {text}'))
+        with pytest.raises(CorruptionError):
+            dr.ReplayBuffer.open(store)
+        column(store, "zarr.json").write_text(kept)
+
+
+def test_verify_names_a_random_state_that_cannot_be_restored(store: pathlib.Path) -> None:
+    """Only opening the checkpoint did."""
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.checkpoint("one")
+    file = store / "checkpoints" / "one" / "zarr.json"
+    edit(file, lambda ours: ours["state"]["rng"].pop("uinteger"), "checkpoints/one")
+    (problem,) = verify(store).problems
+    assert problem.file == str(file)
+
+
+def test_verify_does_not_take_the_end_of_a_file_for_a_checkpoints(store: pathlib.Path) -> None:
+    """A full shard that was cut to the length that a checkpoint names has a whole index, but not its own."""
+    make(store, rows=5, first=40)
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.checkpoint("one")
+    make(store, rows=15, first=45)
+    shard, length = json.loads((store / "checkpoints" / "one" / "zarr.json").read_bytes())["attributes"]["diskreplay"][
+        "cut"
+    ]["0"]["tails"]["reward"]
+    os.truncate(column(store, "reward") / f"c.{shard}.0", length)
+    assert any(problem.column == "reward" for problem in verify(store).problems)
+
+
+def test_stores_of_older_versions_have_no_checksums(tmp_path: pathlib.Path) -> None:
+    with mock.patch("secrets.token_hex", return_value=""):
+        store = make(tmp_path / "a.replay")
+    for file in [store / "zarr.json", column(store, "zarr.json")]:
+        edit(file, lambda ours: ours.pop("checksum"))
+    make(store, rows=10, first=40)
+    assert verify(store).ok
+    with dr.ReplayBuffer.open(store, mode="r") as buffer:
+        batch = buffer.get(np.arange(50))
+        assert batch.reward.tolist() == list(range(50))
+    written_at_once = (column(store, "obs") / "c.5.0.0.0").read_bytes()
+    assert (len(written_at_once) - 2 * 16 - 4) % (4 * 1600 + 4) in (0, 36)  # chunks and indexes, and no seals

@@ -1,0 +1,237 @@
+"""A process that tries mutations, one line for each on its standard output; whoever started it watches it.
+
+Arguments: a pickled base, a folder of its own, bytes of address space, the seed, the first case, and one past the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import pickle
+import resource
+import shutil
+import sys
+import traceback
+from typing import Any
+
+import numpy as np
+from hostile.bases import SAMPLED, Base, Digests, digests, read_all
+from hostile.mutations import mutate
+
+import diskreplay as dr
+from diskreplay.errors import CorruptionError, DiskReplayError, NotEnoughDataError, ReadFailedError
+from diskreplay.ops.inspect import inspect
+from diskreplay.ops.repair import repair
+from diskreplay.ops.verify import verify
+
+OUTSIDE = {"text": b"not of the store\n" * 9}
+
+
+class Violation(Exception):
+    """What must not happen happened."""
+
+
+class Case:
+    """One mutated copy of a base, and what reading it gave."""
+
+    def __init__(self, base: Base, store: pathlib.Path, damage: bool) -> None:
+        self.base = base
+        self.store = store
+        self.strict = damage and base.sealed
+        self.complaints: list[DiskReplayError] = []
+        self.repairs = False
+        self.found: dict[str | None, Digests] = {}
+        """What was read without a complaint: of the newest commit (None), and of each checkpoint."""
+        self.written: Digests = dict(base.transitions)
+        for one in base.checkpoints.values():
+            self.written |= one.transitions
+
+    def run(self, number: int) -> str:
+        """How it ended, in a word; of three cases one only reads, one writes, and one repairs before it writes."""
+        with self.complaining():
+            inspect(self.store)
+        found = self.verified()
+        self.read(None)
+        for name in self.base.checkpoints:
+            self.read(name)
+        refused = [c for c in self.complaints if isinstance(c, CorruptionError | ReadFailedError)]
+        if refused and found:
+            raise Violation(f"verify found nothing, but reading raised {refused[0]!r}")
+        ended = "refused" if self.complaints else "right"
+        if number % 3 == 1:
+            self.repaired()
+        if number % 3:
+            with self.complaining():
+                self.write()
+        return ended
+
+    def repaired(self) -> None:
+        """Repairs; then all is well, and nothing was given up that could be read."""
+        before, self.found = self.found, {}
+        with self.complaining():
+            result = repair(self.store)
+            if not self.strict:
+                return
+            if not result.ok:
+                raise Violation(f"after a repair there is {result.after.problems[0]}")
+            with dr.ReplayBuffer.open(self.store, mode="r", seed=0, cache_bytes=1 << 14) as buffer:
+                names = buffer.checkpoints
+                found = read_all(buffer, self.base.transitions)
+            if (
+                self.base.n_step == 1
+            ):  # at a cut that a repair made, returns of several steps are shorter than they were
+                self.compare(found, self.written)
+            if not before.get(None, {}).items() <= found.items():
+                raise Violation("a repair gave up what could be read")
+            complaints, self.complaints = self.complaints, []
+            for name in names:
+                self.read(name)
+            if self.complaints:
+                raise Violation(f"after a repair a checkpoint cannot be read: {self.complaints[0]!r}")
+            self.complaints = complaints
+            self.repairs = True
+
+    @contextlib.contextmanager
+    def complaining(self) -> Any:
+        try:
+            yield
+        except DiskReplayError as error:
+            self.complaints.append(error)
+
+    def verified(self) -> bool:
+        """Whether ``verify`` says that all is well."""
+        try:
+            return verify(self.store).ok
+        except DiskReplayError as error:
+            self.complaints.append(error)
+            return False
+
+    def read(self, checkpoint: str | None) -> None:
+        """Reads all that can be read as of the newest commit, or of a checkpoint."""
+        with (
+            self.complaining(),
+            dr.ReplayBuffer.open(self.store, mode="r", checkpoint=checkpoint, seed=0, cache_bytes=1 << 14) as buffer,
+        ):
+            known = self.base.checkpoints.get(checkpoint) if checkpoint else None
+            with self.complaining():
+                self.sampled(buffer, known)
+            with self.complaining():
+                expected = known.transitions if known else self.base.transitions
+                found = read_all(buffer, expected)
+                self.compare(found, expected)
+                self.found[checkpoint] = found
+            strict = self.strict and checkpoint is not None and known is not None
+            if strict and buffer.checkpoint_metadata(checkpoint) != known.metadata:
+                raise Violation("the checkpoint's metadata are other ones")
+
+    def sampled(self, buffer: dr.ReplayBuffer, known: Any) -> None:
+        if len(buffer) < SAMPLED:
+            return
+        batch = buffer.sample(SAMPLED)
+        self.compare(digests(batch), known.transitions if known else self.written)
+        if known is not None and self.strict and (batch.index.tolist(), batch.weight.tolist()) != known.sampled:
+            raise Violation("the checkpoint samples differently")
+
+    def compare(self, found: Digests, expected: Digests) -> None:
+        if self.strict:
+            for number, digest in found.items():
+                if expected.get(number) != digest:
+                    what = "was never written" if number not in expected else "is wrong"
+                    raise Violation(f"transition {number:#x} {what}")
+
+    def write(self) -> None:
+        """Opens to write, reads, adds a row, and reads again."""
+        with dr.ReplayBuffer.open(self.store, seed=0, cache_bytes=1 << 14) as buffer:
+            before = read_all(buffer, self.base.transitions)
+            if not self.repairs:
+                self.compare(before, self.base.transitions)
+            with contextlib.suppress(NotEnoughDataError):
+                buffer.sample(1)
+            extra = {c.name: np.zeros((*_envs(buffer), *c.shape), c.dtype) for c in buffer.schema.extra_columns}
+            buffer.add(*step(buffer), **extra)
+            buffer.commit()
+        with dr.ReplayBuffer.open(self.store, mode="r", cache_bytes=1 << 14) as buffer:
+            after = read_all(buffer, before)
+            if self.strict:
+                self.compare({number: after[number] for number in after.keys() & before.keys()}, before)
+
+
+def step(buffer: dr.ReplayBuffer) -> tuple[Any, ...]:
+    """Arguments of ``add`` but the user's columns."""
+    envs = buffer.num_envs
+    parts = [_one(space) for space in (buffer.schema.observation_space, buffer.schema.action_space)]
+    if envs > 1:
+        parts = [_several(part, envs) for part in parts]
+    flag = np.zeros(envs, bool) if envs > 1 else False
+    reward = np.zeros(envs) if envs > 1 else 0.0
+    return parts[0], parts[1], reward, parts[0], flag, flag
+
+
+def _envs(buffer: dr.ReplayBuffer) -> tuple[int, ...]:
+    return (buffer.num_envs,) if buffer.num_envs > 1 else ()
+
+
+def _one(space: Any) -> Any:
+    space.seed(0)
+    return space.sample()
+
+
+def _several(value: Any, envs: int) -> Any:
+    if isinstance(value, dict):
+        return {key: _several(part, envs) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_several(part, envs) for part in value)
+    return np.stack([value] * envs)
+
+
+def outside_of(folder: pathlib.Path) -> pathlib.Path:
+    """A folder beside the store that nobody may touch."""
+    outside = folder / "outside"
+    shutil.rmtree(outside, ignore_errors=True)
+    outside.mkdir()
+    for name, data in OUTSIDE.items():
+        (outside / name).write_bytes(data)
+    return outside
+
+
+def snapshot(folder: pathlib.Path) -> dict[str, tuple[int, bytes]]:
+    """Time of change and content of everything below a folder."""
+    return {
+        str(file): (file.stat().st_mtime_ns, file.read_bytes() if file.is_file() else b"")
+        for file in sorted(folder.rglob("*"))
+    }
+
+
+def attempt(base: Base, folder: pathlib.Path, seed: int, number: int) -> tuple[str, str]:
+    """One case: what was done, and how it ended."""
+    store = folder / "a.replay"
+    for left in folder.glob("a.replay*"):
+        shutil.rmtree(left)
+    shutil.copytree(base.path, store)
+    outside = outside_of(folder)
+    rng = np.random.default_rng([seed, number])
+    done, damage = mutate(base, store, outside, rng)
+    before = snapshot(outside)
+    try:
+        ended = Case(base, store, damage).run(number)
+    except Exception as error:
+        where = traceback.format_exc().strip().replace("\n", "\\n")
+        return done, f"VIOLATION {type(error).__name__}: {str(error)[:300]!r} {where[-2500:]}"
+    if snapshot(outside) != before:
+        return done, "VIOLATION a file outside of the store was changed"
+    return done, ended
+
+
+def main() -> None:
+    pickled, folder, address_bytes, seed, first, stop = sys.argv[1:]
+    base = pickle.loads(pathlib.Path(pickled).read_bytes())
+    os.fsync = lambda fd: None  # type: ignore[assignment]  # nobody cuts the power here
+    resource.setrlimit(resource.RLIMIT_AS, (int(address_bytes), int(address_bytes)))
+    for number in range(int(first), int(stop)):
+        done, ended = attempt(base, pathlib.Path(folder), int(seed), number)
+        print(number, done.replace("\n", " ")[:300], "->", ended, flush=True)
+
+
+if __name__ == "__main__":
+    main()

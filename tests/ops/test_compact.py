@@ -1,0 +1,172 @@
+"""compact: what is dead goes, what is needed stays, whoever reads or dies meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from ops.stores import fill, images
+
+import diskreplay as dr
+from diskreplay.errors import CorruptionError, LockedError
+from diskreplay.ops.compact import compact
+from diskreplay.ops.verify import verify
+from diskreplay.storage import chunks, column
+from diskreplay.storage.files import LocalFiles
+
+
+@pytest.fixture
+def store(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Commits every 3 rows into chunks of 4, so that most chunks are written several times."""
+    images(tmp_path / "a.replay", rows=0)
+    with dr.ReplayBuffer.open(tmp_path / "a.replay") as buffer:
+        fill(buffer, 70, commit_every=3)
+    return tmp_path / "a.replay"
+
+
+def content(path: Any, **options: Any) -> dict[int, bytes]:
+    with dr.ReplayBuffer.open(path, mode="r", **options) as buffer:
+        return read(buffer)
+
+
+def read(buffer: dr.ReplayBuffer) -> dict[int, bytes]:
+    return {
+        number: obs.tobytes() + following.tobytes()
+        for batch in buffer.shuffled(16)
+        for number, obs, following in zip(batch.index.tolist(), batch.obs, batch.next_obs, strict=True)
+    }
+
+
+def test_holes_are_given_back_and_nothing_else_changes(store: pathlib.Path) -> None:
+    before = content(store)
+    planned = compact(store, dry_run=True)
+    assert content(store) == before
+    result = compact(store)
+    assert result.shards == planned.shards > 8
+    assert planned.bytes_after == result.bytes_after < result.bytes_before == planned.bytes_before
+    assert result.kept_bytes == planned.kept_bytes > 0
+    assert content(store) == before
+    assert verify(store).ok
+    again = compact(store)
+    assert (again.shards, again.bytes_before) == (0, again.bytes_after)
+    assert json.loads(json.dumps(again.to_json()))["shards"] == 0
+    with dr.ReplayBuffer.open(store) as buffer:
+        fill(buffer, 30, seed=1)
+    assert verify(store).ok
+    assert before.items() <= content(store).items()
+
+
+def test_shards_whose_lengths_a_checkpoint_names_stay(store: pathlib.Path) -> None:
+    with dr.ReplayBuffer.open(store) as buffer:
+        fill(buffer, 7, seed=2)
+        buffer.checkpoint("here")
+        fill(buffer, 60, seed=3, commit_every=3)
+    kept, before = content(store, checkpoint="here"), content(store)
+    result = compact(store)
+    assert result.shards
+    assert content(store, checkpoint="here") == kept
+    assert content(store) == before
+    assert verify(store).ok
+    with dr.ReplayBuffer.open(store, checkpoint="here") as buffer:
+        buffer.drop_checkpoint("here")
+    assert compact(store).kept_bytes < result.kept_bytes
+    assert content(store) == kept
+
+
+def test_leftovers_go(store: pathlib.Path) -> None:
+    stream = store / "streams" / "0"
+    left = [stream / "start" / ".tmp-commit", stream / "obs" / "c.900.0.0.0", stream / "obs" / "zarr.json.tmp"]
+    for file in left:
+        file.write_bytes(b"x" * 999)
+    compact(store)
+    assert not any(file.exists() for file in left)
+
+
+def test_a_writer_forbids_it(store: pathlib.Path) -> None:
+    with dr.ReplayBuffer.open(store, stream="other"), pytest.raises(LockedError, match="being written"):
+        compact(store)
+    with dr.ReplayBuffer.open(store):
+        assert compact(store, dry_run=True).shards
+
+
+def test_damage_stops_it(store: pathlib.Path) -> None:
+    file = store / "streams" / "0" / "obs" / "c.1.0.0.0"
+    data = bytearray(file.read_bytes())
+    (offset, size), *_ = np.frombuffer(data[-chunks.index_bytes(8) : -4], "<u8").reshape(8, 2).tolist()
+    data[offset + size // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CorruptionError):
+        compact(store)
+    assert file.read_bytes() == bytes(data)
+
+
+@pytest.mark.parametrize("handles", [1, 128])
+def test_readers_go_on(store: pathlib.Path, handles: int) -> None:
+    """Regression: a reader that opened a compacted shard by its name had offsets of the file before."""
+    expected = content(store)
+    with (
+        mock.patch.object(column, "MAX_HANDLES", handles),
+        dr.ReplayBuffer.open(store, mode="r", cache_bytes=0) as reader,
+    ):
+        ids = np.array(list(expected))
+        reader.get(ids[:5])
+        assert compact(store).shards
+        for _ in range(3):
+            assert read(reader) == expected
+            reader.get(ids)
+
+
+class Dies(Exception):
+    pass
+
+
+class DyingFiles(LocalFiles):
+    """The local file system, of which nothing can be written any more after so many operations."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def _spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Dies
+
+    def open(self, path: str, *, write: bool = False) -> Any:
+        if write:
+            self._spend()
+        return super().open(path, write=write)
+
+    def rename(self, source: str, target: str) -> None:
+        self._spend()
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._spend()
+        super().unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        self._spend()
+        super().mkdir(path)
+
+
+def test_it_may_die_anywhere(tmp_path: pathlib.Path) -> None:
+    images(tmp_path / "a.replay", rows=0)
+    with dr.ReplayBuffer.open(tmp_path / "a.replay") as buffer:
+        fill(buffer, 40, commit_every=3)
+    expected = content(tmp_path / "a.replay")
+    deaths = 0
+    while True:
+        try:
+            compact(tmp_path / "a.replay", files=DyingFiles(deaths % 7))
+            break
+        except Dies:
+            deaths += 1
+        assert content(tmp_path / "a.replay") == expected
+        assert verify(tmp_path / "a.replay").ok
+    assert deaths > 7
+    assert not [name for name in os.listdir(tmp_path / "a.replay" / "streams" / "0" / "start") if "tmp" in name]  # noqa: PTH208
