@@ -1,0 +1,188 @@
+"""The HDF5 layout "2.1" of d3rlpy (Seno and Imai 2022, "d3rlpy: An Offline Deep Reinforcement Learning Library").
+
+Arrays of their own for every episode ``i``, with its number in their names:
+
+===========================  ============================  ===========================================================
+key                          shape                         from
+===========================  ============================  ===========================================================
+``observations_<i>``         ``(n, *obs_shape)``           ``obs``
+``observations_<i>_<j>``     ``(n, *shape)``               leaf ``j`` of Dict and Tuple observations
+``actions_<i>``              ``(n, *action_shape)``        ``action``; single integers as ``(n, 1)``
+``rewards_<i>``              ``(n, 1)``                    ``reward``
+``terminated_<i>``           bool                          whether the episode was terminated
+``truncated_<i>``            bool                          whether it was truncated; d3rlpy itself knows no such array
+``extra/<name>_<i>``         ``(n, *shape)``               the user's own columns, likewise
+``columns``                  strings                       the names above, without numbers
+``num_episodes, version``    an integer, ``"2.1"``
+``diskreplay``               a string                      the layout as JSON, which d3rlpy does not read
+===========================  ============================  ===========================================================
+
+1. An episode has one observation a step, so that there is no place for a final one. d3rlpy's ``ReplayBuffer`` gives no
+   transition for the last step of an episode that was not terminated; nor does an import, and the step before it
+   becomes the episode's last.
+2. Observations that are single numbers get an axis of length 1, and frames ``(height, width)`` of bytes one of a
+   channel, because d3rlpy's encoders want vectors or ``(channels, height, width)``. Other images are not transposed.
+3. What comes in without a layout: actions of one integer are Discrete, several observation arrays are a Tuple.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats import hdf5
+from diskreplay.formats.episodes import EpisodePart, episodes_source, fitted, numbered
+from diskreplay.formats.facts import Format, Holds
+from diskreplay.formats.flat import ArrayLike, FlatArrays, flags
+from diskreplay.formats.hdf5_episodes import EpisodesFile
+from diskreplay.formats.layout import Layout, column_name
+from diskreplay.formats.steps import Source
+from diskreplay.schema import ACTION, OBS
+
+VERSION, LAYOUT = "2.1", "diskreplay"
+COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated")
+EXTRA = "extra/"
+
+Array = NDArray[Any]
+
+
+def write(source: Source, target: pathlib.Path, compression: str) -> None:
+    """Writes a source to a new file; see the module's docstring."""
+    layout, count = source.layout, 0
+    with EpisodesFile(target, compression) as out:
+        for episode in numbered(source.blocks()):
+            for key, values in _entries(episode):
+                out.append(key, values)
+            if episode.ends:
+                for name in ("terminated", "truncated"):
+                    out.file[f"{name}_{episode.number}"] = bool(getattr(episode.steps, name)[-1])
+                out.end_episode()
+                count = episode.number + 1
+        out.file["columns"] = [*COLUMNS, *(f"{EXTRA}{name}" for name in layout.columns)]
+        out.file["num_episodes"] = count
+        out.file["version"] = VERSION
+        hdf5.write_layout(out.file, LAYOUT, layout)
+
+
+def _entries(episode: EpisodePart) -> Iterator[tuple[str, Array]]:
+    number, steps = episode.number, episode.steps
+    for leaf, (name, values) in enumerate(steps.obs.items()):
+        key = f"observations_{number}" if name == OBS else f"observations_{number}_{leaf}"
+        yield key, values.reshape(len(values), *_stored_shape(values))
+    yield f"actions_{number}", _as_vectors(steps.action[ACTION])
+    yield f"rewards_{number}", _as_vectors(steps.reward)
+    for name, values in steps.extra.items():
+        yield f"{EXTRA}{name}_{number}", values
+
+
+def _stored_shape(obs: Array) -> tuple[int, ...]:
+    shape = obs.shape[1:]
+    return (1, *shape) if not shape or (len(shape) == 2 and obs.dtype == np.uint8) else shape
+
+
+def _as_vectors(values: Array) -> Array:
+    return values[:, None] if values.ndim == 1 else values
+
+
+@contextlib.contextmanager
+def read(path: pathlib.Path) -> Iterator[Source]:
+    """Opens a file as a source; see the module's docstring."""
+    where = str(path)
+    with hdf5.opened(path) as file:
+        version = _text(hdf5.dataset(file, "version", where)[()])
+        if version != VERSION:
+            raise InputError(f"{where}: is of d3rlpy's version {version!r}; {VERSION} is read")
+        count = int(hdf5.dataset(file, "num_episodes", where)[()])
+        columns = [_text(name) for name in hdf5.dataset(file, "columns", where)[()]]
+        layout = hdf5.read_layout(file, LAYOUT, where)
+
+        def opened(number: int, layout: Layout | None) -> FlatArrays:
+            return _episode(file, where, number, columns, layout)
+
+        lengths = [_length(hdf5.dataset(file, f"rewards_{number}", where)) for number in range(count)]
+        source = episodes_source(where, range(count), lengths, opened, layout)
+        if layout is None and isinstance(source.layout.observation_space, gymnasium.spaces.Dict):
+            leaves = gymnasium.spaces.Tuple([*source.layout.observation_space.spaces.values()])
+            source = dataclasses.replace(
+                source, layout=dataclasses.replace(source.layout, observation_space=leaves, stacks=())
+            )
+        yield source
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _length(array: h5py.Dataset) -> int:
+    return int(array.shape[0]) if array.shape else 0
+
+
+def _episode(file: h5py.File, where: str, number: int, columns: list[str], layout: Layout | None) -> FlatArrays:
+    where = f"{where}, episode {number}"
+
+    def array(key: str) -> ArrayLike:
+        return hdf5.array(hdf5.dataset(file, f"{key}_{number}", where))
+
+    rewards, action = array("rewards"), array("actions")
+    count = int(rewards.shape[0]) if rewards.shape else 0
+    last = np.arange(count) == count - 1
+    terminated = last & _flag(file, where, f"terminated_{number}")
+    # Without a word about it, an episode that was not terminated was cut off by a time limit, as d3rlpy has it.
+    has_truncated = f"truncated_{number}" in file
+    truncated = last & _flag(file, where, f"truncated_{number}") if has_truncated else last & ~terminated
+    obs = _observations(file, number, where, layout)
+    if layout is not None:
+        obs = {name: fitted(values, layout.obs[name][0]) if name in layout.obs else values
+               for name, values in obs.items()}  # fmt: skip
+        action = fitted(action, layout.action[ACTION][0]) if ACTION in layout.action else action
+    elif np.dtype(action.dtype).kind in "iu":
+        action = fitted(action, ())
+    known = (*COLUMNS, *(key for key in columns if f"{key}_{number}" not in file))
+    extra = {column_name(key.removeprefix(EXTRA)): array(key) for key in columns if key not in known}
+    return FlatArrays(
+        where, obs, {ACTION: action}, terminated, truncated, last, fitted(rewards, ()), extra, layout=layout
+    )  # fmt: skip
+
+
+def _observations(file: h5py.File, number: int, where: str, layout: Layout | None) -> dict[str, ArrayLike]:
+    """One array, or those of a tuple, by our names."""
+    key = f"observations_{number}"
+    if key in file or f"{key}_0" not in file:
+        return {OBS: hdf5.array(hdf5.dataset(file, key, where))}
+    keys: list[str] = []
+    while f"{key}_{len(keys)}" in file:
+        keys.append(f"{key}_{len(keys)}")
+    names = [f"{OBS}/{leaf}" for leaf in range(len(keys))] if layout is None else list(layout.obs)
+    if len(names) != len(keys):
+        raise InputError(f"{where}: has {len(keys)} observation arrays, where {len(names)} were described")
+    return {name: hdf5.array(hdf5.dataset(file, key, where)) for name, key in zip(names, keys, strict=True)}
+
+
+def _flag(file: h5py.File, where: str, key: str) -> bool:
+    found = hdf5.dataset(file, key, where)
+    return bool(flags(where, key, np.asarray(found[()]).reshape(-1), 1)[0])
+
+
+def recognise(path: pathlib.Path) -> bool:
+    """An HDF5 file that numbers its episodes as d3rlpy does."""
+    if not hdf5.is_hdf5(path):
+        return False
+    with hdf5.opened(path) as file:
+        return {"columns", "num_episodes", "version"} <= set(file.keys())
+
+
+FORMATS = (
+    Format(
+        "d3rlpy", "d3rlpy: one HDF5 file, version 2.1", "file",
+        Holds(final_obs=False, nested_action=False, empty=False), recognise, read, write, hdf5.COMPRESSIONS,
+    ),
+)  # fmt: skip

@@ -1,0 +1,214 @@
+"""The logs of Dopamine's circular replay buffer, in which the DQN Replay Dataset is published (Agarwal et al. 2020, "An
+Optimistic Perspective on Offline Reinforcement Learning").
+
+A directory of checkpoints, numbered ``N``; each file is one NumPy array, compressed with gzip:
+
+=================================  ======================  ==========================================================
+file                               shape                   what it holds
+=================================  ======================  ==========================================================
+``$store$_observation_ckpt.N.gz``  ``(rows, *obs_shape)``  single frames
+``$store$_action_ckpt.N.gz``       ``(rows, *shape)``      actions
+``$store$_reward_ckpt.N.gz``       ``(rows,)``             rewards
+``$store$_terminal_ckpt.N.gz``     ``(rows,)`` uint8       ``terminated``
+``$store$_<name>_ckpt.N.gz``       ``(rows, *shape)``      the user's own columns (Dopamine's ``extra_storage_types``)
+``add_count_ckpt.N.gz``            ``()``                  rows ever added; modulo ``rows`` it is the cursor
+``invalid_range_ckpt.N.gz``        ``(k + horizon,)``      rows around the cursor that are not sampled
+``episode_end_indices_ckpt.N.gz``  a pickled set           rows that end an episode, terminal or not; since Dopamine 4
+=================================  ======================  ==========================================================
+
+What comes in follows the rules of ``OutOfGraphReplayBuffer``:
+
+1. With ``add_count`` of at least ``rows`` the buffer is a full ring: its oldest row is at the cursor. Otherwise the
+   rows from the cursor on were never written. The logs of the DQN Replay Dataset are written one row before the ring
+   is full, so that their last row belongs before their first one, or, in the first log, nowhere.
+2. Checkpoints of one run go on in each other: by their counts, rows that two of them hold are taken once. A count that
+   does not grow, or another number of rows, begins another run.
+3. Before each episode stand ``k - 1`` rows of zeros, where observations stack ``k`` frames. They are left out, and
+   ``k`` is found from them.
+4. A terminal row has no next observation, and nothing depends on it. The row that ends an episode without being
+   terminal is no transition.
+5. Pickles are never loaded. The set of ends is read token by token, and only if it holds plain numbers.
+
+What goes out is sampled by Dopamine as it is in the store: each file is a buffer of its own that is not full, and ends
+with its last episode. Three things are as Dopamine reads them, but not as it writes them: arrays are as long as their
+rows; padding after an end that is not terminal is in ``episode_end_indices``, because Dopamine samples it otherwise;
+and a last terminal row is followed by a row of zeros, because Dopamine never samples the row before the cursor.
+``diskreplay.json`` holds the layout and the ends whose flags the files do not tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import pathlib
+import pickle
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats.dopamine_logs import (
+    DESCRIPTION,
+    NAMES,
+    TERMINAL,
+    Logs,
+    check_arrays,
+    description,
+    file_name,
+    find,
+    infer_layout,
+    open_checkpoint,
+    padding_rows,
+    runs,
+)
+from diskreplay.formats.facts import Format, Holds
+from diskreplay.formats.gzip_arrays import GzipWriter, compressed
+from diskreplay.formats.hdf5 import WORKERS
+from diskreplay.formats.layout import Layout
+from diskreplay.formats.steps import Source, Steps, by_episode, joined
+from diskreplay.schema import ACTION, OBS, REWARD, Start
+
+CAPACITY = 1_000_000
+"""Rows of the buffers that the DQN Replay Dataset was logged from."""
+FILE_ROWS = 900_000
+"""Rows after which the next episode begins a new checkpoint: the room that is left is for one long episode."""
+
+Array = NDArray[Any]
+
+
+class CheckpointWriter:
+    """One checkpoint that is filled episode by episode."""
+
+    def __init__(self, folder: pathlib.Path, suffix: int, layout: Layout, pool: ThreadPoolExecutor) -> None:
+        self._folder, self._suffix, self._layout = folder, suffix, layout
+        self._shapes = {OBS: layout.obs[OBS], ACTION: layout.action[ACTION], REWARD: ((), layout.reward_dtype)}
+        self._shapes |= {**layout.columns, TERMINAL: ((), np.dtype(np.uint8))}
+        self._files = {
+            name: GzipWriter(folder / file_name(NAMES.get(name, name), suffix), shape, dtype, pool)
+            for name, (shape, dtype) in self._shapes.items()
+        }
+        self.rows = 0
+        self.cut: list[int] = []
+        self.both: list[int] = []
+        self._ends: list[int] = []
+        self._terminal = False
+
+    def begin(self, first: Array) -> None:
+        """Begins an episode with its padding; ``first`` is its first frame."""
+        count = padding_rows(self._layout)
+        if not self._terminal and self.rows:
+            self._ends += range(self.rows, self.rows + count)
+        frame = first if self._layout.padding == Start.REPEAT else np.zeros_like(first)
+        self._append({OBS: np.broadcast_to(frame, (count, *first.shape))}, count)
+
+    def add(self, steps: Steps) -> None:
+        """Takes steps of the episode."""
+        self._append({**steps.columns(), TERMINAL: steps.terminated}, len(steps))
+        if steps.last[-1]:
+            self._terminal, truncated = bool(steps.terminated[-1]), bool(steps.truncated[-1])
+            self._ends.append(self.rows - 1)
+            if self._terminal and truncated:
+                self.both.append(self.rows - 1)
+            if not self._terminal and not truncated:
+                self.cut.append(self.rows - 1)
+
+    def _append(self, columns: Mapping[str, Array], count: int) -> None:
+        """Takes rows; zeros for columns that are not given."""
+        for name, (shape, dtype) in self._shapes.items():
+            values = columns.get(name)
+            self._files[name].append(np.zeros((count, *shape), dtype) if values is None else values)
+        self.rows += count
+
+    def finish(self) -> None:
+        if self._terminal:
+            self._append({}, 1)
+        for file in self._files.values():
+            file.finish()
+        frames = padding_rows(self._layout) + 1
+        around = (self.rows - 1 + np.arange(frames + 1)) % CAPACITY
+        for name, values in (("add_count", np.array(self.rows)), ("invalid_range", around)):
+            data = io.BytesIO()
+            np.save(data, values, allow_pickle=False)
+            self._write(name, data.getvalue())
+        self._write("episode_end_indices", pickle.dumps(set(self._ends), protocol=4))
+
+    def _write(self, name: str, data: bytes) -> None:
+        (self._folder / f"{name}_ckpt.{self._suffix}.gz").write_bytes(compressed(data))
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+def write(source: Source, target: pathlib.Path, compression: str) -> None:
+    """Writes a source to a new directory; see the module's docstring."""
+    target.mkdir()
+    layout = source.layout
+    cut: dict[str, list[int]] = {}
+    both: dict[str, list[int]] = {}
+    with ThreadPoolExecutor(WORKERS, "diskreplay-gzip") as pool, contextlib.ExitStack() as stack:
+
+        def opened(suffix: int) -> CheckpointWriter:
+            return stack.enter_context(contextlib.closing(CheckpointWriter(target, suffix, layout, pool)))
+
+        def finished(suffix: int) -> None:
+            checkpoint.finish()
+            cut[str(suffix)], both[str(suffix)] = checkpoint.cut, checkpoint.both
+
+        suffix, begins = 0, True
+        checkpoint = opened(suffix)
+        for steps in by_episode(source.blocks()):
+            if begins:
+                if checkpoint.rows >= FILE_ROWS:
+                    finished(suffix)
+                    suffix += 1
+                    checkpoint = opened(suffix)
+                checkpoint.begin(steps.obs[OBS][0])
+            checkpoint.add(steps)
+            begins = bool(steps.last[-1])
+        finished(suffix)
+    described = {"layout": layout.to_json(), "cut": cut, "both": both}
+    (target / DESCRIPTION).write_text(json.dumps(described, indent=1))
+
+
+def check(layout: Layout) -> None:
+    """InputError for columns that have the name of an array of Dopamine's own."""
+    for name in layout.columns:
+        if name in (*NAMES.values(), TERMINAL):
+            raise InputError(f"dopamine has an array {name!r} of its own, and cannot hold a column of that name")
+
+
+@contextlib.contextmanager
+def read(path: pathlib.Path) -> Iterator[Source]:
+    """Opens a directory of checkpoints, or the one that a file of observations belongs to, as a source."""
+    folder, suffixes = find(path)
+    if not suffixes:
+        raise InputError(f"{str(path)!r} holds no {file_name(NAMES[OBS], 0)}, nor one of another number")
+    checkpoints = [open_checkpoint(folder, suffix) for suffix in suffixes]
+    described = description(folder / DESCRIPTION)
+    layout = infer_layout(checkpoints) if described is None else described[0]
+    for checkpoint in checkpoints:
+        check_arrays(checkpoint, layout)
+    cut, both = ({}, {}) if described is None else described[1:]
+    logs = Logs(runs(checkpoints), layout, described is not None, cut, both)
+    each = [(int(rows.kept.sum()), int(rows.last[rows.kept].sum())) for _, rows in logs.each()]
+    steps, episodes = sum(count for count, _ in each), sum(count for _, count in each)
+    cuts = sum(not part.goes_on for part in logs.parts) + sum(map(len, cut.values()))
+    yield Source(layout, steps, lambda: joined(logs.pieces()), episodes, cuts)
+
+
+def recognise(path: pathlib.Path) -> bool:
+    """A directory of logs, or a file of observations of one."""
+    return bool(find(path)[1]) if path.exists() else False
+
+
+FORMATS = (
+    Format(
+        "dopamine", "Dopamine, DQN Replay: gzip logs of a circular replay buffer", "directory",
+        Holds(final_obs=False, nested_obs=False, nested_action=False), recognise, read, write, ("gzip",), check=check,
+    ),
+)  # fmt: skip

@@ -1,0 +1,120 @@
+"""The dataset directories of Minari (Younis et al. 2024, "Minari: A Standard Offline Reinforcement Learning Format"),
+version 0.5, in its storage "hdf5".
+
+``minari.load_dataset("pong-v0")`` reads what stands in ``pong-v0`` below ``$MINARI_DATASETS_PATH``:
+
+===========================  =========================================================================================
+``data/metadata.json``       spaces as JSON, totals, ``dataset_id``, and the layout as JSON in ``diskreplay``, which
+                             Minari does not read
+``data/main_data.hdf5``      a group ``episode_<i>`` for every episode, with the attributes ``id`` and ``total_steps``
+===========================  =========================================================================================
+
+Nested spaces are nested groups; the parts of a Tuple are ``_index_<i>``. What an episode holds says
+:mod:`diskreplay.formats.minari_dataset`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats import hdf5, minari_dataset
+from diskreplay.formats.episodes import EpisodePart, numbered
+from diskreplay.formats.facts import Format, Holds
+from diskreplay.formats.flat import ArrayLike
+from diskreplay.formats.hdf5_episodes import EpisodesFile
+from diskreplay.formats.minari_dataset import Images
+from diskreplay.formats.steps import Source
+
+STORAGE, MAIN = "hdf5", "main_data.hdf5"
+
+Array = NDArray[Any]
+
+
+def write(source: Source, target: pathlib.Path, compression: str) -> None:
+    """Writes a source to a new directory; see the module's docstring."""
+    data = target / "data"
+    data.mkdir(parents=True)
+    paths, episodes = minari_dataset.leaf_paths(source.layout, STORAGE), 0
+    with EpisodesFile(data / MAIN, compression) as out:
+        for episode in numbered(source.blocks()):
+            group = f"episode_{episode.number}"
+            for key, values in _entries(episode, paths):
+                out.append(f"{group}/{key}", values)
+            if episode.ends:
+                out.end_episode()
+                out.file[group].attrs.update({"id": episode.number, "total_steps": episode.stop})
+                episodes = episode.number + 1
+    minari_dataset.write_metadata(data, STORAGE, source, episodes)
+
+
+def _entries(episode: EpisodePart, paths: Mapping[str, str]) -> Iterator[tuple[str, Array]]:
+    steps = episode.steps
+    for name, values in steps.obs.items():
+        yield paths[name], values
+        if episode.ends:
+            yield paths[name], steps.next_obs[name][-1:]
+    for name, values in steps.action.items():
+        yield paths[name], values
+    yield "rewards", steps.reward
+    yield "terminations", steps.terminated
+    yield "truncations", steps.truncated
+    for name, values in steps.extra.items():
+        if not episode.start:
+            yield f"infos/{name}", np.zeros_like(values[:1])
+        yield f"infos/{name}", values
+
+
+@contextlib.contextmanager
+def read(path: pathlib.Path) -> Iterator[Source]:
+    """Opens a dataset as a source; see the module's docstring."""
+    metadata = minari_dataset.read_metadata(path, STORAGE)
+    main = minari_dataset.data_directory(path) / MAIN
+    with hdf5.opened(main) if metadata["total_episodes"] else contextlib.nullcontext() as file:
+
+        def group(number: int) -> h5py.Group:
+            assert file is not None
+            found = file.get(f"episode_{number}")
+            if not isinstance(found, h5py.Group):
+                raise InputError(f"{main}: the group 'episode_{number}' is missing")
+            return found
+
+        def arrays(number: int) -> dict[str, ArrayLike]:
+            where = f"{main}, episode {number}"
+            return {key: _array(array, f"{where}: {key}") for key, array in hdf5.datasets(group(number)).items()}
+
+        def length(number: int) -> int:
+            declared = group(number).attrs.get("total_steps")
+            if declared is not None:
+                return int(declared)
+            rewards = hdf5.dataset(group(number), "rewards", f"{main}, episode {number}")
+            return int(rewards.shape[0]) if rewards.shape else 0
+
+        yield minari_dataset.source(str(main), metadata, arrays, length)
+
+
+def _array(array: h5py.Dataset, where: str) -> ArrayLike:
+    """An array, or the images that it holds encoded."""
+    if array.ndim == 1 and h5py.check_vlen_dtype(array.dtype) == np.uint8:
+        return Images(where, lambda start, stop: [image.tobytes() for image in array[start:stop]], len(array))
+    return hdf5.array(array)
+
+
+def recognise(path: pathlib.Path) -> bool:
+    """A directory with Minari's metadata."""
+    return minari_dataset.is_dataset(path, STORAGE)
+
+
+FORMATS = (
+    Format(
+        "minari", "Minari: a dataset directory, stored as HDF5", "directory", Holds(), recognise, read, write,
+        hdf5.COMPRESSIONS,
+    ),
+)  # fmt: skip

@@ -1,0 +1,194 @@
+"""The dataset directories of Minari in its storage "arrow".
+
+As in :mod:`diskreplay.formats.minari`, but with a directory for every episode in place of the HDF5 file:
+
+===============================  ====================================================================================
+``data/<i>/part-0.arrow``        one record batch of Arrow's file format; nested spaces are structs, the parts of a
+                                 Tuple are ``<i>``, arrays are lists of fixed size
+``data/<i>/metadata.json``       ``id`` and ``total_steps``
+===============================  ====================================================================================
+
+1. All columns of a batch are equally long: ``actions``, ``rewards`` and flags have an entry more, which means nothing.
+2. Minari reads an episode as one batch of Arrow's, which has at most ``BATCH_ROWS`` entries. Longer ones are refused.
+3. One episode is in RAM, where the other formats have a few MB of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import spaces
+from diskreplay.errors import InputError
+from diskreplay.formats import minari_dataset
+from diskreplay.formats.facts import Format, Holds
+from diskreplay.formats.flat import ArrayLike
+from diskreplay.formats.layout import Layout
+from diskreplay.formats.minari_dataset import METADATA, Images
+from diskreplay.formats.steps import Source, Steps, whole_episodes
+from diskreplay.schema import DTYPES
+
+STORAGE, FILE = "arrow", "part-0.arrow"
+BATCH_ROWS = 131_072
+"""Entries that Arrow's reader of datasets puts into a batch at most, unless it is told otherwise."""
+COMPRESSIONS = ("zstd", "lz4", "none")
+
+Array = NDArray[Any]
+
+
+def write(source: Source, target: pathlib.Path, compression: str) -> None:
+    """Writes a source to a new directory; see the module's docstring."""
+    import pyarrow
+
+    data = target / "data"
+    data.mkdir(parents=True)
+    options = pyarrow.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+    episodes = 0
+    for number, steps in enumerate(whole_episodes(source.blocks())):
+        if len(steps) >= BATCH_ROWS:
+            raise InputError(
+                f"minari-arrow holds episodes of at most {BATCH_ROWS - 1:,} steps, episode {number} has "
+                f"{len(steps):,}; the format minari holds it"
+            )
+        directory = data / str(number)
+        directory.mkdir()
+        batch = _batch(steps, source.layout)
+        with pyarrow.ipc.new_file(str(directory / FILE), batch.schema, options=options) as file:
+            file.write_batch(batch)
+        (directory / METADATA).write_text(json.dumps({"id": number, "total_steps": len(steps)}))
+        episodes = number + 1
+    minari_dataset.write_metadata(data, STORAGE, source, episodes)
+
+
+def _batch(steps: Steps, layout: Layout) -> Any:
+    """An episode as a pyarrow.RecordBatch."""
+    import pyarrow
+
+    leaves = {name: np.concatenate([values, steps.next_obs[name][-1:]]) for name, values in steps.obs.items()}
+    leaves |= {name: np.concatenate([values, np.zeros_like(values[:1])]) for name, values in steps.action.items()}
+    flags = {"rewards": steps.reward, "terminations": steps.terminated, "truncations": steps.truncated}
+    columns = {
+        "observations": _nested(layout.obs_tree, leaves),
+        "actions": _nested(layout.action_tree, leaves),
+        **{key: pyarrow.array(np.concatenate([v, np.zeros_like(v[:1])])) for key, v in flags.items()},
+    }
+    if steps.extra:
+        infos = {name: np.concatenate([np.zeros_like(v[:1]), v]) for name, v in steps.extra.items()}
+        arrays = [_leaf(values) for values in infos.values()]
+        fields = [
+            pyarrow.field(name, array.type, metadata=_shape_note(infos[name]))
+            for name, array in zip(infos, arrays, strict=True)
+        ]
+        columns["infos"] = pyarrow.StructArray.from_arrays(arrays, fields=fields)
+    return pyarrow.RecordBatch.from_pydict(columns)
+
+
+def _nested(tree: spaces.Tree, leaves: Mapping[str, Array]) -> Any:
+    """A nested value of every step as an Arrow array."""
+    import pyarrow
+
+    if isinstance(tree, str):
+        return _leaf(leaves[tree])
+    children = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    arrays = {str(key): _nested(child, leaves) for key, child in children}
+    return pyarrow.StructArray.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def _leaf(values: Array) -> Any:
+    import pyarrow
+
+    items = pyarrow.array(values.reshape(-1))
+    return items if values.ndim == 1 else pyarrow.FixedSizeListArray.from_arrays(items, values[0].size)
+
+
+def _shape_note(values: Array) -> dict[str, str] | None:
+    """What Minari finds the shape of an info in."""
+    return {"shape": ",".join(map(str, values.shape[1:]))} if values.ndim > 1 else None
+
+
+@contextlib.contextmanager
+def read(path: pathlib.Path) -> Iterator[Source]:
+    """Opens a dataset as a source; see the module's docstring."""
+    metadata, data = minari_dataset.read_metadata(path, STORAGE), minari_dataset.data_directory(path)
+
+    def arrays(number: int) -> dict[str, ArrayLike]:
+        return _arrays(data / str(number))
+
+    def length(number: int) -> int:
+        file = data / str(number) / METADATA
+        try:
+            return int(json.loads(file.read_text())["total_steps"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{file}: does not say how many steps the episode has: {error!r}") from error
+
+    yield minari_dataset.source(str(data), metadata, arrays, length)
+
+
+def _arrays(directory: pathlib.Path) -> dict[str, ArrayLike]:
+    """All arrays of an episode by path."""
+    import pyarrow
+
+    files = sorted(directory.glob("*.arrow"))
+    if not files:
+        raise InputError(f"{directory}: holds no Arrow file")
+    try:
+        table = pyarrow.concat_tables([_table(file) for file in files]).combine_chunks()
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise InputError(f"{directory}: cannot be read: {error}") from error
+    found: dict[str, ArrayLike] = {}
+    for field in table.schema:
+        chunks = table.column(field.name).chunks
+        if chunks:
+            found |= dict(_leaves(field.name, chunks[0], field, f"{directory}: {field.name}"))
+    return found
+
+
+def _table(file: pathlib.Path) -> Any:
+    import pyarrow
+
+    with pyarrow.memory_map(str(file)) as mapped, pyarrow.ipc.open_file(mapped) as opened:
+        return opened.read_all()
+
+
+def _leaves(path: str, array: Any, field: Any, where: str) -> Iterator[tuple[str, ArrayLike]]:
+    """The leaves of an Arrow array by path; none of what holds neither numbers nor images."""
+    import pyarrow
+
+    kinds = pyarrow.types
+    if kinds.is_struct(array.type):
+        for at, child in enumerate(array.type):
+            yield from _leaves(f"{path}/{child.name}", array.field(at), child, where)
+    elif kinds.is_binary(array.type) and not array.null_count:
+        yield path, Images(where, lambda start, stop: array[start:stop].to_pylist(), len(array))
+    elif kinds.is_fixed_size_list(array.type) and _is_number(array.type.value_type) and not array.null_count:
+        note = (field.metadata or {}).get(b"shape")
+        shape = [array.type.list_size] if note is None else [int(size) for size in note.split(b",") if size]
+        yield path, array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), *shape)
+    elif _is_number(array.type) and not array.null_count:
+        yield path, array.to_numpy(zero_copy_only=False)
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow
+
+    return bool(pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind))
+
+
+def recognise(path: pathlib.Path) -> bool:
+    """A directory with Minari's metadata."""
+    return minari_dataset.is_dataset(path, STORAGE)
+
+
+FORMATS = (
+    Format(
+        "minari-arrow", "Minari: a dataset directory, stored as Arrow", "directory",
+        Holds(dtypes=DTYPES - {"complex64", "complex128"}), recognise, read, write, COMPRESSIONS,
+        requires=("pyarrow",), extra="arrow",
+    ),
+)  # fmt: skip

@@ -1,0 +1,202 @@
+"""The HDF5 layout of robomimic (Mandlekar et al. 2021, "What Matters in Learning from Offline Human Demonstrations for
+Robot Manipulation").
+
+One group for every demonstration ``k``:
+
+============================  ==========================  ============================================================
+key                           shape                       from
+============================  ==========================  ============================================================
+``data/demo_<k>/obs/<key>``   ``(n, *shape)``             ``obs``: one that is not nested as ``flat``, leaves of nested
+                                                          ones with dots: ``arm.joints``
+``data/demo_<k>/next_obs/*``  ``(n, *shape)``             the true next observations
+``data/demo_<k>/actions``     ``(n, *action_shape)``      ``action``; single numbers as ``(n, 1)``
+``data/demo_<k>/rewards``     ``(n,)``                    ``reward``
+``data/demo_<k>/dones``       ``(n,)`` int64              ``terminated``
+``data/demo_<k>/truncated``   ``(n,)`` bool               ``truncated``; robomimic itself knows no such array
+``data/demo_<k>/<name>``      ``(n, *shape)``             the user's own columns
+``diskreplay``                a string                    the layout as JSON, which robomimic does not read
+============================  ==========================  ============================================================
+
+The group ``data`` has the attributes ``total`` (steps) and ``env_args`` (JSON: the environment, without a name here),
+each demonstration has ``num_samples``.
+
+1. robomimic wants actions as vectors in ``[-1, 1]`` and images ``(height, width, channels)`` of bytes; values are
+   written as they are.
+2. ``dones`` that come in may be set in the middle of a demonstration, once the task is solved: every one of them ends
+   an episode. The last step of a demonstration that is not done is truncated.
+3. Without ``next_obs`` the next step's observation is taken, and the last step of a demonstration that is not done is
+   left out. Without ``rewards`` they are 0.
+4. Other arrays of the first demonstration with an entry a step, such as ``states``, become columns. Filter keys
+   (``mask``) and ``model_file`` are not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats import hdf5
+from diskreplay.formats.episodes import EpisodePart, ends, episodes_source, fitted, numbered
+from diskreplay.formats.facts import Format, Holds
+from diskreplay.formats.flat import ArrayLike, FlatArrays, flags
+from diskreplay.formats.hdf5_episodes import EpisodesFile
+from diskreplay.formats.layout import Layout, column_name
+from diskreplay.formats.steps import Source
+from diskreplay.schema import ACTION, DTYPES, OBS
+
+LAYOUT = "diskreplay"
+FLAT = "flat"
+"""What robomimic calls an observation that has no parts."""
+GYM_TYPE = 2
+"""robomimic's number of Gym environments."""
+DEMO = re.compile(r"demo_(\d+)")
+KNOWN = ("obs", "next_obs", "actions", "rewards", "dones", "truncated")
+
+Array = NDArray[Any]
+
+
+def write(source: Source, target: pathlib.Path, compression: str) -> None:
+    """Writes a source to a new file; see the module's docstring."""
+    with EpisodesFile(target, compression) as out:
+        data = out.file.create_group("data")
+        data.attrs["total"] = source.steps
+        data.attrs["env_args"] = json.dumps({"env_name": "", "type": GYM_TYPE, "env_kwargs": {}})
+        for episode in numbered(source.blocks()):
+            demo = f"data/demo_{episode.number}"
+            for key, values in _entries(episode):
+                out.append(f"{demo}/{key}", values)
+            if episode.ends:
+                out.end_episode()
+                out.file[demo].attrs["num_samples"] = episode.stop
+        hdf5.write_layout(out.file, LAYOUT, source.layout)
+
+
+def _entries(episode: EpisodePart) -> Iterator[tuple[str, Array]]:
+    steps = episode.steps
+    for group, leaves in (("obs", steps.obs), ("next_obs", steps.next_obs)):
+        for name, values in leaves.items():
+            yield f"{group}/{_key(name)}", values
+    action = steps.action[ACTION]
+    yield "actions", action[:, None] if action.ndim == 1 else action
+    yield "rewards", steps.reward
+    yield "dones", steps.terminated.astype(np.int64)
+    yield "truncated", steps.truncated
+    yield from steps.extra.items()
+
+
+def _key(name: str) -> str:
+    """The observation key of a leaf: ``obs/arm/joints`` is ``arm.joints``."""
+    return name.partition("/")[2].replace("/", ".") or FLAT
+
+
+def check(layout: Layout) -> None:
+    """InputError where two arrays would have the same name."""
+    names = [_key(name) for name in layout.obs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"robomimic cannot hold two observations by the name of {name!r}")
+    for name in layout.columns:
+        if name in KNOWN:
+            raise InputError(f"robomimic cannot hold a column {name!r}: it has an array of that name")
+
+
+@contextlib.contextmanager
+def read(path: pathlib.Path) -> Iterator[Source]:
+    """Opens a file as a source; see the module's docstring."""
+    where = str(path)
+    with hdf5.opened(path) as file:
+        data = file.get("data")
+        if not isinstance(data, h5py.Group):
+            raise InputError(f"{where}: the group 'data' is missing")
+        names = list(data)
+        demos = sorted((name for name in names if DEMO.fullmatch(name)), key=lambda name: int(name.partition("_")[2]))
+        layout = hdf5.read_layout(file, LAYOUT, where)
+        lengths = [_length(data[name], f"{where}, {name}") for name in demos]
+        columns, ignored = _columns(data[demos[0]], lengths[0]) if demos else ([], [])
+        ignored += [name for name in names if not DEMO.fullmatch(name)]
+        ignored += [name for name in file if name not in ("data", LAYOUT)]
+
+        def opened(name: str, layout: Layout | None) -> FlatArrays:
+            return _episode(data[name], f"{where}, {name}", columns, layout)
+
+        yield episodes_source(where, demos, lengths, opened, layout, tuple(sorted(ignored)))
+
+
+def _length(demo: h5py.Group, where: str) -> int:
+    """Steps of a demonstration: as it says, or as many as it has actions."""
+    if not isinstance(demo, h5py.Group):
+        raise InputError(f"{where}: is no group")
+    if "num_samples" in demo.attrs:
+        return int(demo.attrs["num_samples"])
+    actions = hdf5.dataset(demo, "actions", where)
+    return int(actions.shape[0]) if actions.shape else 0
+
+
+def _columns(demo: h5py.Group, count: int) -> tuple[list[str], list[str]]:
+    """Arrays of a demonstration that become columns, and names of what does not."""
+    columns: list[str] = []
+    ignored = [name for name in demo.attrs if name != "num_samples"]
+    for key, array in hdf5.datasets(demo).items():
+        if key.partition("/")[0] not in KNOWN:
+            fits = array.shape[:1] == (count,) and 0 not in array.shape[1:] and array.dtype.name in DTYPES
+            (columns if fits else ignored).append(key)
+    return columns, ignored
+
+
+def _episode(demo: h5py.Group, where: str, columns: list[str], layout: Layout | None) -> FlatArrays:
+    action = hdf5.array(hdf5.dataset(demo, "actions", where))
+    count = int(action.shape[0]) if action.shape else 0
+    if "obs" not in demo:
+        raise InputError(f"{where}: has no observations; robomimic extracts them from states (dataset_states_to_obs)")
+    if layout is not None and ACTION in layout.action:
+        action = fitted(action, layout.action[ACTION][0])
+    terminated = flags(where, "dones", hdf5.dataset(demo, "dones", where), count)
+    truncated = flags(where, "truncated", demo.get("truncated"), count)
+    last = ends(terminated, truncated)
+    if "truncated" not in demo:
+        truncated = last & ~terminated
+    rewards = hdf5.array(demo["rewards"]) if "rewards" in demo else None
+    return FlatArrays(
+        where, _leaves(demo["obs"], where, layout), {ACTION: action}, terminated, truncated, last, rewards,
+        {column_name(key): hdf5.array(hdf5.dataset(demo, key, where)) for key in columns},
+        _leaves(demo["next_obs"], where, layout) if "next_obs" in demo else None, layout=layout,
+    )  # fmt: skip
+
+
+def _leaves(group: Any, where: str, layout: Layout | None) -> dict[str, ArrayLike]:
+    """The arrays of a group by our names."""
+    if not isinstance(group, h5py.Group):
+        raise InputError(f"{where}: the observations are no group")
+    found = {key: hdf5.array(array) for key, array in hdf5.datasets(group).items()}
+    if layout is not None:
+        ours = {_key(name): name for name in layout.obs}
+        return {ours.get(key, f"{OBS}/{key}"): array for key, array in found.items()}
+    return {OBS if list(found) == [FLAT] else f"{OBS}/{key}": array for key, array in found.items()}
+
+
+def recognise(path: pathlib.Path) -> bool:
+    """An HDF5 file with demonstrations, or with the attributes that tell of them."""
+    if not hdf5.is_hdf5(path):
+        return False
+    with hdf5.opened(path) as file:
+        data = file.get("data")
+        if not isinstance(data, h5py.Group):
+            return False
+        return "env_args" in data.attrs or any(DEMO.fullmatch(name) for name in data)
+
+
+FORMATS = (
+    Format(
+        "robomimic", "robomimic: one HDF5 file with a group for each episode", "file", Holds(nested_action=False),
+        recognise, read, write, hdf5.COMPRESSIONS, check=check,
+    ),
+)  # fmt: skip

@@ -1,0 +1,106 @@
+"""RLDS datasets that TensorFlow Datasets reads, without TensorFlow: its features decode with NumPy alone.
+
+The frames of TFRecord, which only TensorFlow itself reads there, are taken apart by a reader of their own here, and by
+the library ``tfrecord``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+from formats.roundtrip import CASES, Case, Episode, leaves, read
+
+from diskreplay.ops.convert import export
+
+RECORDS = "diskreplay-train.tfrecord-00000-of-00001"
+WRITTEN = [case for case in CASES if not case.empty]
+
+
+@pytest.fixture(scope="module")
+def tfds() -> Any:
+    found = pytest.importorskip("tensorflow_datasets", reason="tensorflow-datasets is in the interop extra")
+    print(f"tensorflow-datasets {found.__version__}")
+    return found
+
+
+def checked(data: bytes, stored: bytes) -> None:
+    """The checksum of TFRecord: CRC-32C, turned by 15 bits, and a number added."""
+    crc = google_crc32c.value(data)
+    turned = (crc >> 15 | crc << 17) & 0xFFFFFFFF
+    assert struct.unpack("<I", stored)[0] == (turned + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def records(path: pathlib.Path) -> Iterator[bytes]:
+    """The records of a file; every checksum must be right."""
+    with path.open("rb") as file:
+        while head := file.read(8):
+            checked(head, file.read(4))
+            data = file.read(struct.unpack("<Q", head)[0])
+            checked(data, file.read(4))
+            yield data
+
+
+@pytest.mark.parametrize("case", WRITTEN, ids=repr)
+def test_tensorflow_datasets_decodes_every_step(case: Case, tfds: Any, path: str, tmp_path: pathlib.Path) -> None:
+    case.make(path)
+    export(path, tmp_path / "a", "rlds", allow_loss=not case.history)
+    builder = tfds.builder_from_directory(str(tmp_path / "a"))
+    episodes = read(path)
+    assert builder.info.splits["train"].num_examples == len(episodes)
+    assert [pathlib.Path(name).name for name in builder.info.splits["train"].filenames] == [RECORDS]
+    found = [builder.info.features.deserialize_example_np(data) for data in records(tmp_path / "a" / RECORDS)]
+    assert len(found) == len(episodes)
+    for example, episode in zip(found, episodes, strict=True):
+        check(list(example["steps"]), episode)
+
+
+def check(steps: list[Any], episode: Episode) -> None:
+    """The rules of RLDS: one step more than transitions, the last of which has an observation and nothing else."""
+    count = len(episode)
+    assert len(steps) == count + 1
+    for number, step in enumerate(steps):
+        end = number == count
+        assert step["is_first"] == (number == 0)
+        assert step["is_last"] == end
+        assert step["is_terminal"] == (end and episode.terminated[-1])
+        assert step["is_truncated"] == (end and episode.truncated[-1])
+        place = number - 1 if end else number
+        observations = dict(leaves(step["observation"], "obs"))
+        assert observations.keys() == episode.obs.keys()
+        for leaf, values in (episode.next_obs if end else episode.obs).items():
+            same(observations[leaf], values[place, -1])
+        taken = {**dict(leaves(step["action"], "action")), **{name: step[name] for name in episode.extra}}
+        for name, values in {**episode.action, **episode.extra}.items():
+            same(taken[name], np.zeros_like(values[0]) if end else values[number])
+        same(step["reward"], episode.reward.dtype.type(0) if end else episode.reward[number])
+        assert step["discount"] == (0 if end or episode.terminated[number] else 1)
+
+
+def same(found: Any, wanted: Any) -> None:
+    """Equal, dtypes included; images without a channel got an axis of one."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)
+
+
+def test_tfrecord_reads_it(path: str, tmp_path: pathlib.Path) -> None:
+    """As PyTorch users do, with nothing but the names and kinds of the keys."""
+    reader = pytest.importorskip("tfrecord.reader", reason="tfrecord is in the interop extra")
+    print(f"tfrecord {importlib.metadata.version('tfrecord')}")
+    next(case for case in CASES if case.name == "vectors, continuous actions").make(path)
+    export(path, tmp_path / "a", "rlds")
+    kinds = {"steps/observation": "float", "steps/action": "float", "steps/is_last": "int"}
+    found = list(reader.tfrecord_loader(str(tmp_path / "a" / RECORDS), None, kinds))
+    for example, episode in zip(found, read(path), strict=True):
+        frames = example["steps/observation"].reshape(-1, 5)
+        np.testing.assert_array_equal(frames[:-1], episode.obs["obs"][:, 0])
+        np.testing.assert_array_equal(frames[1:], episode.next_obs["obs"][:, 0])
+        np.testing.assert_array_equal(example["steps/action"].reshape(-1, 2)[:-1], episode.action["action"])
+        assert example["steps/is_last"].tolist() == [0] * len(episode) + [1]
