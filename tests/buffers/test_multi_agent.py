@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from gymnasium import spaces
-from multi_agent_steps import KINDS, N_ACTIONS, N_AGENTS, Kind, World
+from multi_agent_steps import KINDS, N_AGENTS, Kind, World
 
 import diskreplay as dr
 from diskreplay import errors
@@ -243,14 +243,3 @@ def test_a_store_of_another_class_is_refused(path: str) -> None:
     with pytest.raises(errors.NotAStoreError):
         dr.MultiAgentRolloutBuffer.open(path)
     dr.ReplayBuffer.open(path).close()
-
-
-def test_batches_as_tensors(path: str) -> None:
-    torch = pytest.importorskip("torch", reason="torch is in the torch and interop extras")
-    with create(path, Kind()) as buffer:
-        world = World(Kind())
-        buffer.add(**world.arguments(world.step(gaps=False)))
-        batch = buffer.sample(1).torch()
-    assert batch.state is None
-    assert batch.action_onehot.shape == (1, N_AGENTS, N_ACTIONS)
-    assert isinstance(batch.obs, torch.Tensor)

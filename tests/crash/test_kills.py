@@ -110,7 +110,7 @@ def test_kills_while_a_store_is_made(tmp_path: pathlib.Path) -> None:
         maker, pipe = start(make, str(path))
         assert pipe.poll(60)
         time.sleep(rng.uniform(0, 0.012))
-        os.kill(maker.pid, signal.SIGKILL)
+        maker.kill()  # or it has come to its end already
         maker.join()
         try:
             with dr.ReplayBuffer.open(path) as buffer:

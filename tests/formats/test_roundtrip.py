@@ -25,11 +25,9 @@ def installed(name: str) -> Format:
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
-@pytest.mark.parametrize("name", formats.MODULES)
+@pytest.mark.parametrize("name", [each.name for each in formats.every() if each.read and each.write])
 def test_round_trip(name: str, case: Case, path: str, tmp_path: pathlib.Path) -> None:
     format = installed(name)
-    if format.read is None or format.write is None:
-        pytest.skip(f"{name} goes one way")
     holds = format.holds
     case.make(path)
     out, back = tmp_path / "out", tmp_path / "back.replay"

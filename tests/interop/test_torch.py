@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from configs import CONFIGS
 from model import flat
+from multi_agent_steps import N_ACTIONS, N_AGENTS, Kind, World
 from recording import Recording
+
+import diskreplay as dr
 
 torch = pytest.importorskip("torch", reason="torch is in the torch and interop extras")
 
@@ -44,3 +47,14 @@ def test_blocks_are_not_given_out_again_while_a_tensor_looks_at_them(path: str) 
         for _ in range(10):
             buffer.sample(64)
         assert all(torch.equal(a, b) for a, b in zip(held, copies, strict=True))
+
+
+def test_batches_of_several_agents(path: str) -> None:
+    kind = Kind()
+    with dr.MultiAgentReplayBuffer.create(path, *kind.spaces(), capacity=40, **kind.options()) as buffer:
+        world = World(kind)
+        buffer.add(**world.arguments(world.step(gaps=False)))
+        batch = buffer.sample(1).torch()
+    assert batch.state is None
+    assert batch.action_onehot.shape == (1, N_AGENTS, N_ACTIONS)
+    assert isinstance(batch.obs, torch.Tensor)
