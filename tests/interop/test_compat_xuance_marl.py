@@ -7,39 +7,23 @@ documented ones had; that is what the subclasses here translate.
 from __future__ import annotations
 
 import argparse
-import importlib
-import sys
-import unittest.mock
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from stand_ins import XUANCE, stand_ins
 
 from diskreplay.compat import xuance_marl as marl
 
 torch = pytest.importorskip("torch", reason="torch is in the interop extra")
 
-# What XuanCe imports and does not need here; taken away again, so that no other test meets a stand-in.
-UNUSED = ("wandb", "tensorboard", "torch.utils.tensorboard", "pyglet", "pyglet.resource", "cv2", "mpi4py", "imageio",
-          "moviepy", "moviepy.editor")  # fmt: skip
-stand_ins = []
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    for name in UNUSED:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            sys.modules[name] = unittest.mock.MagicMock()
-            stand_ins.append(name)
+with stand_ins(XUANCE):
     pytest.importorskip("xuance.torch.agents", reason="XuanCe is installed by the target interop of the Makefile")
     from xuance.environment import RawMultiAgentEnv, XuanCeMultiAgentEnvWrapper
     from xuance.environment.vector_envs import REGISTRY_VEC_ENV
     from xuance.torch.agents import IPPO_Agents, IQL_Agents, VDN_Agents
     from xuance.torch.agents.core import off_policy_marl, on_policy_marl
-for name in stand_ins:
-    del sys.modules[name]
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
