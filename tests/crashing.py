@@ -30,6 +30,8 @@ from diskreplay.testing import WRITES, Crash, FaultyFiles, Operation, SimulatedD
 PATH = "/shelf/a.replay"
 OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9, "cache_bytes": 1 << 16}
 
+DRAW = 9
+
 Cut = dict[str, Log]
 """A state of all streams that a checkpoint names."""
 
@@ -44,6 +46,7 @@ class Account:
         doubtful: streams that are being made.
         checkpoints: those that must be there.
         unsure: those that are being made or dropped.
+        draws: what the sampler drew right after making one, as it must whoever opens it.
     """
 
     exists: bool | None = False
@@ -51,6 +54,7 @@ class Account:
     doubtful: set[str] = dataclasses.field(default_factory=set)
     checkpoints: dict[str, Cut] = dataclasses.field(default_factory=dict)
     unsure: dict[str, Cut] = dataclasses.field(default_factory=dict)
+    draws: dict[str, list[int]] = dataclasses.field(default_factory=dict)
 
 
 def survivors(disk: SimulatedDisk, seed: int, random_losses: int) -> Iterator[tuple[str, SimulatedDisk]]:
@@ -199,9 +203,14 @@ class Story:
         cut = {other: self.account.streams[other][0].upto(end) for other, end in seen.items()}
         cut[name] = live.upto(live.end)
         self.account.unsure[label] = cut
+        if prioritized := isinstance(buffer.sampler, dr.Proportional):
+            drawn = buffer.sample(min(DRAW, len(buffer))).index
+            buffer.update_priorities(drawn, self.rng.random(len(drawn)) + 0.1)
         with self.committing(name):
             buffer.checkpoint(label, {"rows": live.end})
         self.account.checkpoints[label] = self.account.unsure.pop(label)
+        if prioritized:
+            self.account.draws[label] = buffer.sample(min(DRAW, len(buffer))).index.tolist()
 
     def drop(self, label: str, name: str = "0") -> None:
         self.account.unsure[label] = self.account.checkpoints.pop(label)
@@ -314,6 +323,10 @@ class Survivor:
             ) as then:
                 check_buffer(then, list(known[label].values()), 1, 0.99)
                 assert then.checkpoint_metadata(label).keys() == {"rows"}
+                draw = self.account.draws.get(label)
+                assert draw is None or then.sample(len(draw)).index.tolist() == draw, (
+                    "priorities or random state differ"
+                )
 
     def go_on(self, found: Cut) -> None:
         """Every stream can be written again, evicts, and leaves nothing behind that nobody needs."""

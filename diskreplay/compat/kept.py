@@ -1,7 +1,8 @@
 """A replay buffer under one of another library's, which finds again what that one was when it was closed.
 
 Closing writes priorities, random state and what the other library keeps in RAM (:class:`Held`) into a checkpoint of its
-own. It counts as long as the store's newest rows are those that it was made with, and goes with the next row.
+own. It counts as long as the store's committed rows are those that it was made with, and goes when a commit has made
+newer ones durable; the next one has its name before it goes. So a crash leaves what was saved, or newer rows.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.state import restore_sampler, set_rng
 from diskreplay.compat.xuance_marl_steps import HELD, Held
 from diskreplay.errors import InputError
+from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import FIRST_STREAM
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
+
+NAMES = HELD, f"{HELD}-2"
+"""Of checkpoints: one is there while the other is made."""
 
 
 class Kept(ReplayBuffer):
     """The rows of one buffer."""
 
     held: Held | None = None
-    _stale: bool = False
-    """There is a checkpoint of older rows."""
+    _saved: str | None = None
+    """The checkpoint that is there."""
 
     # Rows
 
@@ -75,12 +80,14 @@ class Kept(ReplayBuffer):
         Args:
             draws: whether the random state comes back too.
         """
-        if HELD not in self.checkpoints:
+        found = [name for name in self.checkpoints if name in NAMES]
+        for name in found[:-1]:
+            self.drop_checkpoint(name)
+        if not found:
             return False
-        checkpoint = self._store.checkpoint(HELD)
-        self._stale = True
-        cut, now = checkpoint.cut[FIRST_STREAM], self._streams.commits[FIRST_STREAM]
-        if (cut.begin, cut.end, cut.timeline) != (now.begin, now.end, now.timeline):
+        self._saved = found[-1]
+        checkpoint = self._store.checkpoint(found[-1])
+        if not self._is_newest(checkpoint.cut[FIRST_STREAM]):
             return False
         arrays = self._store.read_arrays(checkpoint)
         if self.held is not None:
@@ -90,9 +97,9 @@ class Kept(ReplayBuffer):
                 raise InputError(
                     f"the store at {self.path!r} was made by a buffer with other arguments: {error}"
                 ) from error
-        restore_sampler(self._sampler, checkpoint.state.get("priorities"), arrays, HELD)
+        restore_sampler(self._sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
         if draws:
-            set_rng(self._rng, checkpoint.state, HELD)
+            set_rng(self._rng, checkpoint.state, checkpoint.name)
         return True
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -100,23 +107,18 @@ class Kept(ReplayBuffer):
         more, kept = self.held.to_state() if self.held else ({}, {})
         return {**facts, HELD: more}, {**arrays, **kept}
 
-    def _add(self, *arguments: Any, **options: Any) -> None:
-        self._forget_held()
-        super()._add(*arguments, **options)
+    def _is_newest(self, cut: Commit) -> bool:
+        """Whether no commit since has other rows."""
+        now = self._streams.commits[FIRST_STREAM]
+        return (cut.begin, cut.end, cut.timeline) == (now.begin, now.end, now.timeline)
 
-    def _extend(self, *arguments: Any, **options: Any) -> None:
-        self._forget_held()
-        super()._extend(*arguments, **options)
-
-    def clear(self) -> None:
-        self._forget_held()
-        super().clear()
-
-    def _forget_held(self) -> None:
-        """Drops the checkpoint of older rows, which would keep their space."""
-        if self._stale:
-            self._stale = False
-            self.drop_checkpoint(HELD)
+    def commit(self) -> None:
+        with self._write_lock:
+            super().commit()
+            name = self._saved
+            if name and not self._is_newest(self._store.checkpoint(name).cut[FIRST_STREAM]):
+                self._saved = None
+                self.drop_checkpoint(name)  # it would keep the space of rows that are gone
 
     def flush(self) -> None:
         """Takes over what waits in RAM."""
@@ -124,9 +126,17 @@ class Kept(ReplayBuffer):
     def save(self) -> None:
         """Commits, and makes what is held durable."""
         self.flush()
-        self._forget_held()
-        self.checkpoint(HELD)
-        self._stale = True
+        with self._write_lock:
+            older, self._saved = self._saved, None  # out of reach of commit()
+            name = next(name for name in NAMES if name != older)
+            try:
+                self.checkpoint(name)
+            except BaseException:
+                self._saved = older
+                raise
+            if older:
+                self.drop_checkpoint(older)
+            self._saved = name
 
     def abandon(self) -> None:
         """Closes, and leaves what was saved before as it is."""

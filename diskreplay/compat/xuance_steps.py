@@ -50,14 +50,6 @@ class Steps(Kept):
         batch = self.get(wanted)
         return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
 
-    def _extend(self, *arguments: Any, **options: Any) -> None:
-        self._forget_held()
-        super()._extend(*arguments, **options)
-
-    def clear(self) -> None:
-        self._forget_held()
-        super().clear()
-
     # Draws
 
     def integers(self, most: int, size: int, own: bool) -> Ids:

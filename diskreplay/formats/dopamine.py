@@ -13,7 +13,7 @@ file                               shape                   what it holds
 ``$store$_<name>_ckpt.N.gz``       ``(rows, *shape)``      the user's own columns (Dopamine's ``extra_storage_types``)
 ``add_count_ckpt.N.gz``            ``()``                  rows ever added; modulo ``rows`` it is the cursor
 ``invalid_range_ckpt.N.gz``        ``(k + horizon,)``      rows around the cursor that are not sampled
-``episode_end_indices_ckpt.N.gz``  a pickled set           rows that end an episode, terminal or not; since Dopamine 4
+``episode_end_indices_ckpt.N.gz``  a pickled set           rows that end an episode; of newer versions only
 =================================  ======================  ==========================================================
 
 What comes in follows the rules of ``OutOfGraphReplayBuffer``:

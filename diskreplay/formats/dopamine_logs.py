@@ -300,11 +300,11 @@ class Logs:
         if not self.described:
             if values[NAMES[OBS]][~kept].any():
                 raise InputError(
-                    f"{part.checkpoint.where}: the {padding_rows(self.layout)} rows before each episode are not all zeros; "
-                    f"nobody can tell how many frames its observations stack"
+                    f"{part.checkpoint.where}: the {padding_rows(self.layout)} rows before each episode are not all "
+                    f"zeros; nobody can tell how many frames its observations stack"
                 )
             if begins:  # the rest of the padding of an episode whose begin is gone
-                zero = np.logical_and.reduce([~array.reshape(len(array), -1).any(1) for array in values.values()])
+                zero = np.logical_and.reduce([_zero(array) for array in values.values()])
                 zero &= ~rows.last[there]
                 most = min(padding_rows(self.layout), len(zero))
                 kept = kept.copy()
@@ -374,7 +374,7 @@ def _padding_found(checkpoint: Checkpoint) -> int:
     most = 7 if checkpoint.around is None else max(0, checkpoint.around - 2)
     terminal, action, reward = (checkpoint.column(name) for name in (TERMINAL, NAMES[ACTION], NAMES[REWARD]))
     count = len(terminal)
-    zero = ~(terminal.astype(bool) | action.reshape(count, -1).any(1) | reward.reshape(count, -1).any(1))
+    zero = _zero(terminal) & _zero(action) & _zero(reward)
     starts = np.flatnonzero(terminal) + 1
     starts = starts[starts + most <= count]
     if len(starts):
@@ -384,7 +384,13 @@ def _padding_found(checkpoint: Checkpoint) -> int:
         array = GzipArray(checkpoint.paths[NAMES[OBS]])
         frames = array[slice(0, min(most, count))]
         array.close()
-        black = ~frames.reshape(len(frames), -1).any(1) & zero[: len(frames)]
+        black = _zero(frames) & zero[: len(frames)]
         # None at all: the log of a run's end, which begins within an episode.
         most = int(np.logical_and.accumulate(black).sum()) or most
     return most
+
+
+def _zero(values: Array) -> Array:
+    """Whether each row is zero."""
+    found: Array = np.logical_not(values.any(axis=tuple(range(1, values.ndim))))
+    return found

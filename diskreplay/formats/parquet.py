@@ -52,14 +52,19 @@ GROUP_BYTES = 32 << 20
 """Decoded bytes of a row group."""
 COMPRESSIONS = {"png": "zstd", "zstd": "zstd", "none": "none"}
 DESCRIPTION = b"diskreplay"
-EPISODE, FRAME, INDEX, DONE, FINAL = "episode_index", "frame_index", "index", "next.done", "final_observation"
-FIXED = {REWARD: "next.reward", TERMINATED: "next.terminated", TRUNCATED: "next.truncated"}
-ROOTS = {"observation": OBS, "observations": OBS, OBS: OBS, "action": ACTION, "actions": ACTION}
+EPISODE, FRAME, INDEX, DONE = "/episode", "/frame", "/index", "/done"
+"""Our names of what is no column of a store, where no column can have such a name."""
+PLACES = {EPISODE: "episode_index", FRAME: "frame_index", INDEX: "index", DONE: "next.done"}
+FLAGS = {REWARD: "next.reward", TERMINATED: "next.terminated", TRUNCATED: "next.truncated"}
+FINAL = "next_obs"
+ROOTS = {
+    "observation": OBS, "observations": OBS, OBS: OBS, "action": ACTION, "actions": ACTION, "final_observation": FINAL,
+}  # fmt: skip
 SYNONYMS = {
     "rewards": REWARD, "terminals": TERMINATED, "terminal": TERMINATED, "terminations": TERMINATED,
     "timeouts": TRUNCATED, "truncations": TRUNCATED, "done": DONE, "dones": DONE,
-    REWARD: REWARD, TERMINATED: TERMINATED, TRUNCATED: TRUNCATED, **{key: name for name, key in FIXED.items()},
-    DONE: DONE, EPISODE: EPISODE, FRAME: FRAME, INDEX: INDEX, FINAL: FINAL,
+    REWARD: REWARD, TERMINATED: TERMINATED, TRUNCATED: TRUNCATED,
+    **{key: name for name, key in (*FLAGS.items(), *PLACES.items())},
 }  # fmt: skip
 
 Array = NDArray[Any]
@@ -86,8 +91,8 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
             within[number == 0] += frame
             columns = _arrow(steps, layout, keys, png)
             for key, values in ((EPISODE, episode + number), (FRAME, within), (INDEX, done + np.arange(count))):
-                columns[key] = pa.array(values, pa.int64())
-            columns[DONE] = pa.array(steps.last)
+                columns[PLACES[key]] = pa.array(values, pa.int64())
+            columns[PLACES[DONE]] = pa.array(steps.last)
             waiting.append(pa.table([columns[field.name] for field in schema], schema=schema))
             ended = bool(steps.last[-1])
             episode, frame = episode + int(number[-1]) + ended, 0 if ended else int(within[-1]) + 1
@@ -101,29 +106,29 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 
 def _shapes(layout: Layout) -> dict[str, Shape]:
-    """Shape and dtype of each column, final observations included."""
-    plain: dict[str, Shape] = {**layout.obs, **layout.action, **layout.columns, REWARD: ((), layout.reward_dtype)}
-    boolean: Shape = ((), np.dtype(bool))
-    finals = {_final(name): shape for name, shape in layout.obs.items()}
-    return {**plain, TERMINATED: boolean, TRUNCATED: boolean, **finals}
+    """Shape and dtype of each column by our name, final observations included."""
+    found: dict[str, Shape] = {**layout.obs, **layout.action, REWARD: ((), layout.reward_dtype)}
+    found |= {name: ((), np.dtype(bool)) for name in (TERMINATED, TRUNCATED)}
+    return {**found, **{_final(name): shape for name, shape in layout.obs.items()}, **layout.columns}
 
 
 def _final(name: str) -> str:
-    """Our name of the final observations of a leaf: ``obs/camera`` is ``final_observation/camera``."""
+    """Our name of the final observations of a leaf: of ``obs/camera`` it is ``next_obs/camera``."""
     return name.replace(OBS, FINAL, 1)
 
 
 def _keys(layout: Layout) -> dict[str, str]:
     """The Parquet column of each of ours; names that meet get a dot."""
-    keys = {name: name for name in (EPISODE, FRAME, INDEX, DONE)}
+    roots = {OBS: "observation", FINAL: "final_observation"}
+    keys = dict(PLACES)
     for name in _shapes(layout):
         root, _, rest = name.partition("/")
-        key = FIXED.get(name) or ".".join(filter(None, ("observation" if root == OBS else root, *rest.split("/"))))
+        key = FLAGS.get(name) or ".".join([roots.get(root, root), *filter(None, rest.split("/"))])
         key = name if name in layout.columns else key
         while key in keys.values():
             key += "."
         keys[name] = key
-    return {name: key for name, key in keys.items() if name not in (EPISODE, FRAME, INDEX, DONE)}
+    return keys
 
 
 def _schema(layout: Layout, keys: Mapping[str, str], png: bool) -> Any:
@@ -141,7 +146,8 @@ def _schema(layout: Layout, keys: Mapping[str, str], png: bool) -> Any:
         else:
             kind = pa.binary()
         fields.append(pa.field(keys[name], kind))
-    fields += [pa.field(key, pa.int64()) for key in (EPISODE, FRAME, INDEX)] + [pa.field(DONE, pa.bool_())]
+    fields += [pa.field(PLACES[name], pa.int64()) for name in (EPISODE, FRAME, INDEX)]
+    fields.append(pa.field(PLACES[DONE], pa.bool_()))
     described = {"layout": layout.to_json(), "keys": dict(keys)}
     metadata = {DESCRIPTION: json.dumps(described).encode()}
     if pictures:
@@ -402,7 +408,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
         numbers = array(EPISODE)[slice(None)]
         last |= np.append(numbers[1:] != numbers[:-1], True).reshape(count)
     elif terminated is None and truncated is None and done is None:
-        raise InputError(f"{where}: nothing tells where episodes end: there is no {EPISODE}, and no flags")
+        raise InputError(f"{where}: nothing tells where episodes end: there is no {PLACES[EPISODE]}, and no flags")
     if terminated is None:
         terminated = np.zeros(count, bool) if done is None else done
         truncated = last & ~terminated if truncated is None else truncated
@@ -420,11 +426,12 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
-    """The files of a dataset in order; of a directory that has one, those below ``data``."""
+    """The files of a dataset in order; of a directory that has one, those below ``data``, two levels deep at most."""
     if path.is_file():
         return [path] if _is_parquet(path) else []
     below = path / "data" if (path / "data").is_dir() else path
-    return sorted(file for file in below.rglob("*.parquet") if _is_parquet(file))
+    found = [*below.glob("*.parquet"), *below.glob("*/*.parquet")]
+    return sorted(file for file in found if file.is_file() and _is_parquet(file))
 
 
 def _is_parquet(path: pathlib.Path) -> bool:

@@ -686,6 +686,67 @@ def test_a_commit_keeps_the_priorities(path: str) -> None:
     again.close()
 
 
+def cut_off(buffer: Any) -> None:
+    """As when the process dies with rows that no commit holds."""
+    buffer.engine._streams.release()
+    buffer.engine._closed = True
+
+
+def test_a_crash_goes_back_to_the_last_commit_with_all_priorities(path: str) -> None:
+    model = Model("plain", 4)
+    play = Play(model)
+    buffer = prioritized(model, path, seed=5)
+    wanted: Any = None
+    for at in range(3 * N_SIZE):
+        step = play.step()
+        buffer.store(*step)
+        if at < 2 * N_SIZE:
+            model.store(*step)
+        buffer.update_priorities(np.full((4, 1), at % buffer.size), np.arange(4.0) + at)
+        if at == 2 * N_SIZE - 1:
+            buffer.commit()
+            ids = buffer.engine.begin * 4 + np.arange(4 * N_SIZE)
+            wanted = buffer.engine.probabilities(ids), buffer.engine.sampler.maxima, buffer.sample(0.5)
+    cut_off(buffer)
+    for _ in range(2):  # a look and another crash change nothing
+        again = prioritized(model, path, seed=6)
+        check_arrays(again, model)
+        np.testing.assert_array_equal(again.engine.probabilities(ids), wanted[0])
+        np.testing.assert_array_equal(again.engine.sampler.maxima, wanted[1])
+        for value, other in zip(again.sample(0.5), wanted[2], strict=True):
+            same(value, other)
+        again.store(*play.step())
+        cut_off(again)
+
+
+def test_a_crash_in_the_middle_of_a_commit_leaves_one_state(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model("plain", 1)
+    play = Play(model)
+    buffer = prioritized(model, path)
+    buffer.store(*play.step())
+    for priority in (20.0, 30.0):
+        buffer.update_priorities(np.array([[0]]), [priority])
+        buffer.commit()
+        assert len(buffer.engine.checkpoints) == 1
+    buffer.update_priorities(np.array([[0]]), [40.0])
+    with monkeypatch.context() as patched:
+        patched.setattr(type(buffer.engine), "drop_checkpoint", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            buffer.commit()
+    assert len(buffer.engine.checkpoints) == 2
+    cut_off(buffer)
+    again = prioritized(model, path)
+    assert again.engine.sampler.maximum == pytest.approx(40.0)
+    assert len(again.engine.checkpoints) == 1
+    again.store(*play.step())
+    again.engine.commit()  # as the store does by itself: what was saved is of older rows
+    assert again.engine.checkpoints == []
+    cut_off(again)
+    last = prioritized(model, path)
+    assert (last.size, last.engine.sampler.maximum) == (2, 1.0)
+    last.close()
+
+
 def test_another_buffers_store_is_refused_and_left_as_it_is(path: str) -> None:
     model = Model("plain", 4)
     play = Play(model)

@@ -364,6 +364,26 @@ def test_a_rollout_without_its_estimates_is_given_up(tmp_path: pathlib.Path) -> 
     assert make(tmp_path / "s").size == 2
 
 
+def test_a_crash_goes_back_to_the_last_commit(tmp_path: pathlib.Path) -> None:
+    buffer = make(tmp_path / "s", use_advnorm=False)
+    fill(buffer, 3)
+    buffer.finish_path(2.0, 0)
+    buffer.commit()
+    names = ("observations", "actions", "rewards", "values", "returns", "advantages", "start_ids")
+    wanted = [np.array(getattr(buffer, name)) for name in names]
+    assert wanted[4].any()
+    fill(buffer, 3)
+    buffer.clear()
+    fill(buffer, 2)
+    buffer.engine._streams.release()
+    buffer.engine._closed = True
+    again = make(tmp_path / "s", use_advnorm=False)
+    assert (again.size, again.ptr) == (3, 3)
+    for name, values in zip(names, wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(getattr(again, name)), values)
+    again.close()
+
+
 def test_other_stores_are_refused(tmp_path: pathlib.Path) -> None:
     buffer = make(tmp_path / "s")
     fill(buffer)
