@@ -1,4 +1,4 @@
-"""A replay buffer under one of another library's, which finds again what that one was when it was closed.
+"""A store under another library's buffer, which finds again what that one was when it was closed.
 
 Closing writes priorities, random state and what the other library keeps in RAM (:class:`Held`) into a checkpoint of its
 own. It counts as long as the store's committed rows are those that it was made with, and goes when a commit has made
@@ -7,27 +7,69 @@ newer ones durable; the next one has its name before it goes. So a crash leaves 
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.buffers.sampled import SampledBuffer, SomeBatch
 from diskreplay.buffers.state import restore_sampler, set_rng
-from diskreplay.compat.xuance_marl_steps import HELD, Held
 from diskreplay.errors import InputError
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import FIRST_STREAM
+from diskreplay.views.batch import Batch
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
+HELD = "held"
 NAMES = HELD, f"{HELD}-2"
 """Of checkpoints: one is there while the other is made."""
 
 
-class Kept(ReplayBuffer):
-    """The rows of one buffer."""
+@dataclasses.dataclass
+class Held:
+    """What a buffer keeps in RAM, and finds again.
+
+    Attributes:
+        ptr, size: of XuanCe's ring.
+        marks: a number for each environment, such as ``start_ids``, int64.
+        arrays: mappings whose numpy arrays are kept; what else is in them is not.
+    """
+
+    ptr: int = 0
+    size: int = 0
+    marks: dict[str, Ids] = dataclasses.field(default_factory=dict)
+    arrays: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Facts for JSON, and arrays ``(n,)``."""
+        marks = {name: values.tolist() for name, values in self.marks.items()}
+        arrays = {f"{HELD}-{group}-{name}": values.ravel() for group, name, values in self._arrays()}
+        return {"ptr": self.ptr, "size": self.size, "marks": marks}, arrays
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Takes over what :meth:`to_state` gave, of a buffer with the same arguments."""
+        self.ptr, self.size = facts["ptr"], facts["size"]
+        for name, values in facts["marks"].items():
+            self.marks[name][:] = values
+        for group, name, values in self._arrays():
+            values[...] = arrays[f"{HELD}-{group}-{name}"].reshape(values.shape)
+
+    def _arrays(self) -> list[tuple[str, str, Array]]:
+        return [
+            (group, name, values)
+            for group, found in self.arrays.items()
+            for name, values in found.items()
+            if isinstance(values, np.ndarray)
+        ]
+
+
+class Keeping(SampledBuffer[SomeBatch]):
+    """What a buffer of rows needs to be found again as it was."""
 
     held: Held | None = None
     _saved: str | None = None
@@ -50,27 +92,6 @@ class Kept(ReplayBuffer):
         part = self._streams.written
         assert part is not None, "compat buffers write their store"
         return part.log
-
-    # Draws
-
-    def draw(self, size: int) -> Ids:
-        """``size`` ids, as the sampler draws them; more than there are transitions too."""
-        with self._lock:
-            self._check_open()
-            return self._sampler.sample(self._rng, self._streams.windows(), self._standing, size)[0]
-
-    def draw_unique(self, size: int) -> Ids:
-        """``size`` different ids of the window's, uniformly drawn."""
-        with self._lock:
-            self._check_open()
-            found: Ids = self.begin * self.num_envs + self._rng.choice(len(self), size, replace=False)
-            return found
-
-    def probabilities(self, ids: Ids) -> NDArray[np.float64]:
-        """Of ids in the next draw."""
-        with self._lock:
-            self._check_open()
-            return self._sampler.probability(ids, self._streams.windows(), self._standing)
 
     # What is kept
 
@@ -147,3 +168,26 @@ class Kept(ReplayBuffer):
         if not self._closed and self._streams.writer is not None and self._streams.writer.failure is None:
             self.save()
         super().close()
+
+
+class Kept(Keeping[Batch], ReplayBuffer):
+    """The rows of one buffer."""
+
+    def draw(self, size: int) -> Ids:
+        """``size`` ids, as the sampler draws them; more than there are transitions too."""
+        with self._lock:
+            self._check_open()
+            return self._sampler.sample(self._rng, self._streams.windows(), self._standing, size)[0]
+
+    def draw_unique(self, size: int) -> Ids:
+        """``size`` different ids of the window's, uniformly drawn."""
+        with self._lock:
+            self._check_open()
+            found: Ids = self.begin * self.num_envs + self._rng.choice(len(self), size, replace=False)
+            return found
+
+    def probabilities(self, ids: Ids) -> NDArray[np.float64]:
+        """Of ids in the next draw."""
+        with self._lock:
+            self._check_open()
+            return self._sampler.probability(ids, self._streams.windows(), self._standing)

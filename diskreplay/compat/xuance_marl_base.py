@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from diskreplay.compat.kept import Held
 from diskreplay.compat.rows import Rows
-from diskreplay.compat.xuance_marl_steps import OPTIONS, Held, Steps
+from diskreplay.compat.xuance_marl_steps import OPTIONS, Steps
 from diskreplay.errors import InputError
 from diskreplay.schema import check_count
 

@@ -2,8 +2,7 @@
 
 1. Steps are rows of a :class:`~diskreplay.MultiAgentReplayBuffer`. Rewards and terminals in XuanCe's own shapes, and
    the slot of XuanCe's ring, are columns of the user; masks of available actions are part of what an agent observes.
-2. What XuanCe's callers may rewrite in RAM (returns, half-built episodes) is :class:`Held`. Closing writes it into the
-   checkpoint ``held``, which counts as long as the store's newest rows are those that it was made with.
+2. What XuanCe's callers may rewrite in RAM (returns, half-built episodes) is :class:`~diskreplay.compat.kept.Held`.
 3. On-policy steps come without the observation after them: the newest one waits for the next (:class:`Lagging`).
 """
 
@@ -19,58 +18,19 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.compat.kept import Keeping
 from diskreplay.compat.place import Place, close_with
 from diskreplay.errors import InputError
-from diskreplay.storage.store import FIRST_STREAM
 from diskreplay.views.view import View
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
-HELD = "held"
 SLOT, REWARDS, TERMINALS = "slot", "rewards", "terminals"
 AVAILABLE = "avail_actions"
 CREATE_OPTIONS = ("codec", "chunk_rows", "shard_rows")
 OPEN_OPTIONS = ("cache_bytes", "commit_rows", "commit_seconds")
 OPTIONS = ("path", *CREATE_OPTIONS, *OPEN_OPTIONS)
-
-
-@dataclasses.dataclass
-class Held:
-    """What a buffer keeps in RAM, and finds again.
-
-    Attributes:
-        ptr, size: of XuanCe's ring.
-        marks: a number for each environment, such as ``start_ids``, int64.
-        arrays: mappings whose numpy arrays are kept; what else is in them is not.
-    """
-
-    ptr: int = 0
-    size: int = 0
-    marks: dict[str, Ids] = dataclasses.field(default_factory=dict)
-    arrays: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-
-    def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Facts for JSON, and arrays ``(n,)``."""
-        marks = {name: values.tolist() for name, values in self.marks.items()}
-        arrays = {f"{HELD}-{group}-{name}": values.ravel() for group, name, values in self._arrays()}
-        return {"ptr": self.ptr, "size": self.size, "marks": marks}, arrays
-
-    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Takes over what :meth:`to_state` gave, of a buffer with the same arguments."""
-        self.ptr, self.size = facts["ptr"], facts["size"]
-        for name, values in facts["marks"].items():
-            self.marks[name][:] = values
-        for group, name, values in self._arrays():
-            values[...] = arrays[f"{HELD}-{group}-{name}"].reshape(values.shape)
-
-    def _arrays(self) -> list[tuple[str, str, Array]]:
-        return [
-            (group, name, values)
-            for group, found in self.arrays.items()
-            for name, values in found.items()
-            if isinstance(values, np.ndarray)
-        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,28 +92,8 @@ class Layout:
         )
 
 
-class Steps(MultiAgentReplayBuffer):
+class Steps(Keeping[MultiAgentBatch], MultiAgentReplayBuffer):
     """The rows of one buffer of XuanCe's."""
-
-    held: Held | None = None
-    _stale: bool = False
-    """There is a checkpoint of older rows."""
-
-    @property
-    def end(self) -> int:
-        """Rows ever added."""
-        return int(self._rows.end)
-
-    @property
-    def begin(self) -> int:
-        """The window's first row."""
-        return int(self._rows.begin)
-
-    @property
-    def _rows(self) -> Any:
-        part = self._streams.written
-        assert part is not None, "compat buffers write their store"
-        return part.log
 
     def ids(self, rows: Ids, envs: Ids | int) -> Ids:
         """Of rows and environments, as ``get`` takes them."""
@@ -166,55 +106,6 @@ class Steps(MultiAgentReplayBuffer):
             rows = np.arange(self.begin, self.end)
             taken: Array = self._rows.rings[name].take(rows)
             return taken
-
-    def take_back(self) -> bool:
-        """Gives ``held`` what it was when the buffer was closed; False where rows were committed since."""
-        assert self.held is not None
-        if HELD not in self.checkpoints:
-            return False
-        checkpoint = self._store.checkpoint(HELD)
-        self._stale = True
-        cut, now = checkpoint.cut[FIRST_STREAM], self._streams.commits[FIRST_STREAM]
-        if (cut.begin, cut.end, cut.timeline) != (now.begin, now.end, now.timeline):
-            return False
-        try:
-            self.held.restore(checkpoint.state[HELD], self._store.read_arrays(checkpoint))
-        except (KeyError, ValueError) as error:
-            raise InputError(
-                f"the store at {self.path!r} was made by a buffer with other arguments: {error}"
-            ) from error
-        return True
-
-    def _add(self, *arguments: Any, **options: Any) -> None:
-        self._forget_held()
-        super()._add(*arguments, **options)
-
-    def _forget_held(self) -> None:
-        """Drops the checkpoint of older rows, which would keep their space."""
-        if self._stale:
-            self._stale = False
-            self.drop_checkpoint(HELD)
-
-    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        facts, arrays = super()._state()
-        more, kept = self.held.to_state() if self.held else ({}, {})
-        return {**facts, HELD: more}, {**arrays, **kept}
-
-    def save(self) -> None:
-        """Commits, and makes what is held durable."""
-        self._forget_held()
-        self.checkpoint(HELD)
-        self._stale = True
-
-    def abandon(self) -> None:
-        """Closes, and leaves what was saved before as it is."""
-        super().close()
-
-    def close(self) -> None:
-        """Saves, and closes."""
-        if not self._closed and self._streams.writer is not None and self._streams.writer.failure is None:
-            self.save()
-        super().close()
 
 
 class Lagging(Steps):
@@ -246,10 +137,6 @@ class Lagging(Steps):
         """Empties the window."""
         self._waiting = None
         self.clear()
-
-    def save(self) -> None:
-        self.flush()
-        super().save()
 
 
 def open_steps(kind: type[Steps], owner: object, layout: Layout, options: Mapping[str, Any], view: View) -> Steps:

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.compat.kept import Held
 from diskreplay.compat.xuance_marl_base import Grid, fit
-from diskreplay.compat.xuance_marl_steps import SLOT, Held
+from diskreplay.compat.xuance_marl_steps import SLOT
 from diskreplay.compat.xuance_memory import Buffer, Shape, Shapes, checked_shape, space_shape
 from diskreplay.compat.xuance_steps import Steps, open_steps, rows_of, stored_space
 from diskreplay.errors import InputError, NotEnoughDataError

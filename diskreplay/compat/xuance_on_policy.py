@@ -10,12 +10,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.stored import PathLike
-from diskreplay.compat.kept import Kept
+from diskreplay.compat.kept import Held, Kept
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.xuance_marl_base import Grid, fit
 from diskreplay.compat.xuance_marl_on import normalized
 from diskreplay.compat.xuance_marl_returns import path_estimates
-from diskreplay.compat.xuance_marl_steps import Held
 from diskreplay.compat.xuance_memory import Buffer, create_memory, sample_batch, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema import check_count

@@ -778,3 +778,34 @@ def test_the_example_runs() -> None:
     outcome = doctest.testmod(marl, raise_on_error=True)
     assert outcome.attempted > 3
     assert outcome.failed == 0
+
+
+def test_a_commit_holds_the_rollout_until_newer_rows_are_durable(path: str) -> None:
+    """The steps after a commit once took what it had saved with them, before they were durable themselves."""
+
+    def make() -> marl.MARL_OnPolicyBuffer:
+        return marl.MARL_OnPolicyBuffer(2, (3,), (4,), (), (2, 1), (2,), 2, 12, True, False, 0.9, 0.8, path=path)
+
+    def fill(buffer: marl.MARL_OnPolicyBuffer, count: int) -> None:
+        for _ in range(count):
+            buffer.store({
+                "obs": rng.random((2, 2, 4)), "state": rng.random((2, 3)), "actions": rng.integers(0, 3, (2, 2)),
+                "rewards": rng.random((2, 2, 1)), "values": rng.random((2, 2, 1)), "log_pi_old": rng.random((2, 2)),
+                "terminals": np.zeros((2, 2), bool),
+            })  # fmt: skip
+
+    rng = np.random.default_rng(0)
+    buffer = make()
+    fill(buffer, 3)
+    buffer.finish_path(rng.random((2, 1)), 0)
+    buffer.commit()
+    wanted = {key: np.array(values) for key, values in buffer.data.items()}
+    fill(buffer, 1)
+    buffer.engine._streams.release()
+    buffer.engine._closed = True
+    again = make()
+    assert (again.size, again.ptr) == (3, 3)
+    assert wanted["returns"].any()
+    for key, values in wanted.items():
+        np.testing.assert_array_equal(np.asarray(again.data[key]), values, err_msg=key)
+    again.close()
