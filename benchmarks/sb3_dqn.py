@@ -126,11 +126,10 @@ def report(steps: int, long: dict[str, dict[str, float]], short: dict[str, list[
     body = (
         f"ALE/Pong-v5, 84x84, stacks of 4, {BUFFER_SIZE:,} transitions of capacity, batches of 32 every 4 steps after "
         f"1,000, {THREADS} torch thread. One run of {steps:,} steps each, and {ROUNDS} alternating ones of "
-        f"{SHORT_STEPS:,}, whose medians are compared. Other work took both cores at the same time, so that wall times "
-        "scatter, and those of single runs compare loads more than buffers; processor time counts all threads of the "
-        "process, those that compress too. Memory is what resident "
-        "memory grew by during `learn`. `weights` is the sum of all weights after the long run: the same seed gives "
-        f"the same batches.\n\n{harness.figures(figures)}\n\n{harness.table(header, rows)}"
+        f"{SHORT_STEPS:,}, whose medians are compared. Wall times of single runs scatter with "
+        "what else runs; processor time counts all threads of the process, those that compress too. Memory is what "
+        "resident memory grew by during `learn`. `weights` is the sum of all weights after the long run: the same "
+        f"seed gives the same batches.\n\n{harness.figures(figures)}\n\n{harness.table(header, rows)}"
     )
     packages = harness.versions("numpy", "torch", "stable-baselines3", "ale-py", "gymnasium")
     harness.write_section("sb3", "DQN of Stable-Baselines3 on Atari Pong", packages, body, keep=steps == STEPS)
