@@ -93,6 +93,28 @@ class Keeping(SampledBuffer[SomeBatch]):
         assert part is not None, "compat buffers write their store"
         return part.log
 
+    def ids(self, rows: Ids, envs: Ids | int) -> Ids:
+        """Of rows and environments, as ``get`` takes them."""
+        found: Ids = np.asarray(rows) * self.num_envs + envs
+        return found
+
+    def rows_of(self, ptr: int, n_size: int, slots: Ids) -> Ids:
+        """The newest rows in slots of a ring whose next entry is ``ptr``."""
+        rows: Ids = self.end - 1 - (ptr - 1 - slots) % n_size
+        return rows
+
+    def column(self, name: str) -> Array:
+        """A small column of the window, ``(rows, num_envs, *shape)``."""
+        with self._lock:
+            taken: Array = self._rows.rings[name].take(np.arange(self.begin, self.end))
+            return taken
+
+    def batch(self, ids: Ids) -> SomeBatch:
+        """What ids name, each read once."""
+        wanted, where = np.unique(ids, return_inverse=True)
+        batch = self.get(wanted)
+        return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
+
     # What is kept
 
     def take_back(self, draws: bool = True) -> bool:
@@ -168,6 +190,79 @@ class Keeping(SampledBuffer[SomeBatch]):
         if not self._closed and self._streams.writer is not None and self._streams.writer.failure is None:
             self.save()
         super().close()
+
+
+class Lagging(Keeping[SomeBatch]):
+    """Rows whose next observation comes with the row after them."""
+
+    _waiting: dict[str, Any] | None = None
+
+    def put(self, **step: Any) -> None:
+        """Adds the row that waits, whose next observation this step has; the step waits in its place."""
+        self._release(step)
+        self._waiting = step
+
+    def cut(self, env: int) -> None:
+        """The episode of an environment ended with the newest step."""
+        if self._waiting is not None:
+            self._waiting["truncated"][env] = not self._waiting["terminated"][env]
+
+    def flush(self) -> None:
+        """Adds the row that waits, with its own observation in the place of the next one, which nobody reads."""
+        if self._waiting is not None:
+            self._release(self._waiting)
+
+    def forget(self) -> None:
+        """Empties the window."""
+        self._waiting = None
+        self.clear()
+
+    def _release(self, following: Mapping[str, Any]) -> None:
+        if self._waiting is not None:
+            step, self._waiting = self._waiting, None
+            self._put(step, following)
+
+    def _put(self, step: dict[str, Any], following: Mapping[str, Any]) -> None:
+        """Adds a step with the observations of the one that follows."""
+        raise NotImplementedError
+
+
+class Closing:
+    """A buffer over a store that keeps what it is."""
+
+    engine: Any
+
+    def commit(self) -> None:
+        """Makes everything durable, what is in RAM too."""
+        self.engine.save()
+
+    def close(self) -> None:
+        """Commits, and lets the store go."""
+        self.engine.close()
+
+
+class InHeld(Closing):
+    """Likewise, its ring's pointer and size being in what is kept."""
+
+    _held: Held
+
+    @property
+    def ptr(self) -> int:
+        """The entry to be written next."""
+        return self._held.ptr
+
+    @ptr.setter
+    def ptr(self, value: int) -> None:
+        self._held.ptr = value
+
+    @property
+    def size(self) -> int:
+        """Entries that are there."""
+        return self._held.size
+
+    @size.setter
+    def size(self, value: int) -> None:
+        self._held.size = value
 
 
 class Kept(Keeping[Batch], ReplayBuffer):

@@ -60,6 +60,8 @@ _held: dict[int, tuple[StoredBuffer, int]] = {}
 """Stores that are to be closed, and the process they belong to."""
 _forgotten: collections.deque[int] = collections.deque()
 """Keys of those whose owners are gone."""
+_removed: set[str] = set()
+"""Temporary directories that are gone, unless a thread of a store that is still open wrote into one."""
 
 
 def close_with(owner: object, buffer: StoredBuffer) -> None:
@@ -82,15 +84,20 @@ def _close(key: int) -> None:
     buffer, process = _held.pop(key)
     if process != os.getpid():
         return
+    folder = str(pathlib.Path(buffer.path).parent)
     try:
         buffer.close()
     except DiskReplayError as error:
-        if pathlib.Path(buffer.path).exists():  # else a temporary one, which is gone
+        if folder not in _removed and pathlib.Path(buffer.path).exists():
             warnings.warn(f"the newest rows of {buffer.path!r} are lost: {error}", ResourceWarning, stacklevel=2)
+    if folder in _removed:
+        _removed.remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove(folder: str, process: int) -> None:
     if process == os.getpid():
+        _removed.add(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.compat.kept import Held
+from diskreplay.compat.kept import Held, InHeld
 from diskreplay.compat.rows import Rows
 from diskreplay.compat.xuance_marl_steps import OPTIONS, Steps
 from diskreplay.errors import InputError
@@ -76,7 +76,7 @@ class BaseBuffer(ABC):
         return
 
 
-class StoredBuffer(BaseBuffer):
+class StoredBuffer(InHeld, BaseBuffer):
     """A buffer of XuanCe's over a store.
 
     Keyword arguments of all of them, beside XuanCe's own:
@@ -124,24 +124,6 @@ class StoredBuffer(BaseBuffer):
     # The ring
 
     @property
-    def ptr(self) -> int:
-        """The entry to be written next."""
-        return self._held.ptr
-
-    @ptr.setter
-    def ptr(self, value: int) -> None:
-        self._held.ptr = value
-
-    @property
-    def size(self) -> int:
-        """Entries that are there."""
-        return self._held.size
-
-    @size.setter
-    def size(self, value: int) -> None:
-        self._held.size = value
-
-    @property
     def keys(self) -> KeysView[str]:
         """Of ``data``."""
         return self.data.keys()
@@ -150,16 +132,6 @@ class StoredBuffer(BaseBuffer):
     def data_shapes(self) -> dict[str, Shape]:
         """Shapes of ``data`` by key."""
         return {key: self.data[key].shape for key in self.keys}
-
-    # The store
-
-    def commit(self) -> None:
-        """Makes everything durable, what is in RAM too."""
-        self.engine.save()
-
-    def close(self) -> None:
-        """Commits, and lets the store go."""
-        self.engine.close()
 
 
 class Grid(Rows):

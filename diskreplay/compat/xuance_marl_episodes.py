@@ -25,7 +25,6 @@ from diskreplay.compat.xuance_marl_steps import (
     TERMINALS,
     Layout,
     Steps,
-    batch_of,
     open_steps,
 )
 from diskreplay.errors import InputError
@@ -127,7 +126,7 @@ class Episodes(StoredBuffer):
             out = empty((len(slots),), spec)
             there = slots < held.size
             if there.any():
-                batch = batch_of(engine, engine.ids(firsts[slots[there]], 0))
+                batch = engine.batch(engine.ids(firsts[slots[there]], 0))
                 out[there] = padded(batch, {key: specs[key]})[key]
             return out
 
@@ -136,7 +135,7 @@ class Episodes(StoredBuffer):
     def _episodes(self, slots: Ids) -> dict[str, Array]:
         """The episodes in slots, by key, in the order of ``data``."""
         specs = self._specs()
-        batch = batch_of(self.engine, self.engine.ids(self._firsts[slots], 0))
+        batch = self.engine.batch(self.engine.ids(self._firsts[slots], 0))
         read = padded(batch, {key: specs[key] for key in ON_DISK if key in specs})
         return {key: read[key] if key in read else self.data[key][slots] for key in self.data}
 

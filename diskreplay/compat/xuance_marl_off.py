@@ -18,7 +18,7 @@ from diskreplay.compat.xuance_marl_base import (
     take_step,
     team_reward,
 )
-from diskreplay.compat.xuance_marl_steps import REWARDS, SLOT, TERMINALS, Layout, Steps, batch_of, open_steps
+from diskreplay.compat.xuance_marl_steps import REWARDS, SLOT, TERMINALS, Layout, Steps, open_steps
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
@@ -84,7 +84,7 @@ class MARL_OffPolicyBuffer(StoredBuffer):
                 out = empty((len(places),), spec)
                 there = slots < held.size
                 if there.any():
-                    rows = rows_of(engine, held.ptr, n_size, slots[there])
+                    rows = engine.rows_of(held.ptr, n_size, slots[there])
                     out[there] = fields(engine.get(engine.ids(rows, envs[there])))[key]
                 return out
 
@@ -133,8 +133,8 @@ class MARL_OffPolicyBuffer(StoredBuffer):
             raise NotEnoughDataError("the buffer is empty: store a step before sampling")
         envs = np.random.choice(self.n_envs, self.batch_size)
         slots = np.random.choice(self.size, self.batch_size)
-        rows = rows_of(self.engine, self.ptr, self.n_size, slots)
-        return batch_of(self.engine, self.engine.ids(rows, envs))
+        rows = self.engine.rows_of(self.ptr, self.n_size, slots)
+        return self.engine.batch(self.engine.ids(rows, envs))
 
 
 class MeanField_OffPolicyBuffer(MARL_OffPolicyBuffer):
@@ -169,12 +169,6 @@ class MeanField_OffPolicyBuffer(MARL_OffPolicyBuffer):
         """
         batch = self._draw()
         return {**fields(batch), "act_mean_next": batch.next_mean_action}
-
-
-def rows_of(engine: Steps, ptr: int, n_size: int, slots: Ids) -> Ids:
-    """The rows that stand in slots of a ring whose next entry is ``ptr``."""
-    rows: Ids = engine.end - 1 - (ptr - 1 - slots) % n_size
-    return rows
 
 
 def fields(batch: MultiAgentBatch) -> dict[str, Array]:

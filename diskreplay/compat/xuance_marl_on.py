@@ -20,9 +20,8 @@ from diskreplay.compat.xuance_marl_base import (
     take_step,
     team_reward,
 )
-from diskreplay.compat.xuance_marl_off import rows_of
 from diskreplay.compat.xuance_marl_returns import path_estimates
-from diskreplay.compat.xuance_marl_steps import Lagging, Layout, batch_of, open_steps
+from diskreplay.compat.xuance_marl_steps import LaggingSteps, Layout, open_steps
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition, check_gamma
@@ -48,7 +47,7 @@ class MARL_OnPolicyBuffer(StoredBuffer):
         start_ids: ``(n_envs,)`` int64, the entry where each environment's open path begins.
     """
 
-    engine: Lagging
+    engine: LaggingSteps
 
     def __init__(
         self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
@@ -77,7 +76,7 @@ class MARL_OnPolicyBuffer(StoredBuffer):
         layout = Layout(
             self.n_agents, self.n_envs, self.n_size, self.obs_space, self.act_space, np.float32, self.state_space
         )
-        self._keep(open_steps(Lagging, self, layout, split_options(kwargs), Transition()))
+        self._keep(open_steps(LaggingSteps, self, layout, split_options(kwargs), Transition()))
 
     def _recover(self) -> None:
         """A rollout whose estimates are lost cannot be learned from: it is given up."""
@@ -125,7 +124,7 @@ class MARL_OnPolicyBuffer(StoredBuffer):
             out = empty((len(places),), spec)
             there = slots < held.size
             if there.any():
-                rows = rows_of(engine, held.ptr, n_size, slots[there])
+                rows = engine.rows_of(held.ptr, n_size, slots[there])
                 out[there] = getattr(engine.get(engine.ids(rows, envs[there])), key)
             return out
 
@@ -209,7 +208,7 @@ class MARL_OnPolicyBuffer(StoredBuffer):
         chosen = self._chosen(indexes, self.n_envs * self.n_size)
         envs, slots = np.divmod(chosen, self.n_size)
         self.engine.flush()
-        batch = batch_of(self.engine, self.engine.ids(rows_of(self.engine, self.ptr, self.n_size, slots), envs))
+        batch = self.engine.batch(self.engine.ids(self.engine.rows_of(self.ptr, self.n_size, slots), envs))
         samples = {
             key: array[envs, slots] if isinstance(array, np.ndarray) else getattr(batch, key)
             for key, array in self.data.items()

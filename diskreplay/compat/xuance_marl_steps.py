@@ -3,7 +3,7 @@
 1. Steps are rows of a :class:`~diskreplay.MultiAgentReplayBuffer`. Rewards and terminals in XuanCe's own shapes, and
    the slot of XuanCe's ring, are columns of the user; masks of available actions are part of what an agent observes.
 2. What XuanCe's callers may rewrite in RAM (returns, half-built episodes) is :class:`~diskreplay.compat.kept.Held`.
-3. On-policy steps come without the observation after them: the newest one waits for the next (:class:`Lagging`).
+3. On-policy steps come without the observation after them: the newest one waits for the next (:class:`LaggingSteps`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
-from diskreplay.compat.kept import Keeping
+from diskreplay.compat.kept import Keeping, Lagging
 from diskreplay.compat.place import Place, close_with
 from diskreplay.errors import InputError
 from diskreplay.views.view import View
@@ -95,48 +95,12 @@ class Layout:
 class Steps(Keeping[MultiAgentBatch], MultiAgentReplayBuffer):
     """The rows of one buffer of XuanCe's."""
 
-    def ids(self, rows: Ids, envs: Ids | int) -> Ids:
-        """Of rows and environments, as ``get`` takes them."""
-        found: Ids = np.asarray(rows) * self.num_envs + envs
-        return found
 
-    def column(self, name: str) -> Array:
-        """A small column of the window, ``(rows, num_envs, *shape)``."""
-        with self._lock:
-            rows = np.arange(self.begin, self.end)
-            taken: Array = self._rows.rings[name].take(rows)
-            return taken
-
-
-class Lagging(Steps):
+class LaggingSteps(Lagging[MultiAgentBatch], Steps):
     """Rows whose next observation comes with the row after them."""
 
-    _waiting: dict[str, Any] | None = None
-
-    def put(self, **step: Any) -> None:
-        """Adds the row that waits, whose next observation this step has; the step waits in its place."""
-        self._release({"obs": step["obs"], "state": step.get("state")})
-        self._waiting = step
-
-    def cut(self, env: int) -> None:
-        """The episode of an environment ended with the newest step."""
-        if self._waiting is not None:
-            self._waiting["truncated"][env] = not self._waiting["terminated"][env]
-
-    def flush(self) -> None:
-        """Adds the row that waits, with its own observation in the place of the next one, which nobody reads."""
-        if self._waiting is not None:
-            self._release(self._waiting)
-
-    def _release(self, following: Mapping[str, Any]) -> None:
-        if self._waiting is not None:
-            step, self._waiting = self._waiting, None
-            self.add(**step, next_obs=following["obs"], next_state=following.get("state"))
-
-    def forget(self) -> None:
-        """Empties the window."""
-        self._waiting = None
-        self.clear()
+    def _put(self, step: dict[str, Any], following: Mapping[str, Any]) -> None:
+        self.add(**step, next_obs=following["obs"], next_state=following.get("state"))
 
 
 def open_steps(kind: type[Steps], owner: object, layout: Layout, options: Mapping[str, Any], view: View) -> Steps:
@@ -156,13 +120,6 @@ def open_steps(kind: type[Steps], owner: object, layout: Layout, options: Mappin
     assert isinstance(steps, kind)
     close_with(owner, steps)
     return steps
-
-
-def batch_of(steps: Steps, ids: Ids) -> MultiAgentBatch:
-    """The rows, or episodes, that ids name, each read once."""
-    wanted, where = np.unique(ids, return_inverse=True)
-    batch = steps.get(wanted)
-    return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
 
 
 def _box(shape: tuple[int, ...], dtype: Any) -> spaces.Box:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.compat.kept import Held
+from diskreplay.compat.kept import Closing, Held
 from diskreplay.compat.xuance_marl_base import Grid, fit
 from diskreplay.compat.xuance_marl_steps import SLOT
 from diskreplay.compat.xuance_memory import Buffer, Shape, Shapes, checked_shape, space_shape
-from diskreplay.compat.xuance_steps import Steps, open_steps, rows_of, stored_space
+from diskreplay.compat.xuance_steps import Steps, open_steps, stored_space
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
@@ -28,7 +28,7 @@ EPSILON = 1e-8
 """What a priority of 0 becomes."""
 
 
-class StoredBuffer(Buffer):
+class StoredBuffer(Closing, Buffer):
     """Transitions of single steps in a store: what the off-policy buffers share.
 
     Keyword arguments of all of them, beside XuanCe's own:
@@ -178,7 +178,7 @@ class StoredBuffer(Buffer):
             out = np.zeros((len(places), *shape), dtype)
             there = slots < self.size
             if there.any():
-                rows = rows_of(self.engine, self.ptr, self.n_size, slots[there])
+                rows = self.engine.rows_of(self.ptr, self.n_size, slots[there])
                 values = pick(self.engine.get(self.engine.ids(rows, envs[there])))
                 out[there] = values.reshape(-1, *shape)
             return out
@@ -196,16 +196,6 @@ class StoredBuffer(Buffer):
     def _check_filled(self) -> None:
         if not self.size:
             raise NotEnoughDataError("the buffer is empty: store a step before sampling")
-
-    # The store
-
-    def commit(self) -> None:
-        """Makes everything durable, priorities and random state too."""
-        self.engine.save()
-
-    def close(self) -> None:
-        """Commits, and lets the store go."""
-        self.engine.close()
 
 
 class DummyOffPolicyBuffer(StoredBuffer):
@@ -240,7 +230,7 @@ class DummyOffPolicyBuffer(StoredBuffer):
         self._check_filled()
         envs = self.engine.integers(self.n_envs, self.batch_size, self._own_draws)
         slots = self.engine.integers(self.size, self.batch_size, self._own_draws)
-        rows = rows_of(self.engine, self.ptr, self.n_size, slots)
+        rows = self.engine.rows_of(self.ptr, self.n_size, slots)
         return self._transitions(self.engine.ids(rows, envs))
 
 
@@ -356,7 +346,7 @@ class PerOffPolicyBuffer(StoredBuffer):
             raise InputError(f"idxes must be positions 0 to {self.size - 1}, got {slots.min()} to {slots.max()}")
         envs = np.broadcast_to(np.arange(self.n_envs)[:, None], slots.shape)
         drawn = self._drawn[envs, slots]
-        rows = np.where(drawn >= 0, drawn, rows_of(self.engine, self.ptr, self.n_size, slots))
+        rows = np.where(drawn >= 0, drawn, self.engine.rows_of(self.ptr, self.n_size, slots))
         self.engine.update_priorities(self.engine.ids(rows, envs).ravel(), values.ravel())
 
 

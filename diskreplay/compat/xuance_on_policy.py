@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.stored import PathLike
-from diskreplay.compat.kept import Held, Kept
+from diskreplay.compat.kept import Held, InHeld, Kept, Lagging
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.xuance_marl_base import Grid, fit
 from diskreplay.compat.xuance_marl_on import normalized
@@ -18,7 +18,7 @@ from diskreplay.compat.xuance_marl_returns import path_estimates
 from diskreplay.compat.xuance_memory import Buffer, create_memory, sample_batch, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema import check_count
-from diskreplay.views.batch import map_arrays
+from diskreplay.views.batch import Batch, map_arrays
 from diskreplay.views.transition import check_gamma
 
 CACHE_BYTES = 256 << 20
@@ -28,41 +28,17 @@ Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
 
-class Lagging(Kept):
+class LaggingSteps(Lagging[Batch], Kept):
     """Rows whose next observation comes with the row after them."""
 
-    _waiting: dict[str, Any] | None = None
-
-    def put(self, **step: Any) -> None:
-        """Adds the row that waits, whose next observation this step has; the step waits in its place."""
-        self._release(step["obs"])
-        self._waiting = step
-
-    def cut(self, env: int) -> None:
-        """The episode of an environment ended with the newest step."""
-        if self._waiting is not None:
-            self._waiting["truncated"][env] = not self._waiting["terminated"][env]
-
-    def flush(self) -> None:
-        """Adds the row that waits, with its own observation in the place of the next one, which nobody reads."""
-        if self._waiting is not None:
-            self._release(self._waiting["obs"])
-
-    def _release(self, following: Any) -> None:
-        if self._waiting is not None:
-            step, self._waiting = self._waiting, None
-            step["next_obs"] = following
-            if self.num_envs == 1:
-                step = {name: map_arrays(lambda array: array[0], value) for name, value in step.items()}
-            self.add(**step)
-
-    def forget(self) -> None:
-        """Empties the window."""
-        self._waiting = None
-        self.clear()
+    def _put(self, step: dict[str, Any], following: Mapping[str, Any]) -> None:
+        step["next_obs"] = following["obs"]
+        if self.num_envs == 1:
+            step = {name: map_arrays(lambda array: array[0], value) for name, value in step.items()}
+        self.add(**step)
 
 
-class DummyOnPolicyBuffer(Buffer):
+class DummyOnPolicyBuffer(InHeld, Buffer):
     """Steps of the present policy, with returns and advantages.
 
     Args:
@@ -137,21 +113,21 @@ class DummyOnPolicyBuffer(Buffer):
 
     # The store
 
-    def _open(self, path: PathLike | None, options: dict[str, Any]) -> Lagging:
+    def _open(self, path: PathLike | None, options: dict[str, Any]) -> LaggingSteps:
         """The store at the path, or a new one; InputError where it is of another buffer."""
         place = Place(path, self)
         observed, acted = _space(self._obs_shape, self.OBSERVED), _space(self._action_shape, np.float32)
         columns = {VALUE: ((), np.float32)}
         if not place.exists:
-            made = Lagging.create(
+            made = LaggingSteps.create(
                 place.path, observed, acted, capacity=self.buffer_size, num_envs=self.n_envs, columns=columns, seed=0,
                 **options,
             )  # fmt: skip
-            assert isinstance(made, Lagging)
+            assert isinstance(made, LaggingSteps)
             return made
         opening = {key: value for key, value in options.items() if key.startswith(("cache_", "commit_"))}
-        found = Lagging.open(place.path, seed=0, **opening)
-        assert isinstance(found, Lagging)
+        found = LaggingSteps.open(place.path, seed=0, **opening)
+        assert isinstance(found, LaggingSteps)
         schema = found.schema
         alike = schema.observation_space == observed and schema.action_space == acted
         sizes = schema.capacity, found.num_envs, [column.name for column in schema.extra_columns]
@@ -159,14 +135,6 @@ class DummyOnPolicyBuffer(Buffer):
             found.abandon()
             raise InputError(f"the store at {place.path!r} was made with other spaces or sizes; choose another path")
         return found
-
-    def commit(self) -> None:
-        """Makes everything durable, what is in RAM too."""
-        self.engine.save()
-
-    def close(self) -> None:
-        """Commits, and gives the store to the next writer."""
-        self.engine.close()
 
     # The arrays
 
@@ -190,7 +158,8 @@ class DummyOnPolicyBuffer(Buffer):
 
     def _on_disk(self) -> Any:
         engine, held, dtype = self.engine, self._held, self.OBSERVED
-        lead = n_envs, n_size = self.n_envs, self.n_size
+        lead = self.n_envs, self.n_size
+        n_size = self.n_size
 
         def grid(shape: tuple[int, ...], key: str | None) -> Grid:
             def read(places: Ids) -> Array:
@@ -199,8 +168,8 @@ class DummyOnPolicyBuffer(Buffer):
                 there = slots < held.size
                 if there.any():
                     engine.flush()
-                    rows = engine.end - 1 - (held.ptr - 1 - slots[there]) % n_size
-                    out[there] = _seen(engine, rows * n_envs + envs[there], key)
+                    rows = engine.rows_of(held.ptr, n_size, slots[there])
+                    out[there] = _seen(engine, engine.ids(rows, envs[there]), key)
                 return out
 
             return Grid(lead, shape, dtype, read)
@@ -208,24 +177,6 @@ class DummyOnPolicyBuffer(Buffer):
         if isinstance(self._obs_shape, dict):
             return {key: grid(shape, key) for key, shape in self._obs_shape.items()}
         return grid(self._obs_shape, None)
-
-    @property
-    def ptr(self) -> int:
-        """The step that is written next."""
-        return self._held.ptr
-
-    @ptr.setter
-    def ptr(self, value: int) -> None:
-        self._held.ptr = value
-
-    @property
-    def size(self) -> int:
-        """Steps that are there."""
-        return self._held.size
-
-    @size.setter
-    def size(self, value: int) -> None:
-        self._held.size = value
 
     @property
     def start_ids(self) -> Ids:
@@ -368,7 +319,7 @@ def _space(shape: Any, dtype: type[Any]) -> spaces.Space[Any]:
     return spaces.Box(low, high, shape, dtype)
 
 
-def _seen(engine: Lagging, ids: Ids, key: str | None) -> Array:
+def _seen(engine: LaggingSteps, ids: Ids, key: str | None) -> Array:
     """Observations, or the part ``key`` of them, of ids; each is read once."""
     wanted, where = np.unique(ids, return_inverse=True)
     found = engine.get(wanted).obs

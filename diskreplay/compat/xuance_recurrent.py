@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.compat.kept import Closing
 from diskreplay.compat.xuance_marl_steps import SLOT
 from diskreplay.compat.xuance_memory import Buffer, EpisodeBuffer, Shapes, space_shape
 from diskreplay.compat.xuance_steps import Steps, open_steps, stored_space
@@ -30,7 +31,7 @@ STEP, LAST = "step", "last"
 FIELDS = ("obs", "acts", "rews", "done")
 
 
-class RecurrentOffPolicyBuffer(Buffer):
+class RecurrentOffPolicyBuffer(Closing, Buffer):
     """Whole episodes, of which sequences are drawn, for recurrent learners.
 
     Args:
@@ -165,14 +166,6 @@ class RecurrentOffPolicyBuffer(Buffer):
         firsts = [first + int(engine.integers(length - count + 1, 1, own)[0]) for first, length in chosen]
         parts = _read(engine, np.array(firsts), count)
         return parts[0], parts[1], parts[2], parts[3]
-
-    def commit(self) -> None:
-        """Makes everything durable, the random state too."""
-        self.engine.save()
-
-    def close(self) -> None:
-        """Commits, and lets the store go."""
-        self.engine.close()
 
 
 class _Memory(Sequence[EpisodeBuffer]):

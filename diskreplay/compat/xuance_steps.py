@@ -20,7 +20,6 @@ from diskreplay.compat.xuance_marl_steps import CREATE_OPTIONS, OPEN_OPTIONS, SL
 from diskreplay.compat.xuance_memory import Shape, Shapes
 from diskreplay.errors import DiskReplayError, InputError
 from diskreplay.sampling.window import Sampler
-from diskreplay.views.batch import Batch
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -30,27 +29,6 @@ OPTIONS = ("path", "seed", *CREATE_OPTIONS, *OPEN_OPTIONS)
 
 class Steps(Kept):
     """The rows of one buffer of XuanCe's."""
-
-    # Rows
-
-    def ids(self, rows: Ids, envs: Ids | int) -> Ids:
-        """Of rows and environments, as ``get`` takes them."""
-        found: Ids = np.asarray(rows) * self.num_envs + envs
-        return found
-
-    def column(self, name: str) -> Array:
-        """A small column of the window, ``(rows, num_envs, *shape)``."""
-        with self._lock:
-            taken: Array = self._rows.rings[name].take(np.arange(self.begin, self.end))
-            return taken
-
-    def batch(self, ids: Ids) -> Batch:
-        """The transitions that ids name, each read once."""
-        wanted, where = np.unique(ids, return_inverse=True)
-        batch = self.get(wanted)
-        return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
-
-    # Draws
 
     def integers(self, most: int, size: int, own: bool) -> Ids:
         """Whole numbers below ``most``, from numpy's global generator or the store's ``own``."""
@@ -154,9 +132,3 @@ def stored_space(shape: Shapes, dtype: DTypeLike) -> spaces.Space[Any]:
     kind = np.dtype(dtype)
     limits: Any = (-np.inf, np.inf) if kind.kind == "f" else (np.iinfo(kind).min, np.iinfo(kind).max)
     return spaces.Box(limits[0], limits[1], shape, kind.type)
-
-
-def rows_of(steps: Steps, ptr: int, n_size: int, slots: Ids) -> Ids:
-    """The newest rows in slots of a ring whose next entry is ``ptr``."""
-    rows: Ids = steps.end - 1 - (ptr - 1 - slots) % n_size
-    return rows

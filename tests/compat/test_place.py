@@ -72,3 +72,18 @@ def test_a_store_is_closed_after_its_buffer_was_forgotten_when_the_next_is_made(
     buffer = ReplayBuffer(10, 1, path=tmp_path / "store")
     assert buffer.num_in_buffer == 2
     buffer.close()
+
+
+def test_a_temporary_store_whose_threads_still_wrote_while_it_was_removed_is_gone_without_a_word() -> None:
+    def fill() -> pathlib.Path:
+        buffer = ReplayBuffer(10, 1)
+        for value in range(3):
+            buffer.store_effect(buffer.store_frame(np.full(3, value, np.uint8)), value, 0.0, False)
+        return pathlib.Path(buffer.store.path)
+
+    store = fill()
+    gc.collect()
+    assert not store.parent.exists()
+    (store / "streams").mkdir(parents=True)
+    ReplayBuffer(10, 1)
+    assert not store.parent.exists()
