@@ -4,19 +4,17 @@ Those libraries never close a buffer, so that here stores are closed once their 
 
 1. That may be noticed by the garbage collector in the middle of anything, with any lock held. So the store is only put
    on a list then, and closed when the next buffer is made, or the interpreter ends.
-2. ``atexit`` is too late for that: the threads that compress have been sent home before its functions are called.
-3. A forked process closes and removes nothing: the buffers are its parent's.
+2. A forked process closes and removes nothing: the buffers are its parent's.
 """
 
 from __future__ import annotations
 
+import atexit
 import collections
-import concurrent.futures.thread  # noqa: F401  # it registers itself; of such functions the newest is called first
 import os
 import pathlib
 import shutil
 import tempfile
-import threading
 import warnings
 import weakref
 
@@ -101,4 +99,4 @@ def _remove(folder: str, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-threading._register_atexit(_close_all)  # type: ignore[attr-defined]  # as concurrent.futures does
+atexit.register(_close_all)

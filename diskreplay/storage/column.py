@@ -314,7 +314,7 @@ class ColumnWriter(ColumnReader):
             return
         values = self.buffer
         batches = [values[i : i + GROUPS_A_TASK] for i in range(0, self.groups, GROUPS_A_TASK)]
-        sealed = Sealed(values, [self._pool.submit(self._encode, batch) for batch in batches])
+        sealed = Sealed(values, [self._encoding(batch) for batch in batches])
         self.sealed[self.end // self.column.chunk_rows - 1] = sealed
         self._unsettled.append(sealed)
         while self._unsettled and (
@@ -336,6 +336,14 @@ class ColumnWriter(ColumnReader):
         for group, data in enumerate(sealed.encoded):
             chunks.decode(self.column.codec, data, values[group])
         self._write_into(values)
+
+    def _encoding(self, groups: NDArray[Any]) -> Future[list[bytes]]:
+        try:
+            return self._pool.submit(self._encode, groups)
+        except RuntimeError:  # the interpreter ends, or there are too many threads
+            here: Future[list[bytes]] = Future()
+            here.set_result(self._encode(groups))
+            return here
 
     def _encode(self, groups: NDArray[Any]) -> list[bytes]:
         return [chunks.encode(self.column.codec, values) for values in groups]

@@ -196,3 +196,27 @@ def test_a_forked_child_neither_gives_the_lock_back_nor_keeps_it(path: str) -> N
     finally:
         os.kill(sleeper, signal.SIGKILL)
         os.waitpid(sleeper, 0)
+
+
+def test_rows_are_added_and_committed_while_the_interpreter_ends(path: str) -> None:
+    """No task is taken by a pool of threads then."""
+    create(path)
+    script = """
+import atexit, sys
+import numpy as np
+import diskreplay as dr
+
+buffer = dr.ReplayBuffer.open(sys.argv[1])
+
+@atexit.register
+def end():
+    for row in range(23):
+        obs, following = np.full((20, 20), row, np.uint8), np.full((20, 20), row + 1, np.uint8)
+        buffer.add(obs, 0, float(row), following, False, False)
+    buffer.close()
+"""
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert buffer.get(np.arange(23)).reward.tolist() == list(range(23))
+    assert not verify(path).problems

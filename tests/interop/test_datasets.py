@@ -1,0 +1,56 @@
+"""The recipes of ``datasets/`` that need an environment's own library, and hindsight with that environment's reward."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import pathlib
+import types
+
+import gymnasium
+import numpy as np
+import pytest
+
+import diskreplay as dr
+
+DATASETS = pathlib.Path(__file__).parent.parent.parent / "datasets"
+
+
+def recipes() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("make_datasets", DATASETS / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.filterwarnings("default")
+def test_fetch_reach(tmp_path: pathlib.Path) -> None:
+    print("Gymnasium-Robotics", importlib.metadata.version("gymnasium-robotics"))
+    recipes().fetch_reach(tmp_path)
+    env = gymnasium.make("FetchReach-v4").unwrapped
+    with (
+        dr.ReplayBuffer.open(tmp_path / "fetch-reach-v1.replay", mode="r") as made,
+        dr.ReplayBuffer.open(
+            DATASETS / "fetch-reach-v1.replay", mode="r", view=dr.Hindsight(env.compute_reward), seed=0
+        ) as golden,
+    ):
+        assert made.schema == golden.schema
+        assert len(made) == len(golden) == 1000
+        batch = golden.sample(1000)
+        achieved, desired = batch.next_obs["achieved_goal"], batch.next_obs["desired_goal"]
+        np.testing.assert_array_equal(batch.reward, env.compute_reward(achieved, desired, {}))
+        assert (batch.reward == 0).mean() > (made.sample(1000).reward == 0).mean()
+
+
+@pytest.mark.filterwarnings("default")
+def test_simple_spread(tmp_path: pathlib.Path) -> None:
+    print("mpe2", importlib.metadata.version("mpe2"))
+    recipes().simple_spread(tmp_path)
+    with (
+        dr.MultiAgentReplayBuffer.open(tmp_path / "simple-spread-v1.replay", mode="r") as made,
+        dr.MultiAgentReplayBuffer.open(DATASETS / "simple-spread-v1.replay", mode="r") as golden,
+    ):
+        assert made.schema == golden.schema
+        assert [episode.length for episode in made.episodes] == [episode.length for episode in golden.episodes]
