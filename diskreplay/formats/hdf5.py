@@ -36,8 +36,21 @@ COMPRESSIONS = ("gzip", "lzf", "none")
 WORKERS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 DEFLATE, SHUFFLE = 1, 2
 """HDF5's numbers of these filters."""
+METADATA_BYTES = 1 << 20
+"""Of the file's own structure that HDF5 keeps, several times as much in RAM. It would go up to 32 MB by itself, where a
+file of many episodes is walked through once."""
 
 Array = NDArray[Any]
+
+
+def open_file(path: pathlib.Path, mode: str) -> h5py.File:
+    """The file, with a metadata cache that stays small."""
+    file = h5py.File(path, mode)
+    cache = file.id.get_mdc_config()
+    cache.set_initial_size = True
+    cache.initial_size = cache.min_size = cache.max_size = METADATA_BYTES
+    file.id.set_mdc_config(cache)
+    return file
 
 
 @contextlib.contextmanager
@@ -46,7 +59,7 @@ def opened(path: pathlib.Path) -> Iterator[h5py.File]:
     if not is_hdf5(path):
         raise InputError(f"{str(path)!r} is no HDF5 file")
     try:
-        with h5py.File(path, "r") as file:
+        with open_file(path, "r") as file:
             yield file
     except DiskReplayError:
         raise
@@ -158,7 +171,7 @@ class FileWriter:
     """An HDF5 file to be written, column by column as blocks come; a context manager."""
 
     def __init__(self, path: pathlib.Path, compression: str) -> None:
-        self.file = h5py.File(path, "w")
+        self.file = open_file(path, "w")
         self._compression = compression
         self._compressor = Compressor()
         self.columns: dict[str, ColumnWriter] = {}

@@ -97,7 +97,7 @@ class EpisodesFile:
     """
 
     def __init__(self, path: pathlib.Path, compression: str) -> None:
-        self.file = h5py.File(path, "w")
+        self.file = hdf5.open_file(path, "w")
         self._compression = compression
         self._compressor = hdf5.Compressor()
         self._columns: dict[str, _Column] = {}

@@ -230,7 +230,10 @@ class ParquetArray:
         done = 0
         for path in self._files:
             with _damage(path), pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(self._size, columns=[self._key], use_threads=False):
+                groups = range(file.num_row_groups)  # one by one: Arrow keeps what it has read of all that it is given
+                for batch in itertools.chain.from_iterable(
+                    file.iter_batches(self._size, [group], [self._key], use_threads=False) for group in groups
+                ):
                     column = batch.column(0)
                     if isinstance(column, pa.ExtensionArray):
                         column = column.storage
