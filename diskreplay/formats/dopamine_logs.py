@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.flat import flags, native
-from diskreplay.formats.gzip_arrays import GzipArray, damage, decompressed
+from diskreplay.formats.gzip_arrays import decompressed, gzip_array
 from diskreplay.formats.layout import Layout, column_name, infer_discrete, infer_space
+from diskreplay.formats.npy import damage
 from diskreplay.formats.rows import BLOCK_BYTES
 from diskreplay.formats.steps import Piece
 from diskreplay.schema import ACTION, OBS, REWARD, Stack
@@ -90,7 +91,7 @@ class Checkpoint:
 
     def column(self, name: str, skip: int = 0) -> Array:
         """A small array from the oldest row to the newest."""
-        array = GzipArray(self.paths[name])
+        array = gzip_array(self.paths[name])
         values = array[slice(None)]
         array.close()
         parts = [values[start:stop] for start, stop in self.spans(skip)]
@@ -122,21 +123,21 @@ def open_checkpoint(folder: pathlib.Path, suffix: int) -> Checkpoint:
     counted = folder / f"add_count_ckpt.{suffix}.gz"
     if not counted.exists():
         raise InputError(f"{str(folder)!r} lacks {counted.name}: without it nobody knows which row is the oldest")
-    count = GzipArray(counted).value()
+    count = gzip_array(counted).value()
     if count.size != 1 or count.dtype.kind not in "iu" or count.reshape(-1)[0] < 0:
         raise InputError(f"{counted}: must be one number of rows")
-    arrays = {name: GzipArray(path) for name, path in paths.items()}
+    arrays = {name: gzip_array(path) for name, path in paths.items()}
     for array in arrays.values():
         if not array.shape:
-            raise InputError(f"{array.path}: is a single value, not an array of rows")
+            raise InputError(f"{array.where}: is a single value, not an array of rows")
     rows = arrays[NAMES[OBS]].shape[0]
     for array in arrays.values():
         if array.shape[0] != rows:
-            raise InputError(f"{array.path}: ragged lengths: {array.shape[0]:,} entries for {rows:,} observations")
+            raise InputError(f"{array.where}: ragged lengths: {array.shape[0]:,} entries for {rows:,} observations")
     if not rows and count.reshape(-1)[0]:
         raise InputError(f"{counted}: counts rows of an empty buffer")
     around = folder / f"invalid_range_ckpt.{suffix}.gz"
-    width = GzipArray(around).value().size if around.exists() else None
+    width = gzip_array(around).value().size if around.exists() else None
     return Checkpoint(folder, suffix, paths, rows, int(count.reshape(-1)[0]), width)
 
 
@@ -154,7 +155,7 @@ def _indices(path: pathlib.Path) -> list[int]:
 
     A NumPy number is eight bytes; Python's integers then are no more than parts of the description of its type.
     """
-    with damage(path):
+    with damage(str(path)):
         tokens = [(code.name, value) for code, value, _ in pickletools.genops(decompressed(path))]
     names = {name for name, _ in tokens}
     words = {value for name, value in tokens if name == "SHORT_BINUNICODE"}
@@ -281,7 +282,7 @@ class Logs:
         """All steps, a few MB at a time."""
         size = max(1, BLOCK_BYTES // self.layout.step_bytes)
         for part, rows in self.each():
-            arrays = {name: GzipArray(path) for name, path in part.checkpoint.paths.items() if name != TERMINAL}
+            arrays = {name: gzip_array(path) for name, path in part.checkpoint.paths.items() if name != TERMINAL}
             with contextlib.ExitStack() as stack:
                 for array in arrays.values():
                     stack.callback(array.close)
@@ -333,7 +334,9 @@ def description(path: pathlib.Path) -> tuple[Layout, dict[str, list[int]], dict[
 
 def check_arrays(checkpoint: Checkpoint, layout: Layout) -> None:
     """InputError where a checkpoint's arrays are not those of the layout."""
-    arrays = {name: GzipArray(path) for name, path in checkpoint.paths.items() if name not in (TERMINAL, NAMES[REWARD])}
+    arrays = {
+        name: gzip_array(path) for name, path in checkpoint.paths.items() if name not in (TERMINAL, NAMES[REWARD])
+    }
     found = {
         {NAMES[OBS]: OBS, NAMES[ACTION]: ACTION}.get(name, column_name(name)): (array.shape[1:], native(array.dtype))
         for name, array in arrays.items()
@@ -347,7 +350,7 @@ def check_arrays(checkpoint: Checkpoint, layout: Layout) -> None:
 def infer_layout(checkpoints: list[Checkpoint]) -> Layout:
     """The layout of what we did not write."""
     first = checkpoints[0]
-    arrays = {name: GzipArray(path) for name, path in first.paths.items()}
+    arrays = {name: gzip_array(path) for name, path in first.paths.items()}
     obs, action, reward = (arrays[NAMES[name]] for name in (OBS, ACTION, REWARD))
     space = infer_space(tuple(obs.shape[1:]), native(obs.dtype), OBS)
     if len(action.shape) == 1 and action.dtype.kind in "iu":
@@ -358,7 +361,7 @@ def infer_layout(checkpoints: list[Checkpoint]) -> Layout:
     else:
         actions = infer_space(tuple(action.shape[1:]), native(action.dtype), ACTION)
     if int(np.prod(reward.shape[1:], dtype=np.int64)) != 1:
-        raise InputError(f"{reward.path}: holds rewards of shape {reward.shape[1:]}; a store holds one a step")
+        raise InputError(f"{reward.where}: holds rewards of shape {reward.shape[1:]}; a store holds one a step")
     dtype = native(reward.dtype)
     columns = {
         column_name(name): (tuple(array.shape[1:]), native(array.dtype))
@@ -381,7 +384,7 @@ def _padding_found(checkpoint: Checkpoint) -> int:
         after = np.stack([zero[starts + place] for place in range(most)], 1) if most else np.zeros((1, 0), bool)
         most = int(np.logical_and.accumulate(after, axis=1).sum(1).min())
     if not checkpoint.begin:
-        array = GzipArray(checkpoint.paths[NAMES[OBS]])
+        array = gzip_array(checkpoint.paths[NAMES[OBS]])
         frames = array[slice(0, min(most, count))]
         array.close()
         black = _zero(frames) & zero[: len(frames)]

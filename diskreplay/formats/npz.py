@@ -27,23 +27,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 import re
-import struct
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.formats.episodes import widest
 from diskreplay.formats.facts import Format, Holds
 from diskreplay.formats.flat import FlatArrays, flags
-from diskreplay.formats.layout import Layout, column_name, infer_discrete
+from diskreplay.formats.layout import Layout, column_name
+from diskreplay.formats.npy import NpyArray
 from diskreplay.formats.steps import Source, Steps, whole_episodes
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
@@ -53,72 +53,8 @@ SYNONYMS = {
     "terminations": TERMINATED, "dones": TERMINATED, "done": TERMINATED, "timeouts": TRUNCATED,
     "truncations": TRUNCATED, "next_observations": "next_obs", "next_observation": "next_obs", "infos": "extra",
 }  # fmt: skip
-DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, SyntaxError, struct.error, NotImplementedError)
 
 Array = NDArray[Any]
-
-
-class Member:
-    """One array of an archive, read forwards: asking for rows before those read last begins anew."""
-
-    def __init__(self, archive: zipfile.ZipFile, key: str, where: str) -> None:
-        self._archive, self._key, self._where = archive, key, where
-        self._file: IO[bytes] | None = None
-        self._at = 0
-        with self.opened() as file:
-            self.shape, self.dtype = _header(file, f"{where}: {key}")
-        self._item_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
-
-    def opened(self) -> IO[bytes]:
-        """The archive's entry, from its begin."""
-        return self._archive.open(f"{self._key}.npy")
-
-    def __getitem__(self, rows: slice) -> Array:
-        if not self.shape:
-            raise InputError(f"{self._where}: {self._key} is a single value, not an array of steps")
-        start, stop, _ = rows.indices(self.shape[0])
-        count = max(0, stop - start)
-        try:
-            if self._file is None or start < self._at:
-                self.close()
-                self._file = self.opened()
-                _header(self._file, self._where)
-                self._at = 0
-            self._skip((start - self._at) * self._item_bytes)
-            data = self._file.read(count * self._item_bytes)
-        except DAMAGE as error:
-            raise InputError(f"{self._where}: {self._key} is damaged: {error}") from error
-        if len(data) != count * self._item_bytes:
-            raise InputError(f"{self._where}: {self._key} ends too early")
-        self._at = start + count
-        return np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
-
-    def _skip(self, count: int) -> None:
-        assert self._file is not None
-        while count:
-            got = len(self._file.read(min(count, 1 << 20)))
-            if not got:
-                raise EOFError("no more data")
-            count -= got
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-def _header(file: IO[bytes], what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of the array that follows; InputError for pickles and for other orders than C's."""
-    version = np.lib.format.read_magic(file)
-    read: Callable[..., Any] = (
-        np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    )
-    shape, fortran, dtype = read(file)
-    if dtype.hasobject:
-        raise InputError(f"{what}: holds pickled objects, which are never loaded: they can run any code")
-    if fortran and len(shape) > 1:
-        raise InputError(f"{what}: is stored in Fortran order; save it again from np.ascontiguousarray")
-    return shape, dtype
 
 
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
@@ -182,7 +118,7 @@ def _write_text(archive: zipfile.ZipFile, key: str, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _archive(path: pathlib.Path) -> Iterator[dict[str, Member]]:
+def _archive(path: pathlib.Path) -> Iterator[dict[str, NpyArray]]:
     """The arrays of a file by our names."""
     where = str(path)
     try:
@@ -194,22 +130,11 @@ def _archive(path: pathlib.Path) -> Iterator[dict[str, Member]]:
         for name in archive.namelist():
             if name.endswith(".npy"):
                 key = name.removesuffix(".npy")
-                try:
-                    member = Member(archive, key, where)
-                except InputError:
-                    raise
-                except (*DAMAGE, RuntimeError) as error:  # RuntimeError: encrypted
-                    raise InputError(f"{where}: {key} cannot be read: {error}") from error
+                member = NpyArray(functools.partial(archive.open, name), f"{where}: {key}")
                 stack.callback(member.close)
                 first, slash, rest = key.partition("/")
                 members[SYNONYMS.get(first, first) + slash + rest] = member
         yield members
-
-
-def _value(member: Member) -> Any:
-    """The single value of an array without axes."""
-    with member.opened() as file:
-        return np.lib.format.read_array(file, allow_pickle=False)[()]
 
 
 def _named(arrays: Mapping[str, Any], root: str) -> dict[str, Any]:
@@ -238,7 +163,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     where = str(path)
     with _archive(path) as arrays:
         _check_keys(where, arrays)
-        layout = Layout.from_json(str(_value(arrays["layout"])), where) if "layout" in arrays else None
+        layout = Layout.from_json(str(arrays["layout"].value()), where) if "layout" in arrays else None
         obs = _named(arrays, OBS)
         first = next(iter(obs.values()))
         count = first.shape[0] if first.shape else 0
@@ -296,7 +221,7 @@ def read_episodes(path: pathlib.Path) -> Iterator[Source]:
         if layout is None:
             found.append(source.layout)
     if layout is None:
-        layout = dataclasses.replace(found[0], action_space=_widest([one.action_space for one in found]))
+        layout = dataclasses.replace(found[0], action_space=widest([one.action_space for one in found]))
 
     def blocks() -> Iterator[Steps]:
         for file in files:
@@ -312,7 +237,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
     return [file for _, file in sorted((int(match[1]), file) for match, file in numbered if match)]
 
 
-def _episode(path: pathlib.Path, arrays: Mapping[str, Member], layout: Layout | None) -> FlatArrays:
+def _episode(path: pathlib.Path, arrays: Mapping[str, NpyArray], layout: Layout | None) -> FlatArrays:
     """One file's arrays."""
     where = str(path)
     _check_keys(where, arrays)
@@ -341,25 +266,14 @@ def _only_last(values: Array) -> Array:
     return values[-1:]
 
 
-def _end_flags(where: str, name: str, array: Member | None, last: Array) -> Array:
+def _end_flags(where: str, name: str, array: NpyArray | None, last: Array) -> Array:
     """Flags of the steps; a single one is meant for the last."""
     if array is not None and not array.shape:
-        return last & bool(_value(array))
+        return last & bool(array.value())
     found = flags(where, name, array, len(last))
     if (found & ~last).any():
         raise InputError(f"{where}: {name} is set before the episode's last step")
     return found
-
-
-def _widest(each: Sequence[gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
-    """The space of all episodes' actions: of Discrete ones the widest."""
-    first = each[0]
-    if isinstance(first, gymnasium.spaces.Discrete):
-        found = [(int(space.start), int(space.start + space.n) - 1) for space in each]  # type: ignore[attr-defined]
-        return infer_discrete(min(low for low, _ in found), max(high for _, high in found), np.dtype(first.dtype))
-    if isinstance(first, gymnasium.spaces.Dict):
-        return gymnasium.spaces.Dict([(key, _widest([space[key] for space in each])) for key in first.spaces])  # type: ignore[index]
-    return first
 
 
 # Which is which

@@ -117,6 +117,6 @@ def test_damage(path: str, tmp_path: pathlib.Path) -> None:
     with zipfile.ZipFile(source, "w") as archive:
         archive.writestr("obs.npy", b"\x93NUMPY\x01\x00\x05\x00oops ")
         archive.writestr("action.npy", b"")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is damaged"):
         import_dataset(source, path, "npz")
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.npz"]
