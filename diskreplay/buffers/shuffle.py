@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.buffers.streams import beside_writers
 from diskreplay.errors import CorruptionError
 from diskreplay.index.log import STREAM_SHIFT, Standing
 from diskreplay.schema import Schema
@@ -57,12 +58,12 @@ class Cursor:
 
 def epoch(
     schema: Schema, parts: Sequence[StreamPart], view: View, rng: np.random.Generator, batch_size: int,
-    pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object], caught_up: Callable[[], bool],
+    pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object],
+    caught_up: Callable[[bool], bool],
 ) -> Iterator[Batch]:  # fmt: skip
     """One pass; see the module's docstring. Takes the buffer's lock for each batch.
 
-    ``caught_up`` is asked when something cannot be read: whether another process evicted it, and the streams have been
-    brought up to date; then what left the window is left out.
+    ``caught_up`` is as of :func:`beside_writers`; what left the window is left out.
     """
     pool = ChunkCache(POOL_SLACK * pool_bytes + (64 << 20))
     parts = [part.with_cache(pool) for part in parts]
@@ -91,18 +92,17 @@ def epoch(
 
 def _batch(
     schema: Schema, parts: Sequence[StreamPart], view: View, rng: np.random.Generator, ids: Ids,
-    lock: contextlib.AbstractContextManager[object], caught_up: Callable[[], bool],
+    lock: contextlib.AbstractContextManager[object], caught_up: Callable[[bool], bool],
 ) -> Batch:  # fmt: skip
     """The batch of those of the ids that have not left the window."""
-    while True:
-        try:
-            with lock:
-                present = ids[_present(parts, ids)]
-                draft = view.draft(schema, parts, present, np.ones(len(present), np.float32), rng)
-            return draft.finish()
-        except CorruptionError:
-            if not caught_up():
-                raise
+
+    def batch() -> Batch:
+        with lock:
+            present = ids[_present(parts, ids)]
+            draft = view.draft(schema, parts, present, np.ones(len(present), np.float32), rng)
+        return draft.finish()
+
+    return beside_writers(batch, caught_up)
 
 
 def _cut(parts: Sequence[StreamPart], rng: np.random.Generator, count: int, chunk_rows: int) -> list[Cursor]:

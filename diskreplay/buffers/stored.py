@@ -20,8 +20,8 @@ from diskreplay import schema as schemas
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
-from diskreplay.buffers.streams import Streams
-from diskreplay.errors import CheckpointError, ClosedError, CorruptionError, InputError, ReadOnlyError
+from diskreplay.buffers.streams import Streams, beside_writers
+from diskreplay.errors import CheckpointError, ClosedError, InputError, ReadOnlyError
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.schema import Schema
 from diskreplay.storage.files import Files, LocalFiles
@@ -280,21 +280,23 @@ class StoredBuffer:
     # Reading
 
     def _beside_writers(self, draft: Callable[[], Draft]) -> Batch:
-        """A batch; made again after a refresh where another process evicted meanwhile what was to be read."""
-        while True:
-            try:
-                with self._lock:
-                    self._check_open()
-                    drafted = draft()
-                return drafted.finish()
-            except CorruptionError:
-                if not self._caught_up():
-                    raise
+        """A batch; made again after a refresh where another process changed meanwhile what was to be read."""
 
-    def _caught_up(self) -> bool:
-        """Goes on to the newest commits where other writers have evicted what this buffer still held for there."""
+        def batch() -> Batch:
+            with self._lock:
+                self._check_open()
+                drafted = draft()
+            return drafted.finish()
+
+        return beside_writers(batch, self._caught_up)
+
+    def _caught_up(self, any_commit: bool) -> bool:
+        """Goes on to the newest commits where other writers have evicted what this buffer still held for there.
+
+        Likewise, if ``any_commit``, where there are just newer ones: a shard may have been compacted since.
+        """
         with self._lock:
-            if self._checkpoint or not self._streams.outrun():
+            if self._checkpoint or not self._streams.outrun(any_commit):
                 return False
         return self.refresh()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from diskreplay.views.part import StreamPart
 from diskreplay.views.view import View
 
 Ids = NDArray[np.int64]
+Made = TypeVar("Made")
 
 
 class Streams:
@@ -149,12 +151,14 @@ class Streams:
         if len(bad):
             raise InputError(f"index {bad[0]} names no transition that can be sampled")
 
-    def outrun(self) -> bool:
-        """Whether another writer has evicted, or rewritten, rows of a window that is open here."""
+    def outrun(self, any_commit: bool) -> bool:
+        """Whether another writer has evicted, or rewritten, rows of a window that is open here, or just committed."""
         for part in self:
             if part.stream is not self.writer:
                 newest, ours = stream.read_commit(self.store.files, part.stream.path), part.stream.commit_record
                 if newest.begin > ours.begin or newest.timeline != ours.timeline:
+                    return True
+                if any_commit and newest.sequence > ours.sequence:
                     return True
         return False
 
@@ -165,3 +169,19 @@ class Streams:
         self._parts.clear()
         self.cache = ChunkCache(0)
         self.store.close()
+
+
+def beside_writers(batch: Callable[[], Made], caught_up: Callable[[bool], bool]) -> Made:
+    """A batch; made again as long as another process changed meanwhile what was to be read.
+
+    ``caught_up`` brings the streams up to date where it did, and says so; its argument is that of
+    :meth:`Streams.outrun`. A newer commit alone is a reason once: what cannot be read then is damaged.
+    """
+    any_commit = True
+    while True:
+        try:
+            return batch()
+        except CorruptionError:
+            if not caught_up(any_commit):
+                raise
+            any_commit = False

@@ -121,6 +121,29 @@ def test_readers_go_on(store: pathlib.Path, handles: int) -> None:
             reader.get(ids)
 
 
+def test_a_reader_goes_on_whose_last_shard_was_filled_and_compacted(store: pathlib.Path) -> None:
+    """Its record has the length of a file that is no more."""
+    expected = content(store)
+    with (
+        mock.patch.object(column, "MAX_HANDLES", 1),
+        dr.ReplayBuffer.open(store, mode="r", cache_bytes=0) as reader,
+    ):
+        with dr.ReplayBuffer.open(store) as writer:
+            fill(writer, 25, seed=5, commit_every=3)
+        assert compact(store).shards
+        assert expected.items() <= read(reader).items()
+
+
+def test_damage_beside_a_newer_commit_is_still_an_error(store: pathlib.Path) -> None:
+    file = store / "streams" / "0" / "obs" / "c.1.0.0.0"
+    with dr.ReplayBuffer.open(store, mode="r", cache_bytes=0) as reader:
+        with dr.ReplayBuffer.open(store) as writer:
+            fill(writer, 5, seed=5)
+        file.write_bytes(b"x" * file.stat().st_size)
+        with pytest.raises(CorruptionError):
+            reader.get(np.array(list(content(store))))
+
+
 class Dies(Exception):
     pass
 
