@@ -27,7 +27,6 @@ def recipes() -> types.ModuleType:
 
 @pytest.mark.filterwarnings("default")
 def test_fetch_reach(tmp_path: pathlib.Path) -> None:
-    print("Gymnasium-Robotics", importlib.metadata.version("gymnasium-robotics"))
     recipes().fetch_reach(tmp_path)
     env = gymnasium.make("FetchReach-v4").unwrapped
     with (
@@ -46,7 +45,6 @@ def test_fetch_reach(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_simple_spread(tmp_path: pathlib.Path) -> None:
-    print("mpe2", importlib.metadata.version("mpe2"))
     recipes().simple_spread(tmp_path)
     with (
         dr.MultiAgentReplayBuffer.open(tmp_path / "simple-spread-v1.replay", mode="r") as made,

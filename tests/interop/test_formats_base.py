@@ -27,7 +27,6 @@ def joined(path: str, what: str, key: str) -> np.ndarray:
 
 @pytest.mark.parametrize("case", USUAL, ids=repr)
 def test_h5py_reads_d4rl(case: Case, path: str, tmp_path: pathlib.Path) -> None:
-    print(f"h5py {h5py.__version__}, HDF5 {h5py.version.hdf5_version}")
     case.make(path)
     export(path, tmp_path / "a.hdf5", "d4rl")
     with h5py.File(tmp_path / "a.hdf5") as file:
@@ -41,7 +40,6 @@ def test_h5py_reads_d4rl(case: Case, path: str, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("case", USUAL, ids=repr)
 def test_numpy_reads_npz(case: Case, path: str, tmp_path: pathlib.Path) -> None:
-    print(f"numpy {np.__version__}")
     case.make(path)
     export(path, tmp_path / "a.npz", "npz")
     with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
@@ -51,7 +49,6 @@ def test_numpy_reads_npz(case: Case, path: str, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("case", USUAL, ids=repr)
 def test_zarr_reads_diffusion_policy(case: Case, path: str, tmp_path: pathlib.Path) -> None:
-    print(f"zarr {zarr.__version__}")
     case.make(path)
     export(path, tmp_path / "a.zarr", "diffusion-policy", allow_loss=True)
     root = zarr.open_group(tmp_path / "a.zarr", mode="r")
@@ -62,7 +59,6 @@ def test_zarr_reads_diffusion_policy(case: Case, path: str, tmp_path: pathlib.Pa
 
 
 def test_diskreplay_opens_a_store_that_was_exported(path: str, tmp_path: pathlib.Path) -> None:
-    print(f"diskreplay {dr.__version__}")
     several_streams(path)
     export(path, tmp_path / "b.replay", "store")
     with dr.ReplayBuffer.open(tmp_path / "b.replay", seed=0) as buffer:
@@ -81,10 +77,9 @@ SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
 @pytest.mark.parametrize("rows", [3, 10, 17])
 @pytest.mark.parametrize("kind", SPACES)
 def test_a_buffer_of_stable_baselines3(kind: str, rows: int, path: str) -> None:
-    sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is in the interop extra")
+    pytest.importorskip("stable_baselines3", reason="stable-baselines3 is in the interop extra")
     from stable_baselines3.common import buffers
 
-    print(f"stable-baselines3 {sb3.__version__}")
     observation_space, action_space = SPACES[kind]
     observation_space.seed(0)
     action_space.seed(0)

@@ -25,7 +25,6 @@ EXPORTED = [case for case in CASES if not (case.nested_action or case.empty)]
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    print(f"d3rlpy {d3rlpy.__version__}, torch {torch.__version__}")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

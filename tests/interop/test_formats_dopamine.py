@@ -6,7 +6,6 @@ installed, these three functions stand in for it.
 
 from __future__ import annotations
 
-import importlib.metadata
 import pathlib
 import sys
 import types
@@ -59,7 +58,6 @@ def buffers() -> Any:
         except ImportError:
             patch.setitem(sys.modules, "tensorflow", stand_in())
         from dopamine.tf.replay_memory import circular_replay_buffer
-    print(f"dopamine-rl {importlib.metadata.version('dopamine-rl')}")
     return circular_replay_buffer
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import pathlib
 import warnings
 from typing import Any
@@ -25,7 +24,6 @@ FORMATS = ["minari", "minari-arrow"]
 @pytest.fixture(autouse=True)
 def root(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """Where Minari looks for datasets."""
-    print(f"minari {minari.__version__}, pyarrow {importlib.metadata.version('pyarrow')}")
     root = tmp_path / "minari"
     root.mkdir()
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))

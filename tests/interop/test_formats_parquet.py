@@ -25,7 +25,6 @@ def datasets() -> Iterator[Any]:
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
         found = pytest.importorskip("datasets", reason="datasets is in the interop extra")
-        print(f"datasets {found.__version__}")
         yield found
 
 

@@ -6,7 +6,6 @@ the library ``tfrecord``.
 
 from __future__ import annotations
 
-import importlib.metadata
 import pathlib
 import struct
 from collections.abc import Iterator
@@ -26,7 +25,6 @@ WRITTEN = [case for case in CASES if not case.empty]
 @pytest.fixture(scope="module")
 def tfds() -> Any:
     found = pytest.importorskip("tensorflow_datasets", reason="tensorflow-datasets is in the interop extra")
-    print(f"tensorflow-datasets {found.__version__}")
     return found
 
 
@@ -93,7 +91,6 @@ def same(found: Any, wanted: Any) -> None:
 def test_tfrecord_reads_it(path: str, tmp_path: pathlib.Path) -> None:
     """As PyTorch users do, with nothing but the names and kinds of the keys."""
     reader = pytest.importorskip("tfrecord.reader", reason="tfrecord is in the interop extra")
-    print(f"tfrecord {importlib.metadata.version('tfrecord')}")
     next(case for case in CASES if case.name == "vectors, continuous actions").make(path)
     export(path, tmp_path / "a", "rlds")
     kinds = {"steps/observation": "float", "steps/action": "float", "steps/is_last": "int"}

@@ -23,7 +23,6 @@ def key(leaf: str) -> str:
 
 @pytest.mark.parametrize("case", EXPORTED, ids=repr)
 def test_h5py_finds_the_documented_layout(case: Case, path: str, tmp_path: pathlib.Path) -> None:
-    print(f"h5py {h5py.__version__}, HDF5 {h5py.version.hdf5_version}")
     case.make(path)
     export(path, tmp_path / "a.hdf5", "robomimic", allow_loss=True)
     wanted = read(path)
@@ -55,9 +54,8 @@ TRAINABLE = [
 def test_robomimic_takes_every_step(frames: int, case: Case, path: str, tmp_path: pathlib.Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it imports
-        robomimic = pytest.importorskip("robomimic", reason="robomimic is installed by make interop")
+        pytest.importorskip("robomimic", reason="robomimic is installed by make interop")
         from robomimic.utils.dataset import SequenceDataset
-    print(f"robomimic {robomimic.__version__}")
     case.make(path)
     export(path, tmp_path / "a.hdf5", "robomimic", allow_loss=True)
     wanted = read(path)
