@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, KeysView, Mapping
+from collections.abc import KeysView, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from diskreplay.compat.kept import Held, InHeld
-from diskreplay.compat.rows import Rows
+from diskreplay.compat.rows import Shape, fit
 from diskreplay.compat.xuance_marl_steps import OPTIONS, Steps
 from diskreplay.errors import InputError
 from diskreplay.schema import check_count
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
-Shape = tuple[int, ...]
 Spec = tuple[Shape, Any, int]
 """Shape of one entry, dtype, and what stands where nothing was stored: 0 or 1."""
 
@@ -134,38 +132,6 @@ class StoredBuffer(InHeld, BaseBuffer):
         return {key: self.data[key].shape for key in self.keys}
 
 
-class Grid(Rows):
-    """A read-only array ``(*lead, *shape)`` of several leading axes, read when it is indexed.
-
-    Args:
-        lead: the axes that entries are read by.
-        read: gives the entries ``(n, *shape)`` at flat positions ``(n,)`` of these.
-    """
-
-    def __init__(self, lead: Shape, shape: Shape, dtype: DTypeLike, read: Callable[[Ids], Array]) -> None:
-        super().__init__((*lead, *shape), dtype, read)
-        self._places = np.arange(math.prod(lead)).reshape(lead)
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        if copy is False:
-            raise ValueError("this array is read from disk: it cannot be had without a copy")
-        return self._gather(self._places).astype(dtype or self.dtype, copy=False)
-
-    def __getitem__(self, key: Any) -> Any:
-        keys = key if isinstance(key, tuple) else (key,)
-        if not all(isinstance(part, slice) or np.asarray(part).dtype.kind in "iu" for part in keys):
-            return np.asarray(self)[key]
-        lead = self._places.ndim
-        chosen = self._places[keys[:lead]]
-        rest = keys[lead:]
-        return self._gather(chosen)[(*[slice(None)] * chosen.ndim, *rest)] if rest else self._gather(chosen)
-
-    def _gather(self, positions: Any) -> Array:
-        wanted, where = np.unique(positions, return_inverse=True)
-        values = self._at(wanted)[where.ravel()]
-        return values.reshape(np.shape(positions) + self.shape[self._places.ndim :])
-
-
 def split_options(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Takes the store's own options out of the keyword arguments."""
     return {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
@@ -176,19 +142,6 @@ def needed(kwargs: Mapping[str, Any], name: str) -> Any:
     if name not in kwargs:
         raise InputError(f"{name} must be given, as a keyword argument")
     return kwargs[name]
-
-
-def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
-    """``value`` broadcast to a shape as numpy's assignment does; one axis more or less of length 1 does not matter."""
-    try:
-        given = np.asarray(value)
-        if given.shape != shape and given.size == math.prod(shape) and _squeezed(given.shape) == _squeezed(shape):
-            given = given.reshape(shape)
-        out = np.empty(shape, dtype)
-        out[...] = given
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what} must have the shape {shape}: {error}") from error
-    return out
 
 
 def empty(lead: Shape, spec: Spec) -> Array:
@@ -227,7 +180,3 @@ def _shape(what: str, given: Any) -> Shape:
         return tuple(check_count(what, n) for n in given)
     except TypeError as error:
         raise InputError(f"{what} must be a shape, a tuple or list of integers, got {given!r}") from error
-
-
-def _squeezed(shape: Shape) -> Shape:
-    return tuple(n for n in shape if n != 1)

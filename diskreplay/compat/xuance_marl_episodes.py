@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
-from diskreplay.compat.xuance_marl_base import Grid, Shape, Spec, StoredBuffer, empty, fit, split_options
+from diskreplay.compat.rows import Grid, Shape, fit
+from diskreplay.compat.xuance_marl_base import Spec, StoredBuffer, empty, split_options
 from diskreplay.compat.xuance_marl_steps import (
     AVAILABLE,
     REWARDS,

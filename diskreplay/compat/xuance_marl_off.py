@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.compat.rows import Grid
 from diskreplay.compat.xuance_marl_base import (
-    Grid,
     Spec,
     StoredBuffer,
     empty,

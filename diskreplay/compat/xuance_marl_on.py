@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.on_policy import EPSILON
+from diskreplay.compat.rows import Grid
 from diskreplay.compat.xuance_marl_base import (
-    Grid,
     Spec,
     StoredBuffer,
     empty,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.compat.kept import Closing, Held
-from diskreplay.compat.xuance_marl_base import Grid, fit
+from diskreplay.compat.rows import Grid, fit
 from diskreplay.compat.xuance_marl_steps import SLOT
 from diskreplay.compat.xuance_memory import Buffer, Shape, Shapes, checked_shape, space_shape
 from diskreplay.compat.xuance_steps import Steps, open_steps, stored_space

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.stored import PathLike
 from diskreplay.compat.kept import Held, InHeld, Kept, Lagging
 from diskreplay.compat.place import Place, close_with
-from diskreplay.compat.xuance_marl_base import Grid, fit
+from diskreplay.compat.rows import Grid, fit
 from diskreplay.compat.xuance_marl_on import normalized
 from diskreplay.compat.xuance_marl_returns import path_estimates
 from diskreplay.compat.xuance_memory import Buffer, create_memory, sample_batch, space_shape

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import pathlib
 import shutil
-import types
 from typing import Any
 
 import numpy as np
 import pytest
+import recipes
+from recipes import DATASETS
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError
 from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 
-DATASETS = pathlib.Path(__file__).parent.parent.parent / "datasets"
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 AGENT_FIELDS = (*FIELDS, "state", "next_state", "agent_mask")
 DIGESTS = {
@@ -55,17 +54,8 @@ def digest(rb: Any) -> str:
     return found.hexdigest()
 
 
-def recipes() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("make_datasets", DATASETS / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_checksums() -> None:
-    assert recipes().checksums(DATASETS) == (DATASETS / "SHA256SUMS").read_text()
+    assert recipes.load().checksums(DATASETS) == (DATASETS / "SHA256SUMS").read_text()
 
 
 def test_every_store_is_tested() -> None:
@@ -148,7 +138,7 @@ def test_agents() -> None:
 @pytest.mark.parametrize("name", ["pong", "pong_window", "cartpole"])
 def test_a_recipe_still_runs(name: str, tmp_path: pathlib.Path) -> None:
     """What came of it may differ with the emulator's, OpenCV's and Gymnasium's versions; interop has the others."""
-    getattr(recipes(), name)(tmp_path)
+    getattr(recipes.load(), name)(tmp_path)
     (path,) = tmp_path.glob("*.replay")
     with opened(path) as made, opened(DATASETS / path.name) as golden:
         assert len(made) == pytest.approx(len(golden), rel=0.01)

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import pathlib
-import types
 
 import gymnasium
 import numpy as np
 import pytest
+import recipes
+from recipes import DATASETS
 
 import diskreplay as dr
-
-DATASETS = pathlib.Path(__file__).parent.parent.parent / "datasets"
-
-
-def recipes() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("make_datasets", DATASETS / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.filterwarnings("default")
 def test_fetch_reach(tmp_path: pathlib.Path) -> None:
-    recipes().fetch_reach(tmp_path)
+    recipes.load().fetch_reach(tmp_path)
     env = gymnasium.make("FetchReach-v4").unwrapped
     with (
         dr.ReplayBuffer.open(tmp_path / "fetch-reach-v1.replay", mode="r") as made,
@@ -45,7 +33,7 @@ def test_fetch_reach(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_simple_spread(tmp_path: pathlib.Path) -> None:
-    recipes().simple_spread(tmp_path)
+    recipes.load().simple_spread(tmp_path)
     with (
         dr.MultiAgentReplayBuffer.open(tmp_path / "simple-spread-v1.replay", mode="r") as made,
         dr.MultiAgentReplayBuffer.open(DATASETS / "simple-spread-v1.replay", mode="r") as golden,
