@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import errno
 import os
-import re
 import secrets
 import time
 from typing import Any
@@ -31,7 +30,7 @@ from diskreplay.errors import (
 )
 from diskreplay.schema import FORMAT_VERSION, Schema, check_count
 from diskreplay.spaces import check_key
-from diskreplay.storage import arrays, metadata, stream
+from diskreplay.storage import arrays, metadata, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import MAX_ENVS, MAX_STREAMS, Commit
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, Pin, StreamReader, StreamWriter
@@ -106,8 +105,8 @@ class Store:
         with fs.translate("creating", path):
             _check_free(files, path)
             fs.make_dirs(files, parent)
-            _sweep(files, parent, name)
-            temporary, lock = _take_temporary(files, parent, name)
+            temporaries.sweep(files, parent, name)
+            temporary, lock = temporaries.take(files, parent, name)
             try:
                 schema = dataclasses.replace(schema, identity=secrets.token_hex(8))
                 attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
@@ -337,29 +336,3 @@ def _check_free(files: fs.Files, path: str) -> None:
     kind = files.kind(path)
     if kind is not None and (kind != "directory" or files.list(path)):
         raise StoreExistsError(f"{path!r} exists and is not an empty directory; choose another path")
-
-
-def _take_temporary(files: fs.Files, parent: str, name: str) -> tuple[str, fs.Lock]:
-    """Makes a directory of a new name, and takes the lock that tells other creations that its maker lives."""
-    while True:
-        path = os.path.join(parent, f".{name}.tmp-{secrets.token_hex(8)}")
-        files.mkdir(path)
-        with contextlib.suppress(FileNotFoundError):
-            lock = files.lock(path)
-            if lock is not None and files.kind(path) is not None:
-                return path, lock
-        # It was swept away before it was locked: another creation runs.
-
-
-def _sweep(files: fs.Files, parent: str, name: str) -> None:
-    """Removes the temporary directories of creations that died; who lives holds a lock on its own."""
-    for left in files.list(parent):
-        if re.fullmatch(rf"\.{re.escape(name)}\.tmp-[0-9a-f]{{16}}", left):
-            path = os.path.join(parent, left)
-            with contextlib.suppress(FileNotFoundError):  # another creation sweeps too
-                lock = files.lock(path)
-                if lock is not None:
-                    try:
-                        fs.remove(files, path)
-                    finally:
-                        lock.release()

@@ -1,0 +1,45 @@
+"""Directories in which something is made before it gets its name.
+
+Each is locked by its maker. One that nobody holds was left by a process that died, and goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+
+from diskreplay.storage import files as fs
+
+
+def take(files: fs.Files, parent: str, name: str) -> tuple[str, fs.Lock]:
+    """Makes a directory in ``parent`` for what will be called ``name``, and takes its lock."""
+    while True:
+        path = os.path.join(parent, f".{name}.tmp-{secrets.token_hex(8)}")
+        files.mkdir(path)
+        with contextlib.suppress(FileNotFoundError):
+            lock = files.lock(path)
+            if lock is not None and files.kind(path) is not None:
+                return path, lock
+        # It was swept away before it was locked: another process makes the same.
+
+
+def sweep(files: fs.Files, parent: str, name: str) -> None:
+    """Removes the directories of makers that died."""
+    for left in files.list(parent):
+        if name_of(left) == name:
+            path = os.path.join(parent, left)
+            with contextlib.suppress(FileNotFoundError):  # another process sweeps too
+                lock = files.lock(path)
+                if lock is not None:
+                    try:
+                        fs.remove(files, path)
+                    finally:
+                        lock.release()
+
+
+def name_of(directory: str) -> str | None:
+    """What is made in a directory by its name; None where it is none of these."""
+    match = re.fullmatch(r"\.(.+)\.tmp-[0-9a-f]{16}", directory, re.DOTALL)
+    return match[1] if match else None
