@@ -5,29 +5,43 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 import numpy as np
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from diskreplay import formats
 from diskreplay_cli import output, text
-from diskreplay_cli.errors import FAILED
+from diskreplay_cli.errors import FAILED, Interrupted
 
 store_argument = click.argument("path", type=click.Path())
 loss_option = click.option("--allow-loss", is_flag=True, help="Go on where something cannot be held; count it.")
 
 
+ENDINGS = {".npz": "npz", ".parquet": "parquet", ".zarr": "diffusion-policy", ".replay": "store"}
+"""The format of an export that names none, by what its path ends in."""
+
+
 @contextlib.contextmanager
-def counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the rate: call it with steps done and steps in all."""
+def counting(what: str, interrupted: str = "") -> Iterator[Callable[[int, int], None]]:
+    """A bar with the rate: call it with steps done and steps in all.
+
+    Args:
+        what: in front of the bar.
+        interrupted: what an interrupt has left, to be said.
+    """
     started = time.perf_counter()
     with output.progress(what, counted=True) as update:
-        yield lambda done, total: update(done, total, output.rate(done, time.perf_counter() - started))
+        try:
+            yield lambda done, total: update(done, total, output.rate(done, time.perf_counter() - started))
+        except KeyboardInterrupt as error:
+            raise Interrupted(interrupted) from error
 
 
 class Episodes(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
@@ -68,19 +82,22 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic in newer ve
 @store_argument
 @click.argument("out", type=click.Path())
 @click.option(
-    "--format", "format_name", type=click.Choice(list(formats.MODULES)), default="d4rl", show_default=True,
-    help="Of the dataset; see diskreplay formats.",
+    "--format", "format_name", type=click.Choice(list(formats.MODULES)),
+    help="Of the dataset; see diskreplay formats.  [default: as OUT ends, in "
+    f"{', '.join(list(ENDINGS)[:-1])} or {list(ENDINGS)[-1]}; else d4rl]",
 )  # fmt: skip
 @click.option("--episodes", type=Episodes(), metavar="A:B", help="Only these, as diskreplay episodes numbers them.")
 @click.option("--columns", metavar="NAMES", help="Only these observations and columns, with commas between.")
 @click.option("--min-return", type=float, metavar="X", help="Only episodes with at least this return.")
 @click.option("--envs", type=Numbers(), metavar="N,...", help="Only episodes of these environments.")
-@click.option("--compression", metavar="NAME", help="One that the format knows.  [default: the format's own choice]")
+@click.option(
+    "--compression", metavar="NAME", help="One of the format's, see diskreplay formats.  [default: the first]"
+)
 @loss_option
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @output.json_option
 def export(
-    path: str, out: str, format_name: str, episodes: slice | None, columns: str | None, min_return: float | None,
+    path: str, out: str, format_name: str | None, episodes: slice | None, columns: str | None, min_return: float | None,
     envs: tuple[int, ...] | None, compression: str | None, allow_loss: bool, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the transitions of the store at PATH as a dataset OUT.
@@ -92,21 +109,23 @@ def export(
     from diskreplay.ops.convert import export as run
 
     names = tuple(name.strip() for name in columns.split(",")) if columns is not None else None
-    with counting("exporting") as update:
+    name = format_name or ENDINGS.get(pathlib.PurePath(out).suffix, "d4rl")
+    with counting("exporting", "nothing was written") as update:
         result = run(
-            path, out, format_name, selection=Selection(episodes, min_return, envs, names), allow_loss=allow_loss,
+            path, out, name, selection=Selection(episodes, min_return, envs, names), allow_loss=allow_loss,
             overwrite=overwrite, compression=compression, progress=update,
         )  # fmt: skip
     if as_json:
         output.print_json(result.to_json())
         return
     click.echo(
-        f"{out}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')}, "
-        f"{text.size(result.stored_bytes)} for {text.size(result.raw_bytes)}, in {result.seconds:.1f} s"
+        f"{out}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} "
+        f"as {result.format}, {text.size(result.stored_bytes)} for {text.size(result.raw_bytes)}, "
+        f"in {result.seconds:.1f} s"
     )
     for what, count in result.lost.items():
         click.echo(f"lost: {what} ({count:,})")
-    if result.envs > 1 and not formats.get(format_name).holds.envs:
+    if result.envs > 1 and not formats.get(result.format).holds.envs:
         click.echo(f"not kept: which of {result.envs} environments an episode comes from")
 
 
@@ -137,7 +156,7 @@ def import_(
     from diskreplay.ops.convert import env_spaces, import_dataset
 
     observation_space, action_space = env_spaces(env_id) if env_id is not None else (None, None)
-    with counting("importing") as update:
+    with counting("importing", f"nothing was added to {path}" if append else "nothing was written") as update:
         result = import_dataset(
             source, path, format_name, append=append, capacity=capacity, observation_space=observation_space,
             action_space=action_space, frame_stack=frame_stack, progress=update,
@@ -149,6 +168,8 @@ def import_(
         f"{path}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} from "
         f"{result.format}, {text.size(result.stored_bytes)} on disk, in {result.seconds:.1f} s"
     )
+    if result.evicted:
+        click.echo(f"evicted: the oldest {text.plural(result.evicted, 'transition')}, for which there is no room")
     if result.dropped:
         click.echo(f"left out: {text.plural(result.dropped, 'step')} without a next observation")
     if result.ignored:
@@ -165,9 +186,11 @@ def formats_(as_json: bool) -> None:
         output.print_json({"formats": [table.facts(format) for format in formats.every()]})
         return
     for format in formats.every():
-        click.echo(f"{format.name} ({table.ways(format)}): {format.title}")
+        output.print_wrapped(f"{format.name} ({table.ways(format)}, a {format.kind}): {format.title}")
         lacks = table.lacks(format)
-        click.echo(f"    cannot hold: {', '.join(lacks)}" if lacks else "    holds everything")
+        output.print_wrapped(f"    cannot hold: {', '.join(lacks)}" if lacks else "    holds everything")
+        if len(format.compressions) > 1:
+            click.echo(f"    compression: {', '.join(format.compressions)}")
         if format.extra:
             click.echo(f"    needs: pip install 'diskreplay[{format.extra}]'")
 
@@ -181,7 +204,7 @@ def merge(out: str, paths: tuple[str, ...], allow_loss: bool, as_json: bool) -> 
     """Make a store OUT with all episodes of the stores at PATHS."""
     from diskreplay.ops.combine import merge as run
 
-    with counting("merging") as update:
+    with counting("merging", "nothing was written") as update:
         result = run(out, paths, allow_loss=allow_loss, progress=update)
     _print_written([result], as_json)
 
@@ -205,7 +228,7 @@ def split(
     """
     from diskreplay.ops.combine import split as run
 
-    with counting("splitting") as update:
+    with counting("splitting", "nothing was written") as update:
         results = run(path, fractions, outs, seed=seed, allow_loss=allow_loss, progress=update)
     _print_written(results, as_json)
 
@@ -290,10 +313,23 @@ def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> No
     console = output.console()
     if not console.is_terminal:  # a pipe has no width: nothing is folded
         console.width = 1 << 12
+    elif Measurement.get(console, console.options.update(max_width=1 << 12), table).maximum > console.width:
+        _print_blocks(header, rows)
+        return
     with console.capture() as captured:
         console.print(table, soft_wrap=False)
     for printed in captured.get().splitlines():
         click.echo(printed.rstrip())
+
+
+def _print_blocks(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table that is wider than the terminal: a line for each cell, an empty one between rows."""
+    width = max(map(len, header))
+    for number, row in enumerate(rows):
+        if number:
+            click.echo()
+        for name, cell in zip(header, row, strict=True):
+            click.echo(f"{name:<{width}}  {cell}")
 
 
 @click.command()

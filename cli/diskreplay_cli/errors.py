@@ -6,9 +6,12 @@ interrupt.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -16,6 +19,25 @@ import click
 from diskreplay.errors import DiskReplayError
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+
+class Interrupted(click.Abort):
+    """An interrupt of which there is more to say."""
+
+
+@contextlib.contextmanager
+def ending_interrupts() -> Iterator[None]:
+    """SIGTERM and SIGHUP do what Ctrl-C does while the block runs, but where they are ignored or handled already."""
+    ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        ending = []
+    for number in ending:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class OneLineErrors(click.Group):
@@ -30,7 +52,8 @@ class OneLineErrors(click.Group):
         **extra: Any,
     ) -> Any:
         try:
-            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            with ending_interrupts():
+                status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
             # The reader of our output went away, as `head` does; nothing more can be said, at exit neither.
@@ -38,11 +61,11 @@ class OneLineErrors(click.Group):
             sys.exit(MISUSED)
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx else self.name
-            fail(f"{error.format_message()} (see '{where} --help')")
+            fail(f"{error.format_message().removesuffix('.')} (see '{where} --help')")
         except click.ClickException as error:
             fail(error.format_message())
-        except click.Abort:
-            fail("interrupted", INTERRUPTED)
+        except click.Abort as error:
+            fail(f"interrupted; {error}" if str(error) else "interrupted", INTERRUPTED)
         except (DiskReplayError, OSError, ModuleNotFoundError) as error:
             fail(message(error))
         sys.exit(status if isinstance(status, int) else 0)

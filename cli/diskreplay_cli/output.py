@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -37,6 +38,13 @@ def print_json(document: Mapping[str, Any]) -> None:
     click.echo(json.dumps(document, indent=2, allow_nan=False))
 
 
+def print_wrapped(line: str) -> None:
+    """A line, broken between words where a terminal is not wide enough for it."""
+    stdout = console()
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    click.echo(textwrap.fill(line, stdout.width, subsequent_indent=indent) if stdout.is_terminal else line)
+
+
 def plain_bars() -> bool:
     """Whether the output cannot carry block characters."""
     return "utf" not in (sys.stdout.encoding or "").lower()
@@ -49,6 +57,23 @@ class Note(ProgressColumn):
         return Text(str(task.fields.get("note", "")))
 
 
+class Narrower:
+    """A renderable that leaves room in its lines for the ``^C`` of an interrupt, which then goes away with it."""
+
+    def __init__(self, content: RenderableType) -> None:
+        self.content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self.content, options.update_width(max(1, options.max_width - len("^C") - 1)))
+
+
+class Bar(Progress):
+    """A bar that an interrupt does not break."""
+
+    def get_renderable(self) -> RenderableType:
+        return Narrower(super().get_renderable())
+
+
 @contextlib.contextmanager
 def progress(what: str, *, counted: bool) -> Iterator[Callable[..., None]]:
     """A bar on stderr, if that is a terminal: call it with what is done, what there is in all, and a note.
@@ -57,7 +82,7 @@ def progress(what: str, *, counted: bool) -> Iterator[Callable[..., None]]:
         what: in front of the bar.
         counted: whether to print the two numbers, too.
     """
-    bar = Progress(
+    bar = Bar(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         *((MofNCompleteColumn(),) if counted else (TextColumn("{task.percentage:>3.0f} %", markup=False),)),

@@ -12,6 +12,7 @@ import pathlib
 
 from diskreplay.errors import InputError
 from diskreplay.formats.facts import Format
+from diskreplay.formats.reading import naming
 
 MODULES = {
     "d4rl": "d4rl",
@@ -48,7 +49,8 @@ def guess(path: pathlib.Path) -> Format:
     """The format of the dataset at ``path``; InputError where there is not just one that it can be."""
     if not path.exists():
         raise InputError(f"there is no dataset at {str(path)!r}")
-    found = [format for format in every() if format.read is not None and format.recognise(path)]
+    with naming(path):
+        found = [format for format in every() if format.read is not None and format.recognise(path)]
     if len(found) == 1:
         return found[0]
     if not found:

@@ -27,7 +27,6 @@ key                          shape                         from
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterator
@@ -42,9 +41,10 @@ from diskreplay.errors import InputError
 from diskreplay.formats import hdf5
 from diskreplay.formats.episodes import EpisodePart, episodes_source, fitted, numbered
 from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike, FlatArrays, flags
+from diskreplay.formats.flat import ArrayLike, FlatArrays, flags, length
 from diskreplay.formats.hdf5_episodes import EpisodesFile
 from diskreplay.formats.layout import Layout, column_name
+from diskreplay.formats.reading import reader
 from diskreplay.formats.steps import Source
 from diskreplay.schema import ACTION, OBS
 
@@ -93,22 +93,23 @@ def _as_vectors(values: Array) -> Array:
     return values[:, None] if values.ndim == 1 else values
 
 
-@contextlib.contextmanager
+@reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """Opens a file as a source; see the module's docstring."""
     where = str(path)
     with hdf5.opened(path) as file:
-        version = _text(hdf5.dataset(file, "version", where)[()])
+        version = _text(hdf5.dataset(file, "version", where).value())
         if version != VERSION:
             raise InputError(f"{where}: is of d3rlpy's version {version!r}; {VERSION} is read")
-        count = int(hdf5.dataset(file, "num_episodes", where)[()])
-        columns = [_text(name) for name in hdf5.dataset(file, "columns", where)[()]]
+        count = hdf5.number(file, "num_episodes", where)
+        columns = [_text(name) for name in np.ravel(hdf5.dataset(file, "columns", where).value())]
         layout = hdf5.read_layout(file, LAYOUT, where)
 
         def opened(number: int, layout: Layout | None) -> FlatArrays:
             return _episode(file, where, number, columns, layout)
 
-        lengths = [_length(hdf5.dataset(file, f"rewards_{number}", where)) for number in range(count)]
+        keys = (f"rewards_{number}" for number in range(count))
+        lengths = [length(where, key, hdf5.dataset(file, key, where)) for key in keys]
         source = episodes_source(where, range(count), lengths, opened, layout)
         if layout is None and isinstance(source.layout.observation_space, gymnasium.spaces.Dict):
             leaves = gymnasium.spaces.Tuple([*source.layout.observation_space.spaces.values()])
@@ -122,23 +123,21 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _length(array: h5py.Dataset) -> int:
-    return int(array.shape[0]) if array.shape else 0
-
-
 def _episode(file: h5py.File, where: str, number: int, columns: list[str], layout: Layout | None) -> FlatArrays:
     where = f"{where}, episode {number}"
 
+    def has(key: str) -> bool:
+        return hdf5.find(file, f"{key}_{number}", where) is not None
+
     def array(key: str) -> ArrayLike:
-        return hdf5.array(hdf5.dataset(file, f"{key}_{number}", where))
+        return hdf5.dataset(file, f"{key}_{number}", where)
 
     rewards, action = array("rewards"), array("actions")
-    count = int(rewards.shape[0]) if rewards.shape else 0
+    count = length(where, "rewards", rewards)
     last = np.arange(count) == count - 1
     terminated = last & _flag(file, where, f"terminated_{number}")
     # Without a word about it, an episode that was not terminated was cut off by a time limit, as d3rlpy has it.
-    has_truncated = f"truncated_{number}" in file
-    truncated = last & _flag(file, where, f"truncated_{number}") if has_truncated else last & ~terminated
+    truncated = last & (_flag(file, where, f"truncated_{number}") if has("truncated") else ~terminated)
     obs = _observations(file, number, where, layout)
     if layout is not None:
         obs = {name: fitted(values, layout.obs[name][0]) if name in layout.obs else values
@@ -146,8 +145,8 @@ def _episode(file: h5py.File, where: str, number: int, columns: list[str], layou
         action = fitted(action, layout.action[ACTION][0]) if ACTION in layout.action else action
     elif np.dtype(action.dtype).kind in "iu":
         action = fitted(action, ())
-    known = (*COLUMNS, *(key for key in columns if f"{key}_{number}" not in file))
-    extra = {column_name(key.removeprefix(EXTRA)): array(key) for key in columns if key not in known}
+    names = (key for key in columns if key not in COLUMNS and has(key))
+    extra = {column_name(key.removeprefix(EXTRA)): array(key) for key in names}
     return FlatArrays(
         where, obs, {ACTION: action}, terminated, truncated, last, fitted(rewards, ()), extra, layout=layout
     )  # fmt: skip
@@ -156,20 +155,20 @@ def _episode(file: h5py.File, where: str, number: int, columns: list[str], layou
 def _observations(file: h5py.File, number: int, where: str, layout: Layout | None) -> dict[str, ArrayLike]:
     """One array, or those of a tuple, by our names."""
     key = f"observations_{number}"
-    if key in file or f"{key}_0" not in file:
-        return {OBS: hdf5.array(hdf5.dataset(file, key, where))}
     keys: list[str] = []
-    while f"{key}_{len(keys)}" in file:
+    while hdf5.find(file, key, where) is None and hdf5.find(file, f"{key}_{len(keys)}", where) is not None:
         keys.append(f"{key}_{len(keys)}")
+    if not keys:
+        return {OBS: hdf5.dataset(file, key, where)}
     names = [f"{OBS}/{leaf}" for leaf in range(len(keys))] if layout is None else list(layout.obs)
     if len(names) != len(keys):
         raise InputError(f"{where}: has {len(keys)} observation arrays, where {len(names)} were described")
-    return {name: hdf5.array(hdf5.dataset(file, key, where)) for name, key in zip(names, keys, strict=True)}
+    return {name: hdf5.dataset(file, key, where) for name, key in zip(names, keys, strict=True)}
 
 
 def _flag(file: h5py.File, where: str, key: str) -> bool:
     found = hdf5.dataset(file, key, where)
-    return bool(flags(where, key, np.asarray(found[()]).reshape(-1), 1)[0])
+    return bool(flags(where, key, np.asarray(found.value()).reshape(-1), 1)[0])
 
 
 def recognise(path: pathlib.Path) -> bool:
@@ -177,7 +176,7 @@ def recognise(path: pathlib.Path) -> bool:
     if not hdf5.is_hdf5(path):
         return False
     with hdf5.opened(path) as file:
-        return {"columns", "num_episodes", "version"} <= set(file.keys())
+        return {"columns", "num_episodes", "version"} <= set(hdf5.keys(file, str(path)))
 
 
 FORMATS = (

@@ -31,7 +31,6 @@ observation is not known, is left out, as there.
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -42,8 +41,9 @@ import numpy as np
 from diskreplay.errors import InputError
 from diskreplay.formats import hdf5
 from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike, FlatArrays, flags
+from diskreplay.formats.flat import ArrayLike, FlatArrays, flags, length
 from diskreplay.formats.layout import Layout, column_name
+from diskreplay.formats.reading import reader
 from diskreplay.formats.steps import Source, Steps
 from diskreplay.schema import ACTION, OBS, REWARD
 
@@ -105,7 +105,7 @@ def _entries(steps: Steps) -> Iterator[tuple[str, Any]]:
     yield "timeouts", steps.truncated | (steps.last & ~steps.terminated)
 
 
-@contextlib.contextmanager
+@reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """Opens a file as a source; see the module's docstring."""
     where = str(path)
@@ -114,28 +114,32 @@ def read(path: pathlib.Path) -> Iterator[Source]:
         rewards = hdf5.dataset(file, "rewards", where)
         count = rewards.shape[0] if rewards.shape else 0
         terminated = flags(where, "terminals", hdf5.dataset(file, "terminals", where), count)
-        truncated = flags(where, "timeouts", file.get("timeouts"), count)
+        truncated = flags(where, "timeouts", hdf5.optional(file, "timeouts", where), count)
         last = terminated | truncated
-        if CUT in file:
-            cuts = hdf5.dataset(file, CUT, where)[...]
+        cut = hdf5.optional(file, CUT, where)
+        if cut is not None:
+            cuts = cut[: min(length(where, CUT, cut), count)] if len(cut.shape) == 1 else np.empty(0)
             if cuts.dtype.kind not in "iu" or (cuts < 0).any() or (cuts >= count).any() or not last[cuts].all():
                 raise InputError(f"{where}: {CUT} names entries that end no episode")
             truncated[cuts] = False
-        following = _leaves(file, "next_observations", OBS) if "next_observations" in file else None
-        infos = hdf5.datasets(file["infos"]) if isinstance(file.get("infos"), h5py.Group) else {}
-        ignored = tuple(sorted(set(file.keys()) - {*KNOWN, "metadata"}))
+        names = hdf5.keys(file, where)
+        following = _leaves(file, "next_observations", OBS, where) if "next_observations" in names else None
+        infos = _leaves(file, "infos", "", where) if "infos" in names else {}
+        ignored = tuple(sorted(set(names) - {*KNOWN, "metadata"}))
         yield FlatArrays(
-            where, _leaves(file, "observations", OBS), _leaves(file, "actions", ACTION), terminated, truncated, last,
-            rewards, {column_name(key): values for key, values in infos.items()}, following,
+            where, _leaves(file, "observations", OBS, where), _leaves(file, "actions", ACTION, where), terminated,
+            truncated, last, rewards,
+            {column_name(key): values for key, values in infos.items() if key}, following,
             layout=layout, ignored=ignored,
         ).source()  # fmt: skip
 
 
-def _leaves(file: h5py.File, key: str, name: str) -> Mapping[str, ArrayLike]:
+def _leaves(file: h5py.File, key: str, name: str, where: str) -> Mapping[str, ArrayLike]:
     """The arrays of a key by our names: one, or those of a group."""
-    if isinstance(file.get(key), h5py.Group):
-        return {f"{name}/{path}": hdf5.array(values) for path, values in hdf5.datasets(file[key]).items()}
-    return {name: hdf5.array(hdf5.dataset(file, key, str(file.filename)))}
+    group = hdf5.find(file, key, where)
+    if isinstance(group, h5py.Group):
+        return {f"{name}/{path}": values for path, values in hdf5.datasets(group, where).items()}
+    return {name: hdf5.dataset(file, key, where)}
 
 
 def recognise(path: pathlib.Path) -> bool:
@@ -143,7 +147,7 @@ def recognise(path: pathlib.Path) -> bool:
     if not hdf5.is_hdf5(path):
         return False
     with hdf5.opened(path) as file:
-        return {"observations", "actions", "rewards", "terminals"} <= set(file.keys())
+        return {"observations", "actions", "rewards", "terminals"} <= set(hdf5.keys(file, str(path)))
 
 
 FORMATS = (

@@ -69,6 +69,7 @@ from diskreplay.formats.facts import Format, Holds
 from diskreplay.formats.gzip_arrays import GzipWriter, compressed
 from diskreplay.formats.hdf5 import WORKERS
 from diskreplay.formats.layout import Layout
+from diskreplay.formats.reading import reader
 from diskreplay.formats.steps import Source, Steps, by_episode, joined
 from diskreplay.schema import ACTION, OBS, REWARD, Start
 
@@ -182,7 +183,7 @@ def check(layout: Layout) -> None:
             raise InputError(f"dopamine has an array {name!r} of its own, and cannot hold a column of that name")
 
 
-@contextlib.contextmanager
+@reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """Opens a directory of checkpoints, or the one that a file of observations belongs to, as a source."""
     folder, suffixes = find(path)

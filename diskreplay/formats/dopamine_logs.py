@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import pathlib
 import pickletools
 import re
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.flat import flags, native
+from diskreplay.formats.foreign import read_json, whole
 from diskreplay.formats.gzip_arrays import decompressed, gzip_array
 from diskreplay.formats.layout import Layout, column_name, infer_discrete, infer_space
 from diskreplay.formats.npy import damage
@@ -26,6 +28,8 @@ from diskreplay.schema import ACTION, OBS, REWARD, Stack
 NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
 TERMINAL = "terminal"
 DESCRIPTION = "diskreplay.json"
+MAX_PADDING = 1023
+"""Rows: a store stacks no more than 1,024 frames."""
 STORED = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz", re.DOTALL)
 
 Array = NDArray[Any]
@@ -102,7 +106,7 @@ class Checkpoint:
         marked = np.zeros(self.rows, bool)
         path = self.folder / f"episode_end_indices_ckpt.{self.suffix}.gz"
         if path.exists():
-            found = _indices(path)
+            found = _indices(path, self.rows)
             if any(index < 0 for index in found):
                 raise InputError(f"{path}: names rows below 0")
             marked[[index for index in found if index < self.rows]] = True
@@ -134,13 +138,19 @@ def open_checkpoint(folder: pathlib.Path, suffix: int) -> Checkpoint:
     for array in arrays.values():
         if array.shape[0] != rows:
             raise InputError(f"{array.where}: ragged lengths: {array.shape[0]:,} entries for {rows:,} observations")
+    for name in (NAMES[REWARD], TERMINAL):
+        shape = arrays[name].shape[1:]
+        if math.prod(shape) != 1:
+            raise InputError(f"{arrays[name].where}: holds values of shape {shape}, not one a step")
     if not rows and count.reshape(-1)[0]:
         raise InputError(f"{counted}: counts rows of an empty buffer")
     around = folder / f"invalid_range_ckpt.{suffix}.gz"
-    width = gzip_array(around).value().size if around.exists() else None
+    width = math.prod(gzip_array(around).shape) if around.exists() else None
     return Checkpoint(folder, suffix, paths, rows, int(count.reshape(-1)[0]), width)
 
 
+DESCRIBED = 64
+"""Integers that describe NumPy's type, at most."""
 INTEGERS = ("BININT", "BININT1", "BININT2", "LONG1")
 NUMPY_SCALAR = {"numpy._core.multiarray", "numpy.core.multiarray", "scalar", "numpy", "dtype", "i8", "<"}
 HARMLESS = {
@@ -150,28 +160,34 @@ HARMLESS = {
 }  # fmt: skip
 
 
-def _indices(path: pathlib.Path) -> list[int]:
+def _indices(path: pathlib.Path, rows: int) -> list[int]:
     """The numbers of a pickled set, Python's or NumPy's int64, from its tokens: nothing is ever loaded.
 
     A NumPy number is eight bytes; Python's integers then are no more than parts of the description of its type.
     """
+    integers: list[int] = []
+    numbers: list[int] = []
+    names, words = set(), set()
+    harmless = True
     with damage(str(path)):
-        tokens = [(code.name, value) for code, value, _ in pickletools.genops(decompressed(path))]
-    names = {name for name, _ in tokens}
-    words = {value for name, value in tokens if name == "SHORT_BINUNICODE"}
-    integers = [int(value) for name, value in tokens if name in INTEGERS]  # type: ignore[arg-type]
-    numbers: list[bytes] = [value for name, value in tokens if name == "SHORT_BINBYTES"]  # type: ignore[misc]
-    if (
-        names - HARMLESS
-        or "EMPTY_SET" not in names
-        or words - NUMPY_SCALAR
-        or any(len(number) != 8 for number in numbers)
-    ):
+        for code, value, _ in pickletools.genops(decompressed(path)):
+            names.add(code.name)
+            if code.name in INTEGERS and isinstance(value, int):
+                integers.append(value)
+            elif code.name == "SHORT_BINBYTES" and isinstance(value, bytes):
+                numbers.append(int.from_bytes(value, "little", signed=True))
+                harmless &= len(value) == 8
+            elif code.name == "SHORT_BINUNICODE":
+                words.add(value)
+            harmless &= code.name in HARMLESS and len(integers) + len(numbers) <= rows + DESCRIBED
+            if not harmless:
+                break
+    if not harmless or "EMPTY_SET" not in names or words - NUMPY_SCALAR:
         raise InputError(
             f"{path}: is a pickle of more than a set of numbers, which is never loaded; without this file only "
             f"terminal rows end an episode"
         )
-    return [int.from_bytes(number, "little", signed=True) for number in numbers] if words else integers
+    return numbers if words else integers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,7 +315,7 @@ class Logs:
     def _piece(self, part: Part, values: Mapping[str, Array], rows: Rows, there: slice, begins: bool) -> Piece:
         kept = rows.kept[there]
         if not self.described:
-            if values[NAMES[OBS]][~kept].any():
+            if not _zero(values[NAMES[OBS]][~kept]).all():
                 raise InputError(
                     f"{part.checkpoint.where}: the {padding_rows(self.layout)} rows before each episode are not all "
                     f"zeros; nobody can tell how many frames its observations stack"
@@ -314,7 +330,7 @@ class Logs:
         reward = values[NAMES[REWARD]][kept]
         return Piece(
             {OBS: values[NAMES[OBS]][kept]}, {ACTION: values[NAMES[ACTION]][kept]}, extra,
-            reward.reshape(len(reward)).astype(self.layout.reward_dtype, copy=False), rows.terminated[there][kept],
+            reward.reshape(len(reward)), rows.terminated[there][kept],
             rows.truncated[there][kept], rows.last[there][kept],
         )  # fmt: skip
 
@@ -323,11 +339,14 @@ def description(path: pathlib.Path) -> tuple[Layout, dict[str, list[int]], dict[
     """The layout and the odd ends that :func:`write` left; None where there is nothing."""
     if not path.exists():
         return None
+    stored = read_json(path)
     try:
-        stored = json.loads(path.read_text())
         layout = Layout.from_json(json.dumps(stored["layout"]), str(path))
-        cut, both = ({str(key): [int(row) for row in rows] for key, rows in stored[k].items()} for k in ("cut", "both"))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        cut, both = (
+            {str(key): [whole(row, "a row") for row in rows] for key, rows in stored[k].items()}
+            for k in ("cut", "both")
+        )
+    except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: the description that diskreplay left there cannot be read: {error}") from error
     return layout, cut, both
 
@@ -360,8 +379,6 @@ def infer_layout(checkpoints: list[Checkpoint]) -> Layout:
         actions = infer_discrete(low, high, native(action.dtype))
     else:
         actions = infer_space(tuple(action.shape[1:]), native(action.dtype), ACTION)
-    if int(np.prod(reward.shape[1:], dtype=np.int64)) != 1:
-        raise InputError(f"{reward.where}: holds rewards of shape {reward.shape[1:]}; a store holds one a step")
     dtype = native(reward.dtype)
     columns = {
         column_name(name): (tuple(array.shape[1:]), native(array.dtype))
@@ -374,7 +391,7 @@ def infer_layout(checkpoints: list[Checkpoint]) -> Layout:
 
 def _padding_found(checkpoint: Checkpoint) -> int:
     """The rows of zeros before each episode: no more than ``invalid_range`` allows, nor than stand after any end."""
-    most = 7 if checkpoint.around is None else max(0, checkpoint.around - 2)
+    most = 7 if checkpoint.around is None else min(max(0, checkpoint.around - 2), MAX_PADDING)
     terminal, action, reward = (checkpoint.column(name) for name in (TERMINAL, NAMES[ACTION], NAMES[REWARD]))
     count = len(terminal)
     zero = _zero(terminal) & _zero(action) & _zero(reward)
@@ -395,5 +412,6 @@ def _padding_found(checkpoint: Checkpoint) -> int:
 
 def _zero(values: Array) -> Array:
     """Whether each row is zero."""
-    found: Array = np.logical_not(values.any(axis=tuple(range(1, values.ndim))))
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        found: Array = np.logical_not(values.any(axis=tuple(range(1, values.ndim))))
     return found

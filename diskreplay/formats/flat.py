@@ -87,6 +87,12 @@ class FlatArrays:
                 raise InputError(f"{self.where}: the next observations of shape {array.shape} do not fit {name}")
         for name, array in (self.finals or {}).items():
             check_length(self.where, f"final {name}", array, int(self.last.sum()), "episodes")
+            one, other = ((tuple(each.shape[1:]), native(each.dtype)) for each in (array, self.obs[name]))
+            if one != other:
+                raise InputError(
+                    f"{self.where}: the final observations of {one[1]} {one[0]} are not those of {name}, {other[1]} "
+                    f"{other[0]}"
+                )
         cuts = int((self.last & ~self.terminated & ~self.truncated).sum())
         blocks = self._steps if self.next_obs is not None else lambda: joined(self._pieces())
         open_end = count > 0 and not self.last[-1]
@@ -168,6 +174,13 @@ def _values(array: ArrayLike, rows: slice) -> Array:
     return found.astype(native(found.dtype), copy=False)
 
 
+def length(where: str, name: str, array: ArrayLike) -> int:
+    """Entries of an array; InputError for a single value."""
+    if not array.shape:
+        raise InputError(f"{where}: {name} must have an entry for each step, and is a single value")
+    return int(array.shape[0])
+
+
 def check_length(where: str, name: str, array: ArrayLike, count: int, what: str = "steps") -> None:
     """InputError for an array that has not one entry a step."""
     length = array.shape[0] if array.shape else None
@@ -200,8 +213,14 @@ def flags(where: str, name: str, array: ArrayLike | None, count: int) -> Array:
     if array is None:
         return np.zeros(count, bool)
     check_length(where, name, array, count)
+    if math.prod(array.shape[1:]) != 1:
+        raise InputError(f"{where}: {name} must be one flag a step, got {tuple(array.shape[1:])}")
     values = np.asarray(array[slice(None)])
-    if values.size != count or values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
+    if values.dtype.kind == "b":
+        values = values.view(np.uint8)  # a damaged file's booleans can be more than 0 and 1
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        fine = values.size == count and values.dtype.kind in "iuf" and np.isin(values, (0, 1)).all()
+    if not fine:
         raise InputError(f"{where}: {name} must be {count:,} flags, each 0 or 1")
     return values.reshape(count).astype(bool)
 

@@ -15,6 +15,7 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.formats.foreign import DOCUMENT_BYTES, check_document
 from diskreplay.formats.hdf5 import WORKERS
 from diskreplay.formats.npy import NpyArray
 
@@ -31,8 +32,13 @@ def compressed(data: bytes) -> bytes:
 
 
 def decompressed(path: pathlib.Path) -> bytes:
-    """The bytes of a small gzip file."""
-    return gzip.decompress(path.read_bytes())
+    """The bytes of a small gzip file; ValueError or InputError for more than a document may have."""
+    check_document(path)  # zeros behind the end are skipped, however many
+    with gzip.open(path) as file:
+        data = file.read(DOCUMENT_BYTES + 1)
+    if len(data) > DOCUMENT_BYTES:
+        raise ValueError(f"it has more than {DOCUMENT_BYTES:,} bytes")
+    return data
 
 
 class GzipWriter:
@@ -92,4 +98,4 @@ class GzipWriter:
 
 def gzip_array(path: pathlib.Path) -> NpyArray:
     """The array of a file."""
-    return NpyArray(lambda: cast(IO[bytes], gzip.open(path)), str(path))
+    return NpyArray(lambda: cast(IO[bytes], gzip.open(path)), str(path), path)

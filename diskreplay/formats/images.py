@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import io
+import struct
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
 from diskreplay.errors import InputError
 from diskreplay.formats.hdf5 import WORKERS
@@ -19,6 +23,13 @@ CHANNELS = (1, 3, 4)
 PNG_LEVEL = 4
 AT_ONCE = 16
 """Images that a thread takes at once."""
+
+KINDS: dict[bytes, Any] = {b"\x89PNG\r\n\x1a\n": PngImageFile, b"\xff\xd8\xff": JpegImageFile}
+PIXELS_A_BYTE = 1 << 13
+"""More than either format can hold in a byte."""
+DAMAGE = (OSError, EOFError, ValueError, TypeError, SyntaxError, KeyError, IndexError, OverflowError, struct.error,
+          zlib.error)  # fmt: skip
+"""What Pillow raises for a damaged image."""
 
 Array = NDArray[Any]
 
@@ -64,8 +75,23 @@ def _decoded(images: Sequence[Any], where: str) -> list[Array]:
 
 def _pixels(image: Any, where: str) -> Array:
     try:
-        with Image.open(io.BytesIO(image)) as opened:
-            plain = opened if opened.mode in ("L", "RGB", "RGBA") else opened.convert("RGB")
-            return np.asarray(plain)
-    except (UnidentifiedImageError, OSError, ValueError, TypeError, SyntaxError) as error:
+        return pixels(bytes(image))
+    except DAMAGE as error:
         raise InputError(f"{where}: holds something that is no image: {error}") from error
+
+
+def pixels(data: bytes) -> Array:
+    """A PNG or JPEG as ``(height, width)`` or ``(height, width, channels)``, uint8; one of ``DAMAGE`` for others.
+
+    Pillow is asked for these two by name: it knows formats that run other programs, and warns of sizes that are refused
+    here.
+    """
+    kind = next((kind for magic, kind in KINDS.items() if data.startswith(magic)), None)
+    if kind is None:
+        raise ValueError("it is neither PNG nor JPEG")
+    with kind(io.BytesIO(data)) as opened:
+        if opened.width * opened.height > PIXELS_A_BYTE * len(data):
+            raise ValueError(f"{len(data):,} bytes cannot hold {opened.width} x {opened.height} pixels")
+        opened.info.pop("transparency", None)
+        plain = opened if opened.mode in ("L", "RGB", "RGBA") else opened.convert("RGB")
+        return np.asarray(plain)

@@ -8,7 +8,6 @@ it keep the layout as JSON, so that nothing has to be inferred when the dataset 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from diskreplay import schema as schemas
 from diskreplay import spaces
 from diskreplay.errors import CorruptionError, InputError, SchemaError
+from diskreplay.formats.foreign import VALUE_BYTES, parse_json, whole
 from diskreplay.schema import ACTION, OBS, RESERVED, REWARD, Schema, Stack, Start
 
 Array = NDArray[Any]
@@ -147,16 +147,52 @@ class Layout:
     @classmethod
     def from_json(cls, text: Any, where: str) -> Layout:
         """The layout in a JSON text that :meth:`to_json` gave; InputError, naming ``where``, for anything else."""
+        stored = parse_json(text, where)
         try:
-            stored = json.loads(text)
-            columns = {str(k): (tuple(shape), np.dtype(dtype)) for k, (shape, dtype) in stored["columns"].items()}
-            return cls(
-                spaces.from_json(stored["observation_space"]), spaces.from_json(stored["action_space"]), columns,
-                np.dtype(stored["reward_dtype"]), tuple(Stack(int(frames)) for frames in stored["frame_stack"]),
-                Start[stored["padding"].upper()],
-            )  # fmt: skip
-        except (CorruptionError, KeyError, TypeError, ValueError, AttributeError) as error:
+            columns = {
+                str(name): (tuple(whole(size, "a size") for size in shape), _dtype(dtype))
+                for name, (shape, dtype) in stored["columns"].items()
+            }
+            _check_spaces([stored["observation_space"], stored["action_space"]])
+            with np.errstate(invalid="raise", over="raise"):  # bounds that their dtype does not hold
+                observations, actions = (spaces.from_json(stored[f"{key}_space"]) for key in ("observation", "action"))
+            stacks = tuple(Stack(whole(frames, "frame_stack")) for frames in stored["frame_stack"])
+            padding = Start[stored["padding"].upper()]
+            layout = cls(observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding)
+            layout.create_arguments()
+            return layout
+        except (
+            CorruptionError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             raise InputError(f"{where}: the description that diskreplay left there cannot be read: {error}") from error
+
+
+def _dtype(name: Any) -> np.dtype[Any]:
+    """The data type of that name; ValueError for one that no store holds."""
+    if name not in schemas.DTYPES:
+        raise ValueError(f"there is no dtype {str(name)[:40]!r}")
+    found: np.dtype[Any] = np.dtype(name)
+    return found
+
+
+def _check_spaces(documents: Any) -> None:
+    """ValueError for spaces whose bounds would take more memory than a step's value may."""
+    for document in documents:
+        parts = document.get("spaces", [])
+        _check_spaces(parts.values() if isinstance(parts, dict) else parts)
+        check_bounds(document.get("shape", ()), document.get("dtype", "bool"))
+
+
+def check_bounds(shape: Any, dtype: Any) -> None:
+    """ValueError for a space whose values would take more memory than a step's value may."""
+    if math.prod(whole(size, "a size") for size in shape) * _dtype(dtype).itemsize > VALUE_BYTES:
+        raise ValueError(f"values of {dtype} {shape} are too large")
 
 
 def infer_space(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> gymnasium.Space[Any]:
@@ -165,6 +201,7 @@ def infer_space(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> gymn
         raise InputError(f"{name}: a store holds no values of dtype {dtype}; convert the source first")
     if math.prod(shape) == 0:
         raise InputError(f"{name}: has no element a step (shape {shape})")
+    check_bounds(shape, dtype.name)
     if dtype.kind == "f":
         return gymnasium.spaces.Box(-np.inf, np.inf, shape, dtype.type)
     if dtype.kind == "b":
@@ -174,8 +211,13 @@ def infer_space(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> gymn
 
 
 def infer_discrete(low: int, high: int, dtype: np.dtype[Any]) -> gymnasium.Space[Any]:
-    """The Discrete space of scalar integers that go from ``low`` to ``high``; it begins at 0 where they may."""
+    """The Discrete space of scalar integers that go from ``low`` to ``high``; it begins at 0 where they may.
+
+    Raises InputError where it cannot be so wide.
+    """
     start = min(0, low)
+    if high - start >= np.iinfo(np.int64).max:
+        raise InputError(f"actions from {low} to {high} are more than a Discrete space has")
     # Older versions of Gymnasium know int64 alone, and no argument for it.
     kind: dict[str, Any] = {} if dtype == np.int64 else {"dtype": dtype.type}
     space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(max(1, high - start + 1), start=start, **kind)

@@ -24,13 +24,14 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import InputError
-from diskreplay.formats import hdf5, minari_dataset
+from diskreplay.formats import flat, hdf5, minari_dataset
 from diskreplay.formats.episodes import EpisodePart, numbered
 from diskreplay.formats.facts import Format, Holds
 from diskreplay.formats.flat import ArrayLike
+from diskreplay.formats.foreign import whole
 from diskreplay.formats.hdf5_episodes import EpisodesFile
 from diskreplay.formats.minari_dataset import Images
+from diskreplay.formats.reading import reader
 from diskreplay.formats.steps import Source
 
 STORAGE, MAIN = "hdf5", "main_data.hdf5"
@@ -72,7 +73,7 @@ def _entries(episode: EpisodePart, paths: Mapping[str, str]) -> Iterator[tuple[s
         yield f"infos/{name}", values
 
 
-@contextlib.contextmanager
+@reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """Opens a dataset as a source; see the module's docstring."""
     metadata = minari_dataset.read_metadata(path, STORAGE)
@@ -81,30 +82,27 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
         def group(number: int) -> h5py.Group:
             assert file is not None
-            found = file.get(f"episode_{number}")
-            if not isinstance(found, h5py.Group):
-                raise InputError(f"{main}: the group 'episode_{number}' is missing")
-            return found
+            return hdf5.subgroup(file, f"episode_{number}", str(main))
 
         def arrays(number: int) -> dict[str, ArrayLike]:
             where = f"{main}, episode {number}"
-            return {key: _array(array, f"{where}: {key}") for key, array in hdf5.datasets(group(number)).items()}
+            return {key: _array(array) for key, array in hdf5.datasets(group(number), where).items()}
 
         def length(number: int) -> int:
-            declared = group(number).attrs.get("total_steps")
+            declared = hdf5.attribute(group(number), "total_steps", str(main))
             if declared is not None:
-                return int(declared)
-            rewards = hdf5.dataset(group(number), "rewards", f"{main}, episode {number}")
-            return int(rewards.shape[0]) if rewards.shape else 0
+                return whole(declared, f"{main}, episode {number}: total_steps")
+            where = f"{main}, episode {number}"
+            return flat.length(where, "rewards", hdf5.dataset(group(number), "rewards", where))
 
         yield minari_dataset.source(str(main), metadata, arrays, length)
 
 
-def _array(array: h5py.Dataset, where: str) -> ArrayLike:
+def _array(array: hdf5.StoredArray) -> ArrayLike:
     """An array, or the images that it holds encoded."""
-    if array.ndim == 1 and h5py.check_vlen_dtype(array.dtype) == np.uint8:
-        return Images(where, lambda start, stop: [image.tobytes() for image in array[start:stop]], len(array))
-    return hdf5.array(array)
+    if len(array.shape) == 1 and h5py.check_vlen_dtype(array.dtype) == np.uint8:
+        return Images(array.where, lambda start, stop: [image.tobytes() for image in array[start:stop]], array.shape[0])
+    return array
 
 
 def recognise(path: pathlib.Path) -> bool:

@@ -15,7 +15,6 @@ As in :mod:`diskreplay.formats.minari`, but with a directory for every episode i
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -27,10 +26,13 @@ from numpy.typing import NDArray
 from diskreplay import spaces
 from diskreplay.errors import InputError
 from diskreplay.formats import minari_dataset
+from diskreplay.formats.arrow import damage
 from diskreplay.formats.facts import Format, Holds
 from diskreplay.formats.flat import ArrayLike
+from diskreplay.formats.foreign import read_json, whole
 from diskreplay.formats.layout import Layout
 from diskreplay.formats.minari_dataset import METADATA, Images
+from diskreplay.formats.reading import reader
 from diskreplay.formats.steps import Source, Steps, whole_episodes
 from diskreplay.schema import DTYPES
 
@@ -112,7 +114,7 @@ def _shape_note(values: Array) -> dict[str, str] | None:
     return {"shape": ",".join(map(str, values.shape[1:]))} if values.ndim > 1 else None
 
 
-@contextlib.contextmanager
+@reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """Opens a dataset as a source; see the module's docstring."""
     metadata, data = minari_dataset.read_metadata(path, STORAGE), minari_dataset.data_directory(path)
@@ -123,8 +125,8 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     def length(number: int) -> int:
         file = data / str(number) / METADATA
         try:
-            return int(json.loads(file.read_text())["total_steps"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return whole(read_json(file)["total_steps"], f"{file}: total_steps")
+        except (KeyError, TypeError) as error:
             raise InputError(f"{file}: does not say how many steps the episode has: {error!r}") from error
 
     yield minari_dataset.source(str(data), metadata, arrays, length)
@@ -137,15 +139,13 @@ def _arrays(directory: pathlib.Path) -> dict[str, ArrayLike]:
     files = sorted(directory.glob("*.arrow"))
     if not files:
         raise InputError(f"{directory}: holds no Arrow file")
-    try:
+    with damage(directory):
         table = pyarrow.concat_tables([_table(file) for file in files]).combine_chunks()
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise InputError(f"{directory}: cannot be read: {error}") from error
     found: dict[str, ArrayLike] = {}
-    for field in table.schema:
-        chunks = table.column(field.name).chunks
-        if chunks:
-            found |= dict(_leaves(field.name, chunks[0], field, f"{directory}: {field.name}"))
+    for field, column in zip(table.schema, table.columns, strict=True):
+        with damage(directory):
+            if column.chunks:
+                found |= dict(_leaves(field.name, column.chunks[0], field, f"{directory}: {field.name}"))
     return found
 
 
@@ -153,7 +153,9 @@ def _table(file: pathlib.Path) -> Any:
     import pyarrow
 
     with pyarrow.memory_map(str(file)) as mapped, pyarrow.ipc.open_file(mapped) as opened:
-        return opened.read_all()
+        table = opened.read_all()
+        table.validate(full=True)  # offsets and lengths are what the file says
+        return table
 
 
 def _leaves(path: str, array: Any, field: Any, where: str) -> Iterator[tuple[str, ArrayLike]]:

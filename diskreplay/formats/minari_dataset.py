@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import json
 import os
 import pathlib
@@ -25,16 +24,17 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import PIL.Image
 from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
 from diskreplay.formats.episodes import ends, episodes_source, fitted, part
 from diskreplay.formats.flat import ArrayLike, FlatArrays, check_length, flags, native
-from diskreplay.formats.layout import Layout, column_name, infer_space
+from diskreplay.formats.foreign import parse_json, read_json, whole
+from diskreplay.formats.images import decoded
+from diskreplay.formats.layout import Layout, check_bounds, column_name, infer_space
 from diskreplay.formats.steps import Source
-from diskreplay.formats.target import final_name
+from diskreplay.formats.target import final_path
 from diskreplay.schema import ACTION, DTYPES, OBS
 
 VERSION = "0.5.4"
@@ -42,6 +42,7 @@ VERSION = "0.5.4"
 METADATA, LAYOUT = "metadata.json", "diskreplay"
 TUPLE_ENTRY = {"hdf5": "_index_{}", "arrow": "{}"}
 """What the parts of a Tuple are called in each storage."""
+BAD_SPACE = (KeyError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RecursionError)
 ID = re.compile(r"([-\w/]+/)?[-\w]+-v\d+")
 
 Array = NDArray[Any]
@@ -71,12 +72,14 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
 
 
 def space_from_json(stored: Mapping[str, Any]) -> gymnasium.Space[Any]:
-    """The inverse of :func:`space_to_json`; KeyError, TypeError or ValueError for what is no space."""
+    """The inverse of :func:`space_to_json`; one of ``BAD_SPACE`` for what is no space."""
     kind = stored["type"]
     if kind == "Dict":
         return gymnasium.spaces.Dict([(key, space_from_json(sub)) for key, sub in stored["subspaces"].items()])
     if kind == "Tuple":
         return gymnasium.spaces.Tuple([space_from_json(sub) for sub in stored["subspaces"]])
+    if kind in ("Box", "MultiBinary"):
+        check_bounds(stored.get("shape", np.ravel(stored.get("n", []))), stored.get("dtype", "int8"))
     if kind == "Box":
         dtype = np.dtype(stored["dtype"])
         low, high = (np.array(stored[bound], dtype) for bound in ("low", "high"))
@@ -115,7 +118,8 @@ def dataset_id(target: pathlib.Path) -> str:
     Minari wants a version at the end of a name; one without gets version 0.
     """
     root = os.environ.get("MINARI_DATASETS_PATH") or pathlib.Path.home() / ".minari" / "datasets"
-    name = re.sub(r"[^-\w]", "_", final_name(target))
+    target = final_path(target)
+    name = re.sub(r"[^-\w]", "_", target.name)
     if not re.search(r"-v\d+$", name):
         name += "-v0"
     whole = name
@@ -151,8 +155,8 @@ def data_directory(path: pathlib.Path) -> pathlib.Path:
 def is_dataset(path: pathlib.Path, storage: str) -> bool:
     """Whether a directory says that it is a dataset of this storage."""
     try:
-        found = json.loads((data_directory(path) / METADATA).read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        found = read_json(data_directory(path) / METADATA)
+    except InputError:
         return False
     return isinstance(found, dict) and found.get("data_format") == storage and "total_episodes" in found
 
@@ -162,10 +166,10 @@ def read_metadata(path: pathlib.Path, storage: str) -> dict[str, Any]:
     file = data_directory(path) / METADATA
     if not file.is_file():
         raise InputError(f"{str(path)!r} is no dataset of Minari 0.5: it has no data/{METADATA}")
+    found = read_json(file)
     try:
-        found = json.loads(file.read_text())
-        kind, count = found["data_format"], int(found["total_episodes"])
-    except (KeyError, TypeError, ValueError) as error:
+        kind, count = str(found["data_format"]), whole(found["total_episodes"], "total_episodes")
+    except (KeyError, TypeError, InputError) as error:
         raise InputError(f"{file}: is no description of a dataset of Minari 0.5: {error!r}") from error
     if kind != storage:
         ours = {"hdf5": "minari", "arrow": "minari-arrow"}.get(kind)
@@ -175,11 +179,12 @@ def read_metadata(path: pathlib.Path, storage: str) -> dict[str, Any]:
         if key not in found:
             raise InputError(f"{file}: has no {key}: only its environment knows it")
         try:
-            found[key] = space_from_json(json.loads(found[key]))
-        except (KeyError, TypeError, ValueError, AssertionError) as error:
+            with np.errstate(invalid="raise", over="raise"):  # bounds that their dtype does not hold
+                found[key] = space_from_json(parse_json(found[key], f"{file}: {key}"))
+            spaces.tree(found[key], key)
+        except BAD_SPACE as error:
             raise InputError(f"{file}: its {key} cannot be read: {error!r}") from error
-        spaces.tree(found[key], key)
-    return {**found, "total_episodes": max(0, count)}
+    return {**found, "total_episodes": count}
 
 
 # Episodes
@@ -212,11 +217,7 @@ class Images:
         return out
 
     def _decoded(self, data: bytes) -> Array:
-        try:
-            with PIL.Image.open(io.BytesIO(data)) as image:
-                return np.asarray(image)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self._where}: an image cannot be decoded: {error}") from error
+        return decoded([data], self._where)[0]
 
 
 def source(

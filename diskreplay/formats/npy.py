@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import io
+import lzma
+import math
+import pathlib
+import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import DiskReplayError, InputError
+from diskreplay.errors import InputError
+from diskreplay.formats import foreign
 from diskreplay.formats.flat import native
+from diskreplay.formats.foreign import check_size, stored_bytes
 
 DAMAGE = (
-    OSError, EOFError, ValueError, SyntaxError, NotImplementedError, RuntimeError, struct.error, zlib.error,
-    zipfile.BadZipFile,
+    OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, OverflowError, struct.error,
+    zlib.error, lzma.LZMAError, zipfile.BadZipFile,
 )  # fmt: skip
 """RuntimeError: an encrypted entry of an archive."""
+damage = functools.partial(foreign.damage, errors=DAMAGE)
+MAGIC = b"\x93NUMPY"
+MAX_HEADER = 10_000
+DTYPE = re.compile(r"""['"]descr['"]: *['"]([<>|=]?[a-zA-Z]\d*)['"]""")
+ORDER = re.compile(r"""['"]fortran_order['"]: *(True|False)""")
+SHAPE = re.compile(r"""['"]shape['"]: *\(((?: *\d{1,19}L? *,?)*)\)""")
+"""A header is read as text: parsing it as Python warns, recurses, and asks for memory, as a hostile one likes."""
 
 Array = NDArray[Any]
-
-
-@contextlib.contextmanager
-def damage(where: str) -> Iterator[None]:
-    """What goes wrong in a damaged file, as InputError."""
-    try:
-        yield
-    except DiskReplayError:
-        raise
-    except DAMAGE as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise InputError(f"{where} is damaged: {error}") from error
 
 
 class NpyArray:
@@ -44,32 +44,44 @@ class NpyArray:
     Args:
         opened: opens the array's bytes, from their begin.
         where: what to call it in errors.
+        path: of the file that holds it.
 
     Raises InputError for pickles, for other orders than C's and where the bytes are damaged.
     """
 
-    def __init__(self, opened: Callable[[], IO[bytes]], where: str) -> None:
+    def __init__(self, opened: Callable[[], IO[bytes]], where: str, path: pathlib.Path) -> None:
         self._opened, self.where = opened, where
         self._file: IO[bytes] | None = None
         self._at = 0
         with damage(where), opened() as file:
             self.shape, self.dtype = self._header(file)
-        self._item_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        check_size(where, self.shape, self.dtype.itemsize, lambda: stored_bytes(path))
+        self._item_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and dtype of the array that follows."""
         begin = file.read(1)
         if begin == b"\x80":
             raise InputError(f"{self.where}: holds a pickle, which is never loaded: it can run any code")
-        file.seek(0)
-        version = np.lib.format.read_magic(file)
-        read: Any = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)
-        if dtype.hasobject:
+        magic = begin + file.read(len(MAGIC) + 1)
+        if magic[:-2] != MAGIC or magic[-2] not in (1, 2, 3):
+            raise InputError(f"{self.where} is damaged: it does not begin as numpy.save does")
+        size = int.from_bytes(file.read(2 if magic[-2] == 1 else 4), "little")
+        text = file.read(min(size, MAX_HEADER)).decode("latin1")
+        dtype, order, shape = (pattern.search(text) for pattern in (DTYPE, ORDER, SHAPE))
+        if size > MAX_HEADER or len(text) != size or dtype is None or order is None or shape is None:
+            raise InputError(f"{self.where} is damaged, or of several fields: its header is {text[:80]!r}")
+        found, sizes = (
+            np.dtype(dtype[1]),
+            tuple(int(number.strip(" L")) for number in shape[1].split(",") if number.strip()),
+        )
+        if found.hasobject:
             raise InputError(f"{self.where}: holds pickled objects, which are never loaded: they can run any code")
-        if fortran and len(shape) > 1:
+        if not found.itemsize:
+            raise InputError(f"{self.where}: holds values of no bytes")
+        if order[1] == "True" and len(sizes) > 1:
             raise InputError(f"{self.where}: is stored in Fortran order; save it again from np.ascontiguousarray")
-        return shape, dtype
+        return sizes, found
 
     def __getitem__(self, rows: slice) -> Array:
         if not self.shape:
@@ -94,7 +106,8 @@ class NpyArray:
         """All of a small array, of any dimension."""
         with damage(self.where), self._opened() as file:
             self._header(file)
-            return np.frombuffer(file.read(), self.dtype).reshape(self.shape)
+            size = math.prod(self.shape) * self.dtype.itemsize
+            return np.frombuffer(file.read(size), self.dtype).reshape(self.shape)
 
     def close(self) -> None:
         if self._file is not None:

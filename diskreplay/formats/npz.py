@@ -42,8 +42,10 @@ from diskreplay.errors import InputError
 from diskreplay.formats.episodes import widest
 from diskreplay.formats.facts import Format, Holds
 from diskreplay.formats.flat import FlatArrays, flags
+from diskreplay.formats.foreign import read_text
 from diskreplay.formats.layout import Layout, column_name
-from diskreplay.formats.npy import NpyArray
+from diskreplay.formats.npy import NpyArray, damage
+from diskreplay.formats.reading import reader
 from diskreplay.formats.steps import Source, Steps, whole_episodes
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
@@ -122,15 +124,16 @@ def _archive(path: pathlib.Path) -> Iterator[dict[str, NpyArray]]:
     """The arrays of a file by our names."""
     where = str(path)
     try:
-        archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, IsADirectoryError) as error:
-        raise InputError(f"{where!r} is no NPZ archive") from error
+        with damage(where):
+            archive = zipfile.ZipFile(path)
+    except InputError as error:
+        raise InputError(f"{where!r} is no NPZ archive: {error}") from error
     with archive, contextlib.ExitStack() as stack:
         members = {}
         for name in archive.namelist():
             if name.endswith(".npy"):
                 key = name.removesuffix(".npy")
-                member = NpyArray(functools.partial(archive.open, name), f"{where}: {key}")
+                member = NpyArray(functools.partial(archive.open, name), f"{where}: {key}", path)
                 stack.callback(member.close)
                 first, slash, rest = key.partition("/")
                 members[SYNONYMS.get(first, first) + slash + rest] = member
@@ -157,7 +160,7 @@ def _ignored(arrays: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted(name for name in arrays if name.partition("/")[0] not in known))
 
 
-@contextlib.contextmanager
+@reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """Opens a flat file as a source; see the module's docstring."""
     where = str(path)
@@ -200,12 +203,12 @@ def write_episodes(source: Source, target: pathlib.Path, compression: str) -> No
                 _write_member(file, key, values.shape, values.dtype, iter([values]))
 
 
-@contextlib.contextmanager
+@reader
 def read_episodes(path: pathlib.Path) -> Iterator[Source]:
     """Opens a directory as a source. Without a layout beside them, all actions are looked through for their bounds."""
     files = _files(path)
     described = path / LAYOUT_FILE
-    layout = Layout.from_json(described.read_text(), str(described)) if described.exists() else None
+    layout = Layout.from_json(read_text(described), str(described)) if described.exists() else None
     if not files and layout is None:
         raise InputError(f"{str(path)!r} holds no NPZ file")
     count = 0
@@ -284,8 +287,9 @@ def recognise(path: pathlib.Path) -> bool:
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     try:
-        archive = zipfile.ZipFile(path)
-    except zipfile.BadZipFile:
+        with damage(str(path)):
+            archive = zipfile.ZipFile(path)
+    except InputError:
         return False
     with archive:
         names = {name.removesuffix(".npy").partition("/")[0] for name in archive.namelist() if name.endswith(".npy")}

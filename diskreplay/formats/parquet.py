@@ -28,7 +28,6 @@ read, nor are videos that lie beside.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import pathlib
@@ -40,9 +39,12 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats import images
+from diskreplay.formats.arrow import damage
 from diskreplay.formats.facts import Format, Holds
 from diskreplay.formats.flat import FlatArrays, flags
+from diskreplay.formats.foreign import check_size, parse_json, stored_bytes
 from diskreplay.formats.layout import Layout, Shape, column_name
+from diskreplay.formats.reading import reader
 from diskreplay.formats.rows import BLOCK_BYTES
 from diskreplay.formats.steps import Source, Steps
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
@@ -229,7 +231,7 @@ class ParquetArray:
 
         done = 0
         for path in self._files:
-            with _damage(path), pq.ParquetFile(path) as file:
+            with damage(path), pq.ParquetFile(path) as file:
                 groups = range(file.num_row_groups)  # one by one: Arrow keeps what it has read of all that it is given
                 for batch in itertools.chain.from_iterable(
                     file.iter_batches(self._size, [group], [self._key], use_threads=False) for group in groups
@@ -352,26 +354,7 @@ def _is_read(kind: Any) -> bool:
     )
 
 
-@contextlib.contextmanager
-def _damage(path: pathlib.Path) -> Iterator[None]:
-    """Arrow's errors as InputError."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except pa.ArrowException as error:
-        raise InputError(f"{str(path)!r} is damaged: {_line(error)}") from error
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise InputError(f"{str(path)!r} is damaged: {_line(error)}") from error
-
-
-def _line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
-@contextlib.contextmanager
+@reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """Opens a file, or a directory of them, as a source; see the module's docstring."""
     import pyarrow.parquet as pq
@@ -382,11 +365,12 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     count = 0
     schemas = []
     for file in files:
-        with _damage(file), pq.ParquetFile(file) as opened:
+        with damage(file), pq.ParquetFile(file) as opened:
             schemas.append(opened.schema_arrow)
             count += opened.metadata.num_rows
         if schemas[-1].names != schemas[0].names:
             raise InputError(f"{file}: its columns are not those of {files[0].name}")
+    check_size(where, (count,), 1, lambda: stored_bytes(path))
     schema = schemas[0]
     layout, keys = _description(schema, where)
     usable = [field.name for field in schema if _is_read(field.type)]
@@ -409,7 +393,9 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     last = np.zeros(count, bool) if done is None else done.copy()
     if EPISODE in found and count:
         numbers = array(EPISODE)[slice(None)]
-        last |= np.append(numbers[1:] != numbers[:-1], True).reshape(count)
+        if numbers.ndim != 1:
+            raise InputError(f"{where}: {found[EPISODE]} must be one number a step")
+        last |= np.append(numbers[1:] != numbers[:-1], True)
     elif terminated is None and truncated is None and done is None:
         raise InputError(f"{where}: nothing tells where episodes end: there is no {PLACES[EPISODE]}, and no flags")
     if terminated is None:
@@ -447,11 +433,11 @@ def _description(schema: Any, where: str) -> tuple[Layout | None, dict[str, str]
     stored = (schema.metadata or {}).get(DESCRIPTION)
     if stored is None:
         return None, {}
+    described = parse_json(stored, where)
     try:
-        described = json.loads(stored)
         keys = {str(key): str(name) for name, key in described["keys"].items()}
         return Layout.from_json(json.dumps(described["layout"]), where), keys
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{where}: the description that diskreplay left there cannot be read: {error}") from error
 
 
@@ -479,14 +465,14 @@ def _meaning(key: str) -> str:
 def recognise(path: pathlib.Path) -> bool:
     """Parquet with actions and observations; as far as can be told without pyarrow."""
     try:
-        import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         return bool(_files(path)) if path.exists() else False
     files = _files(path) if path.exists() else []
     try:
-        names = pq.read_schema(files[0]).names if files else []
-    except (pa.ArrowException, OSError):
+        with damage(path):
+            names = pq.read_schema(files[0]).names if files else []
+    except (InputError, OSError):
         return False
     return {OBS, ACTION} <= {ROOTS.get(name.partition(".")[0]) for name in names}
 

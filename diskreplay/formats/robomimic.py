@@ -32,7 +32,6 @@ each demonstration has ``num_samples``.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pathlib
 import re
@@ -47,9 +46,11 @@ from diskreplay.errors import InputError
 from diskreplay.formats import hdf5
 from diskreplay.formats.episodes import EpisodePart, ends, episodes_source, fitted, numbered
 from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike, FlatArrays, flags
+from diskreplay.formats.flat import ArrayLike, FlatArrays, flags, length
+from diskreplay.formats.foreign import whole
 from diskreplay.formats.hdf5_episodes import EpisodesFile
 from diskreplay.formats.layout import Layout, column_name
+from diskreplay.formats.reading import reader
 from diskreplay.formats.steps import Source
 from diskreplay.schema import ACTION, DTYPES, OBS
 
@@ -109,43 +110,40 @@ def check(layout: Layout) -> None:
             raise InputError(f"robomimic cannot hold a column {name!r}: it has an array of that name")
 
 
-@contextlib.contextmanager
+@reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """Opens a file as a source; see the module's docstring."""
     where = str(path)
     with hdf5.opened(path) as file:
-        data = file.get("data")
-        if not isinstance(data, h5py.Group):
-            raise InputError(f"{where}: the group 'data' is missing")
-        names = list(data)
+        data = hdf5.subgroup(file, "data", where)
+        names = hdf5.keys(data, where)
         demos = sorted((name for name in names if DEMO.fullmatch(name)), key=lambda name: int(name.partition("_")[2]))
         layout = hdf5.read_layout(file, LAYOUT, where)
-        lengths = [_length(data[name], f"{where}, {name}") for name in demos]
-        columns, ignored = _columns(data[demos[0]], lengths[0]) if demos else ([], [])
+        lengths = [_length(hdf5.subgroup(data, name, where), f"{where}, {name}") for name in demos]
+        columns, ignored = _columns(hdf5.subgroup(data, demos[0], where), lengths[0], where) if demos else ([], [])
         ignored += [name for name in names if not DEMO.fullmatch(name)]
-        ignored += [name for name in file if name not in ("data", LAYOUT)]
+        ignored += [name for name in hdf5.keys(file, where) if name not in ("data", LAYOUT)]
 
         def opened(name: str, layout: Layout | None) -> FlatArrays:
-            return _episode(data[name], f"{where}, {name}", columns, layout)
+            return _episode(hdf5.subgroup(data, name, where), f"{where}, {name}", columns, layout)
 
         yield episodes_source(where, demos, lengths, opened, layout, tuple(sorted(ignored)))
 
 
 def _length(demo: h5py.Group, where: str) -> int:
     """Steps of a demonstration: as it says, or as many as it has actions."""
-    if not isinstance(demo, h5py.Group):
-        raise InputError(f"{where}: is no group")
-    if "num_samples" in demo.attrs:
-        return int(demo.attrs["num_samples"])
-    actions = hdf5.dataset(demo, "actions", where)
-    return int(actions.shape[0]) if actions.shape else 0
+    declared = hdf5.attribute(demo, "num_samples", where)
+    if declared is not None:
+        return whole(declared, f"{where}: num_samples")
+    return length(where, "actions", hdf5.dataset(demo, "actions", where))
 
 
-def _columns(demo: h5py.Group, count: int) -> tuple[list[str], list[str]]:
+def _columns(demo: h5py.Group, count: int, where: str) -> tuple[list[str], list[str]]:
     """Arrays of a demonstration that become columns, and names of what does not."""
     columns: list[str] = []
-    ignored = [name for name in demo.attrs if name != "num_samples"]
-    for key, array in hdf5.datasets(demo).items():
+    with hdf5.damage(where):
+        ignored = [name for name in demo.attrs if name != "num_samples"]
+    for key, array in hdf5.datasets(demo, where).items():
         if key.partition("/")[0] not in KNOWN:
             fits = array.shape[:1] == (count,) and 0 not in array.shape[1:] and array.dtype.name in DTYPES
             (columns if fits else ignored).append(key)
@@ -153,22 +151,24 @@ def _columns(demo: h5py.Group, count: int) -> tuple[list[str], list[str]]:
 
 
 def _episode(demo: h5py.Group, where: str, columns: list[str], layout: Layout | None) -> FlatArrays:
-    action = hdf5.array(hdf5.dataset(demo, "actions", where))
-    count = int(action.shape[0]) if action.shape else 0
-    if "obs" not in demo:
+    action: ArrayLike = hdf5.dataset(demo, "actions", where)
+    count = length(where, "actions", action)
+    obs, following = (hdf5.find(demo, key, where) for key in ("obs", "next_obs"))
+    if obs is None:
         raise InputError(f"{where}: has no observations; robomimic extracts them from states (dataset_states_to_obs)")
     if layout is not None and ACTION in layout.action:
         action = fitted(action, layout.action[ACTION][0])
     terminated = flags(where, "dones", hdf5.dataset(demo, "dones", where), count)
-    truncated = flags(where, "truncated", demo.get("truncated"), count)
+    declared = hdf5.optional(demo, "truncated", where)
+    truncated = flags(where, "truncated", declared, count)
     last = ends(terminated, truncated)
-    if "truncated" not in demo:
+    if declared is None:
         truncated = last & ~terminated
-    rewards = hdf5.array(demo["rewards"]) if "rewards" in demo else None
     return FlatArrays(
-        where, _leaves(demo["obs"], where, layout), {ACTION: action}, terminated, truncated, last, rewards,
-        {column_name(key): hdf5.array(hdf5.dataset(demo, key, where)) for key in columns},
-        _leaves(demo["next_obs"], where, layout) if "next_obs" in demo else None, layout=layout,
+        where, _leaves(obs, where, layout), {ACTION: action}, terminated, truncated, last,
+        hdf5.optional(demo, "rewards", where),
+        {column_name(key): hdf5.dataset(demo, key, where) for key in columns},
+        None if following is None else _leaves(following, where, layout), layout=layout,
     )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def _leaves(group: Any, where: str, layout: Layout | None) -> dict[str, ArrayLik
     """The arrays of a group by our names."""
     if not isinstance(group, h5py.Group):
         raise InputError(f"{where}: the observations are no group")
-    found = {key: hdf5.array(array) for key, array in hdf5.datasets(group).items()}
+    found = hdf5.datasets(group, where)
     if layout is not None:
         ours = {_key(name): name for name in layout.obs}
         return {ours.get(key, f"{OBS}/{key}"): array for key, array in found.items()}
@@ -188,10 +188,11 @@ def recognise(path: pathlib.Path) -> bool:
     if not hdf5.is_hdf5(path):
         return False
     with hdf5.opened(path) as file:
-        data = file.get("data")
+        data = hdf5.find(file, "data", str(path))
         if not isinstance(data, h5py.Group):
             return False
-        return "env_args" in data.attrs or any(DEMO.fullmatch(name) for name in data)
+        told = hdf5.attribute(data, "env_args", str(path)) is not None
+        return told or any(DEMO.fullmatch(name) for name in hdf5.keys(data, str(path)))
 
 
 FORMATS = (

@@ -6,7 +6,6 @@ priorities and the sampler's state belong to the store that made them, and are n
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import CorruptionError, OpenError
 from diskreplay.formats.adding import add_steps
 from diskreplay.formats.facts import Format, Holds
+from diskreplay.formats.reading import reader
 from diskreplay.formats.selection import open_part
 from diskreplay.formats.steps import Source
 from diskreplay.storage.files import LocalFiles
@@ -27,7 +27,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
         add_steps(buffer, source.blocks())
 
 
-@contextlib.contextmanager
+@reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """The whole store as a source."""
     with open_part(path) as part:

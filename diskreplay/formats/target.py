@@ -5,26 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import re
 import shutil
 from collections.abc import Callable, Iterator
 
 from diskreplay.errors import InputError
+from diskreplay.storage import temporaries
+from diskreplay.storage.files import LocalFiles
 
 Recognise = Callable[[pathlib.Path], bool]
 
 
-def final_name(temporary: pathlib.Path) -> str:
-    """The name that will be given to what is written at a path of :func:`replacing`, for formats that mention it."""
-    match = re.fullmatch(r"\.(.+)\.tmp-\d+", temporary.name)
-    return match[1] if match else temporary.name
+def final_path(temporary: pathlib.Path) -> pathlib.Path:
+    """Where what is written at a path of :func:`replacing` will be, for formats that mention it."""
+    folder = temporary.parent
+    return folder.parent / temporary.name if temporaries.name_of(folder.name) == temporary.name else temporary
 
 
 @contextlib.contextmanager
 def replacing(
     target: pathlib.Path, kind: str, *, overwrite: bool = False, recognise: Recognise | None = None
 ) -> Iterator[pathlib.Path]:
-    """A free name beside ``target``: what is there at the end takes its place, and goes away after an error.
+    """A free path near ``target``: what is there at the end takes its place, and goes away after an error.
+
+    What a process left that was killed goes away when the same target is written again.
 
     Args:
         target: the file or directory to be.
@@ -35,22 +38,35 @@ def replacing(
     Raises InputError when something is there that is not to be replaced, or no directory to write into.
     """
     _check(target, kind, overwrite, recognise)
-    temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
-    _remove(temporary)
+    files, parent = LocalFiles(), str(target.parent)
+    temporaries.sweep(files, parent, target.name)
+    folder, lock = temporaries.take(files, parent, target.name)
+    temporary = pathlib.Path(folder, target.name)
     try:
         yield temporary
         _sync(temporary)
         _check(target, kind, overwrite, recognise)
         if kind == "directory" and target.exists():
-            old = target.with_name(f".{target.name}.old-{os.getpid()}")
-            target.replace(old)
-            temporary.replace(target)
-            _remove(old)
+            _exchange(temporary, target)
         else:
             temporary.replace(target)
-    except BaseException:
-        _remove(temporary)
-        raise
+        files.sync_dir(parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
+
+
+def _exchange(temporary: pathlib.Path, target: pathlib.Path) -> None:
+    """Replaces a directory, which takes two steps: the old one waits under another name, and comes back in between."""
+    old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    try:
+        target.replace(old)
+        temporary.replace(target)
+    finally:
+        if old.exists() and not target.exists():
+            old.replace(target)
+        elif old.exists():
+            shutil.rmtree(old)
 
 
 def _check(target: pathlib.Path, kind: str, overwrite: bool, recognise: Recognise | None) -> None:
@@ -78,10 +94,3 @@ def _sync(path: pathlib.Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _remove(path: pathlib.Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

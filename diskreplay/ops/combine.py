@@ -15,9 +15,20 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.selection import Selection, StorePart, open_part
 from diskreplay.formats.steps import Source, Steps
 from diskreplay.formats.target import replacing
-from diskreplay.ops.convert import PathLike, Progress, absolute, apart, bytes_of, counted, refuse
+from diskreplay.ops.convert import (
+    PathLike,
+    absolute,
+    apart,
+    bytes_of,
+    counted,
+    refuse,
+    vacant,
+)
+from diskreplay.ops.disk import room_for
+from diskreplay.ops.signals import Progress, stoppable
 
 STORE = formats.get("store")
+OTHER_NAME = "choose another name, or remove it before"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +68,11 @@ def merge(
     target = absolute(out)
     for path in paths:
         apart(pathlib.Path(path), target)
-    with replacing(target, "directory") as temporary, contextlib.ExitStack() as stack:
+    vacant(target, OTHER_NAME)
+    with (
+        stoppable(progress) as report, room_for(target), replacing(target, "directory") as temporary,
+        contextlib.ExitStack() as stack,
+    ):  # fmt: skip
         parts = [stack.enter_context(open_part(path)) for path in paths]
         for part in parts[1:]:
             check_alike(parts[0], part)
@@ -69,7 +84,7 @@ def merge(
 
         steps, cuts = (sum(getattr(source, name) for source in sources) for name in ("steps", "cuts"))
         whole = Source(sources[0].layout, steps, blocks, cuts=cuts)
-        write(whole, temporary, progress)
+        write(whole, temporary, report)
         episodes = sum(len(part.episodes) for part in parts)
     return Written(str(target), steps, episodes, bytes_of(target))
 
@@ -104,19 +119,22 @@ def split(
         raise InputError("the stores to be made must have different names")
     for target in targets:
         apart(given, target)
+        vacant(target, OTHER_NAME)
     with open_part(path) as whole:
         every = numbered_lengths(whole)
     dealt = deal(every, shares, seed)
     total = sum(every)
     done = 0
     written = []
-    with contextlib.ExitStack() as stack:
+    with stoppable(progress) as report, room_for(targets[0].parent), contextlib.ExitStack() as stack:
+
+        def after(before: int) -> Progress:
+            return lambda step, _: report(before + step, total)
+
         places = [stack.enter_context(replacing(target, "directory")) for target in targets]
         for place, numbers in zip(places, dealt, strict=True):
             with open_part(path, Selection(episodes=numbers)) as part:
-                before = done
-                report = None if progress is None else lambda step, _, before=before: progress(before + step, total)
-                write(lossless(part, allow_loss), place, report)
+                write(lossless(part, allow_loss), place, after(done))
                 done += part.steps
                 written.append((part.steps, len(part.episodes)))
     return [
@@ -173,10 +191,10 @@ def check_alike(one: StorePart, other: StorePart) -> None:
     a, b = one.schema, other.schema
     columns = [[(c.name, c.shape, c.dtype) for c in schema.columns] for schema in (a, b)]
     for what, mine, theirs in (
-        ("observation space", a.observation_space, b.observation_space),
-        ("action space", a.action_space, b.action_space),
-        ("columns", *columns),
-        ("frame stacks", (a.stacks, a.padding), (b.stacks, b.padding)),
+        ("another observation space", a.observation_space, b.observation_space),
+        ("another action space", a.action_space, b.action_space),
+        ("other columns", *columns),
+        ("other frame stacks", (a.stacks, a.padding), (b.stacks, b.padding)),
     ):
         if mine != theirs:
-            raise InputError(f"{other.path!r} has other {what} than {one.path!r}: {theirs}, not {mine}")
+            raise InputError(f"{other.path!r} has {what} than {one.path!r}: {theirs}, not {mine}")

@@ -4,6 +4,8 @@
 2. A dataset is written beside its name and renamed; a fresh store too. An interrupt or an error leaves nothing.
 3. Rows that are added to a store that exists are taken back after an error: it goes back to a checkpoint made before.
 4. Steps are read ahead in a thread while others are written.
+5. While something is written, signals that ask to end are noted, and acted on between two blocks of steps: no library
+   is torn out of a write, no dataset out of its renaming.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ import gymnasium
 
 from diskreplay import formats
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
 from diskreplay.formats.adding import add_steps
 from diskreplay.formats.ahead import read_ahead
 from diskreplay.formats.facts import Format, Loss, check_holds, check_installed
 from diskreplay.formats.layout import Layout
-from diskreplay.formats.selection import EVERYTHING, Selection, open_part
+from diskreplay.formats.selection import EVERYTHING, Selection, StorePart, open_part
 from diskreplay.formats.steps import Source, Steps
 from diskreplay.formats.target import replacing
-from diskreplay.ops.disk import tree_bytes
+from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
+from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Stack, check_count
 from diskreplay.storage.store import FIRST_STREAM
@@ -39,8 +42,6 @@ PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
 """How stores are opened that are only added to, whatever they are sampled with."""
 
 PathLike = str | os.PathLike[str]
-Progress = Callable[[int, int], None]
-"""Called now and then with steps done and steps in all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Imported:
         format: of the source.
         stream: that took the steps.
         transitions, episodes: added.
+        evicted: transitions of them, the oldest, for which ``capacity`` had no room.
         dropped: steps of the source that are no transitions: the source has no next observation for them.
         ignored: names in the source that were not read.
         stored_bytes: that the store takes on disk.
@@ -92,6 +94,7 @@ class Imported:
     stream: str
     transitions: int
     episodes: int
+    evicted: int
     dropped: int
     ignored: tuple[str, ...]
     stored_bytes: int
@@ -125,6 +128,7 @@ def export(
         ModuleNotFoundError: when the format's library is not installed.
         OpenError, CorruptionError: when the store cannot be opened or read.
         StateError: when a live writer evicted rows before they were read.
+        DiskFullError: when there is no room for it.
     """
     started = time.perf_counter()
     chosen = formats.get(format)
@@ -137,11 +141,13 @@ def export(
     target = absolute(out)
     apart(pathlib.Path(path), target)
     with (
+        stoppable(progress) as report,
+        room_for(target),
         replacing(target, chosen.kind, overwrite=overwrite, recognise=chosen.recognise) as temporary,
         open_part(path, selection) as part,
     ):
         if selection != EVERYTHING and not part.steps:
-            raise NotEnoughDataError(f"nothing of the store {part.path!r} is chosen")
+            raise NotEnoughDataError(nothing_chosen(part))
         losses = part.losses(chosen.holds)
         if losses and not allow_loss:
             refuse(chosen, losses)
@@ -149,12 +155,24 @@ def export(
         if not chosen.holds.columns:
             source = without_columns(source)
         check_holds(chosen, source.layout, source.steps)
-        chosen.write(counted(source, progress), temporary, compression)
+        chosen.write(counted(source, report), temporary, compression)
+        report(source.steps, source.steps)
         episodes, raw = len(part.episodes), source.steps * source.layout.step_bytes
         envs = len({(episode.stream, episode.env) for episode in part.episodes})
     lost = {loss.what: loss.count for loss in losses}
     seconds = time.perf_counter() - started
     return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, seconds)
+
+
+def nothing_chosen(part: StorePart) -> str:
+    """What there would have been to choose."""
+    returns = [episode.total_reward for rows in part.streams for episode in rows.episodes]
+    if not returns:
+        return f"nothing of the store {part.path!r} is chosen: it has no episode"
+    return (
+        f"nothing of the store {part.path!r} is chosen: it has episodes 0 to {len(returns) - 1:,}, with returns from "
+        f"{min(returns):.6g} to {max(returns):.6g}"
+    )
 
 
 def refuse(format: Format, losses: list[Loss]) -> None:
@@ -186,20 +204,25 @@ def import_dataset(
         progress: called with steps done and in all.
 
     Raises:
-        InputError: for a source that is damaged or of another format, and for arguments that break a rule.
-        StoreExistsError, StoreNotFoundError: when there is a store, or none.
+        InputError: when there is something at ``path`` already, for a source that is damaged or of another format, and
+            for arguments that break a rule.
+        StoreNotFoundError: when there is no store to append to.
         ModuleNotFoundError: when the format's library is not installed.
+        DiskFullError: when there is no room for it.
     """
     started = time.perf_counter()
     target = absolute(path)
     if append and frame_stack is not None:
         raise InputError("frame_stack belongs to a new store, not to one that is appended to")
+    if not append:
+        vacant(target, "choose another name, or add to the store that is there (--append)")
     with opened(source, format, target) as (name, found):
         wanted = dataclasses.replace(found, layout=given(found.layout, observation_space, action_space, frame_stack))
-        stream, transitions, episodes = store_source(wanted, target, append, capacity, progress)
+        with stoppable(progress) as report:
+            stream, transitions, episodes, evicted = store_source(wanted, target, append, capacity, report)
     return Imported(
-        str(target), name, stream, transitions, episodes, found.steps - transitions, found.ignored, bytes_of(target),
-        time.perf_counter() - started,
+        str(target), name, stream, transitions, episodes, evicted, found.steps - transitions, found.ignored,
+        bytes_of(target), time.perf_counter() - started,
     )  # fmt: skip
 
 
@@ -224,24 +247,25 @@ def opened(source: PathLike | Source, format: str | None, target: pathlib.Path) 
 def store_source(
     source: Source, target: pathlib.Path, append: bool = False, capacity: int | None = None,
     progress: Progress | None = None,
-) -> tuple[str, int, int]:  # fmt: skip
-    """Puts a source into a new store, or into one that is there; the stream, transitions and episodes."""
+) -> tuple[str, int, int, int]:  # fmt: skip
+    """Puts a source into a new store, or into one that is there; the stream, transitions, episodes and evicted."""
     if capacity is not None:
         check_count("capacity", capacity)
     room = max(1, source.steps + source.cuts + append)
     blocks = counted(source, progress).blocks
     if append:
         return appended(source, target, room, capacity, blocks)
-    with replacing(target, "directory") as temporary:
+    with room_for(target), replacing(target, "directory") as temporary:
         arguments = source.layout.create_arguments()
         with ReplayBuffer.create(temporary, **arguments, capacity=capacity or room) as buffer:
-            transitions, episodes = add_steps(buffer, read_ahead(blocks))
-    return FIRST_STREAM, transitions, episodes
+            counts = add_steps(buffer, read_ahead(blocks))
+            evicted = counts[0] - held(buffer, FIRST_STREAM)
+    return FIRST_STREAM, *counts, evicted
 
 
 def appended(
     source: Source, target: pathlib.Path, room: int, capacity: int | None, blocks: Callable[[], Iterator[Steps]]
-) -> tuple[str, int, int]:
+) -> tuple[str, int, int, int]:
     """Adds a source to the store at ``target``, or leaves that as it was."""
     with ReplayBuffer.open(target, mode="r", **PLAIN) as buffer:
         check_fits(source.layout, Layout.of(buffer.schema, stacked=True))
@@ -258,13 +282,34 @@ def appended(
         buffer.checkpoint(name)
         try:
             counts = add_steps(buffer, read_ahead(blocks), open_end=open_end)
+            evicted = 0 if fits else counts[0] - held(buffer, stream)
+            buffer.commit()
         except BaseException:
-            buffer.close()
-            with ReplayBuffer.open(target, stream=stream, checkpoint=name, **PLAIN) as restored:
-                restored.drop_checkpoint(name)
+            take_back(buffer, target, stream, name)
             raise
         buffer.drop_checkpoint(name)
-    return stream, *counts
+    return stream, *counts, evicted
+
+
+def take_back(buffer: ReplayBuffer, target: pathlib.Path, stream: str, checkpoint: str) -> None:
+    """Brings a stream back to a checkpoint, and drops that; WriteFailedError, saying what is left, when it cannot."""
+    try:
+        with contextlib.suppress(WriteFailedError):  # what could not be committed is given up all the same
+            buffer.close()
+        with ReplayBuffer.open(target, stream=stream, checkpoint=checkpoint, **PLAIN) as restored:
+            restored.drop_checkpoint(checkpoint)
+    except WriteFailedError as error:
+        raise type(error)(
+            error.errno,
+            f"{error.strerror}; what was added before stays: "
+            f"opening the checkpoint {checkpoint!r} to write takes it back",
+        ) from error
+
+
+def held(buffer: ReplayBuffer, stream: str) -> int:
+    """Transitions of a stream that are in the window."""
+    number = list(buffer.stats()["streams"]).index(stream)
+    return sum(episode.length for episode in buffer.episodes if episode.stream == number)
 
 
 def check_fits(layout: Layout, store: Layout) -> None:
@@ -336,6 +381,12 @@ def absolute(path: PathLike) -> pathlib.Path:
     """The path without links in it, but for its last part."""
     full = pathlib.Path(path).absolute()
     return full.parent.resolve() / full.name
+
+
+def vacant(target: pathlib.Path, instead: str) -> None:
+    """InputError, saying what to do instead, where something but an empty directory is at a path."""
+    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+        raise InputError(f"{str(target)!r} exists; {instead}")
 
 
 def apart(source: pathlib.Path, target: pathlib.Path) -> None:

@@ -1,7 +1,8 @@
 """Where two stores differ first.
 
 Episodes are compared in the order of streams, environments and rows, bit for bit; how they are spread over streams,
-environments and rows, chunked and compressed, does not count.
+environments and rows, chunked and compressed, does not count. Where single frames are stored, the stacks that begin an
+episode are compared, too: what they are padded with, or the older frames that have left the window.
 """
 
 from __future__ import annotations
@@ -13,12 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay import spaces
+from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.formats.layout import Layout
-from diskreplay.formats.selection import open_part
+from diskreplay.formats.selection import StorePart, open_part
 from diskreplay.formats.steps import Source, Steps, by_episode
-from diskreplay.ops.convert import PathLike, Progress, counted
+from diskreplay.index.episodes import Episode
+from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.ops.convert import PLAIN, PathLike, counted
+from diskreplay.ops.signals import Progress
 
 Array = NDArray[Any]
+
+EPISODES = 64
+"""Whose first stacks are compared at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +74,8 @@ def diff(one: PathLike, other: PathLike, *, progress: Progress | None = None) ->
             found = _steps(counted(mine, progress), theirs)
         if found is None and (mine.steps, mine.episodes) != (theirs.steps, theirs.episodes):
             found = Difference("transitions", f"{mine.steps:,}", f"{theirs.steps:,}")
+        if found is None and not mine.layout.stacked:
+            found = _first_stacks(a, b)
         return found
 
 
@@ -72,7 +83,8 @@ def _layouts(one: Layout, other: Layout) -> Difference | None:
     for what in ("observation_space", "action_space", "columns", "reward_dtype", "stacks", "padding"):
         mine, theirs = getattr(one, what), getattr(other, what)
         if mine != theirs:
-            return Difference(what.replace("_", " "), str(mine), str(theirs))
+            one_line, other_line = (" ".join(str(value).split()) for value in (mine, theirs))
+            return Difference(what.replace("_", " "), one_line, other_line)
     return None
 
 
@@ -87,6 +99,36 @@ def _steps(one: Source, other: Source) -> Difference | None:
         if mine.last[-1]:
             episode, step = episode + 1, 0
     return None
+
+
+def _first_stacks(one: StorePart, other: StorePart) -> Difference | None:
+    """The first difference among the stacks that reach back to an episode's begin; the frames are the same."""
+    reach = max(stack.frames for stack in one.layout.stacks) - 1
+    pairs = list(zip(one.episodes, other.episodes, strict=True)) if reach else []
+    for start in range(0, len(pairs), EPISODES):
+        some = pairs[start : start + EPISODES]
+        places = [(start + k, step) for k, (e, _) in enumerate(some) for step in range(min(reach, e.length))]
+        mine, theirs = (_stacks(part, [pair[which] for pair in some], reach) for which, part in enumerate((one, other)))
+        for name, values in mine.items():
+            at = _unequal(values, theirs[name])
+            if at is not None:
+                frames = tuple(np.argwhere(values[at] != theirs[name][at])[0].tolist())
+                said = (str(values[at][frames]), str(theirs[name][at][frames]))
+                return Difference(f"stack of {name}", *said, *places[at], element=frames)
+    return None
+
+
+def _stacks(part: StorePart, episodes: list[Episode], reach: int) -> dict[str, Array]:
+    """The stacked observations of the first steps of episodes."""
+    with ReplayBuffer.open(part.path, mode="r", **PLAIN) as buffer:
+        envs = [stream["num_envs"] for stream in buffer.stats()["streams"].values()]
+        ids = [
+            (e.stream << STREAM_SHIFT) | row * envs[e.stream] + e.env
+            for e in episodes
+            for row in range(e.start, e.start + min(reach, e.length))
+        ]
+        stacked = spaces.flatten(part.schema.obs_tree, buffer.get(np.array(ids, np.int64)).obs, "obs")
+    return dict(zip(part.layout.obs, stacked, strict=True))
 
 
 def _pairs(one: Iterator[Steps], other: Iterator[Steps]) -> Iterator[tuple[Steps, Steps]]:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask to end."""
+
+Progress = Callable[[int, int], None]
+"""Called now and then with what is done and what there is in all."""
 
 
 @contextlib.contextmanager
-def noted(*numbers: signal.Signals) -> Iterator[threading.Event]:
-    """An event that the signals set (SIGINT and SIGTERM by default) while the block runs, instead of ending it.
+def noted() -> Iterator[threading.Event]:
+    """An event that a signal that asks to end sets while the block runs, instead of ending it.
 
-    Only the main thread can take signals; in any other the event is never set.
+    Signals that are ignored, as under nohup, stay so. Only the main thread can take signals; in any other the event is
+    never set.
     """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -23,9 +30,25 @@ def noted(*numbers: signal.Signals) -> Iterator[threading.Event]:
     def note(number: int, frame: FrameType | None) -> None:
         event.set()
 
-    kept = {number: signal.signal(number, note) for number in numbers or (signal.SIGINT, signal.SIGTERM)}
+    heard = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    kept = {number: signal.signal(number, note) for number in heard}
     try:
         yield event
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def stoppable(progress: Progress | None) -> Iterator[Progress]:
+    """A function to call between two blocks of steps: it passes on what it is told, and raises KeyboardInterrupt when a
+    signal came meanwhile that asks to end."""
+    with noted() as stopped:
+
+        def report(done: int, total: int) -> None:
+            if stopped.is_set():
+                raise KeyboardInterrupt
+            if progress is not None:
+                progress(done, total)
+
+        yield report

@@ -12,9 +12,11 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from diskreplay_cli import output
 from diskreplay_cli.main import main
 from formats.roundtrip import IMAGE, moved_window, several_envs, store
 from gymnasium import spaces
+from rich.console import Console
 
 import diskreplay as dr
 from diskreplay import formats
@@ -57,7 +59,9 @@ def test_export_of_a_selection(path: str, tmp_path: pathlib.Path) -> None:
     for wrong in ("x", "1:2:3:4", ""):
         assert "no range" in failure("export", path, out, "--episodes", wrong, "--overwrite")
     assert "no list" in failure("export", path, out, "--envs", "a", "--overwrite")
-    assert "nothing of the store" in failure("export", path, out, "--min-return", "1e9", "--overwrite")
+    line = failure("export", path, out, "--min-return", "1e9", "--overwrite")
+    assert "nothing of the store" in line
+    assert "episodes 0 to 6, with returns from " in line
 
 
 def test_a_loss_is_refused_and_counted(path: str, tmp_path: pathlib.Path) -> None:
@@ -74,6 +78,23 @@ def test_a_loss_is_refused_and_counted(path: str, tmp_path: pathlib.Path) -> Non
     assert "left out: 1 step without a next observation" in printed
 
 
+@pytest.mark.parametrize(
+    ("ending", "name"),
+    [
+        (".npz", "npz"), (".parquet", "parquet"), (".zarr", "diffusion-policy"), (".replay", "store"),
+        (".hdf5", "d4rl"), (".h5", "d4rl"), ("", "d4rl"),
+    ],
+)  # fmt: skip
+def test_the_format_of_an_export_is_what_its_name_ends_in(
+    path: str, tmp_path: pathlib.Path, ending: str, name: str
+) -> None:
+    store()(path)
+    out = tmp_path / f"out{ending}"
+    assert facts("export", path, out, "--allow-loss")["format"] == name
+    assert formats.guess(out).name == name
+    assert " as robomimic, " in said("export", path, tmp_path / f"b{ending}", "--format", "robomimic")
+
+
 def test_environments_are_named_when_they_are_not_kept(path: str, tmp_path: pathlib.Path) -> None:
     several_envs(path)
     assert "not kept: which of 3 environments" in said("export", path, tmp_path / "a.hdf5")
@@ -85,7 +106,10 @@ def test_import(path: str, tmp_path: pathlib.Path) -> None:
         said("export", path, tmp_path / name, "--format", name)
         document = facts("import", tmp_path / name, tmp_path / f"{name}.replay")
         assert (document["format"], document["transitions"], document["dropped"]) == (name, 27, 0)
-    assert "exists" in failure("import", tmp_path / "npz", path)
+    line = failure("import", tmp_path / "npz", path)
+    assert "exists" in line
+    assert "--append" in line
+    assert "--overwrite" not in line
     printed = said("import", tmp_path / "npz", path, "--append", "--format", "npz")
     assert "27 transitions of 7 episodes from npz" in printed
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
@@ -93,7 +117,9 @@ def test_import(path: str, tmp_path: pathlib.Path) -> None:
     document = facts("import", tmp_path / "npz", tmp_path / "c.replay", "--capacity", 5, "--frame-stack", 2)
     with dr.ReplayBuffer.open(tmp_path / "c.replay", mode="r") as buffer:
         assert (len(buffer), buffer.schema.stacks[0].frames) == (5, 2)
-    assert "no dataset at" in failure("import", tmp_path / "none", tmp_path / "d.replay")
+    printed = said("import", tmp_path / "npz", tmp_path / "d.replay", "--capacity", 5)
+    assert "evicted: the oldest 22 transitions, for which there is no room" in printed
+    assert "no dataset at" in failure("import", tmp_path / "none", tmp_path / "e.replay")
     assert "no format known" in failure("import", tmp_path, tmp_path / "x" / "d.replay")
 
 
@@ -112,6 +138,8 @@ def test_formats() -> None:
     printed = said("formats")
     assert [line.split()[0] for line in printed.splitlines() if not line.startswith(" ")] == list(formats.MODULES)
     assert "cannot hold: final observations" in printed
+    assert "d4rl (in and out, a file)" in printed
+    assert "compression: gzip, lzf, none" in printed
     documents = facts("formats")["formats"]
     assert [document["name"] for document in documents] == list(formats.MODULES)
     assert all(document["in"] or document["out"] for document in documents)
@@ -126,7 +154,9 @@ def test_merge_and_split(path: str, tmp_path: pathlib.Path) -> None:
     assert len(facts("split", path, tmp_path / "x", tmp_path / "y", "--fraction", 0.2, "--seed", 1)["stores"]) == 2
     assert "exists" in failure("split", path, "--fraction", 0.5)
     assert "add up" in failure("split", path, "--fraction", 0.7, "--fraction", 0.7)
-    assert "exists" in failure("merge", tmp_path / "all", *parts)
+    for line in (failure("merge", tmp_path / "all", *parts), failure("split", path, "--fraction", 0.5)):
+        assert "exists; choose another name" in line
+        assert "--overwrite" not in line
     failure("merge", tmp_path / "other", tmp_path / "none")
 
 
@@ -158,6 +188,17 @@ def test_head(path: str) -> None:
     assert "episode must be" in failure("head", path, "--episode", 99)
 
 
+def test_what_is_too_wide_for_the_terminal(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(IMAGE, spaces.Box(-1, 1, (2,)))(path)
+    wide = said("head", path, "--rows", 2).splitlines()
+    monkeypatch.setattr(output, "console", lambda: Console(width=60, force_terminal=True, color_system=None))
+    lines = said("head", path, "--rows", 2).splitlines()
+    assert [line.split()[0] for line in lines if line] == [*wide[0].split()] * 2
+    assert lines[3] == "obs         36x36x3 uint8 0..255"
+    assert max(map(len, said("formats").splitlines())) <= 60
+    assert len(said("episodes", path).splitlines()) == 8
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_diff(path: str, tmp_path: pathlib.Path, as_json: bool) -> None:
     store()(path)
@@ -171,6 +212,20 @@ def test_diff(path: str, tmp_path: pathlib.Path, as_json: bool) -> None:
     else:
         assert same.stdout == "no difference\n"
         assert other.stdout.startswith("episode 1, step 0: ")
+
+
+def test_errors_of_arguments_have_one_full_stop_at_most() -> None:
+    assert "Missing argument 'PATH' (see" in failure("export")
+
+
+@pytest.mark.parametrize("width", [20, 80, 120])
+def test_bars_leave_room_for_a_control_c(width: int) -> None:
+    console = Console(width=width, force_terminal=True, color_system=None)
+    bar = output.Bar(console=console, expand=True)
+    bar.add_task("exporting", total=10)
+    with console.capture() as captured:
+        console.print(bar.get_renderable())
+    assert max(map(len, captured.get().splitlines())) == width - 3
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_names(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
     for path, name in (
         ("elsewhere/pong-v3", "pong-v3"), ("root/pong-v3", "pong-v3"), ("root/pong", "pong-v0"),
-        ("root/atari/pong-v3", "atari/pong-v3"), ("root/atari/.pong-v3.tmp-123", "atari/pong-v3"),
+        ("root/atari/pong-v3", "atari/pong-v3"), ("root/atari/.pong-v3.tmp-0123456789abcdef/pong-v3", "atari/pong-v3"),
         ("root/my.games/pong-v3", "pong-v3"), ("root/a b", "a_b-v0"),
     ):  # fmt: skip
         assert dataset_id(tmp_path / path) == name
@@ -282,7 +282,7 @@ def test_images_that_are_none(path: str, tmp_path: pathlib.Path) -> None:
             np.frombuffer(b"no image" * number, np.uint8) for number in range(len(one["rewards"]) + 1)
         ]
     made(tmp_path / "a", arrays, spaces.Box(0, 255, (36, 40), np.uint8))
-    with pytest.raises(InputError, match="an image cannot be decoded"):
+    with pytest.raises(InputError, match="something that is no image"):
         import_dataset(tmp_path / "a", path)
 
 
@@ -328,7 +328,7 @@ def test_damaged_arrow(path: str, tmp_path: pathlib.Path) -> None:
     export(path, tmp_path / "out", "minari-arrow")
     file = tmp_path / "out/data/1/part-0.arrow"
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(InputError, match="1: cannot be read"):
+    with pytest.raises(InputError, match="is damaged"):
         import_dataset(tmp_path / "out", tmp_path / "b.replay")
     file.unlink()
     with pytest.raises(InputError, match="holds no Arrow file"):

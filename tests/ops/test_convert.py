@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import pathlib
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,14 @@ from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay import formats
-from diskreplay.errors import InputError, StoreNotFoundError
+from diskreplay.errors import DiskFullError, InputError, StoreNotFoundError
 from diskreplay.formats.arrays import from_arrays
 from diskreplay.formats.selection import Selection
 from diskreplay.formats.steps import Piece, Source, joined
+from diskreplay.ops import convert
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
+from diskreplay.storage.files import LocalFile
 
 
 def exported(path: str, tmp_path: pathlib.Path, **options: Any) -> list[Any]:
@@ -117,6 +121,69 @@ def test_an_interrupt_leaves_nothing(name: str, path: str, tmp_path: pathlib.Pat
         assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.replay", "out"]
 
 
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_waits_for_the_end_of_a_block(
+    number: signal.Signals, path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store()(path)
+    written = []
+
+    def write(source: Source, target: pathlib.Path, compression: str) -> None:
+        for steps in source.blocks():
+            signal.raise_signal(number)
+            target.write_bytes(b"half")
+            written.append(len(steps))
+
+    format = dataclasses.replace(formats.get("npz"), write=write)
+    monkeypatch.setattr(formats, "get", lambda name: format)
+    handler = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        export(path, tmp_path / "out", "npz")
+    assert len(written) == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.replay"]
+    assert signal.getsignal(number) == handler
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"), OSError("Error writing bytes to file. Detail: [errno 28] No"),
+        RuntimeError("Can't close (file write failed: time = now\n, errno = 28, error message = 'No space left')"),
+    ],
+)  # fmt: skip
+def test_a_full_disk(error: Exception, path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a library says it."""
+    store()(path)
+
+    def write(source: Source, target: pathlib.Path, compression: str) -> None:
+        target.write_bytes(b"half")
+        try:
+            raise error
+        finally:
+            if isinstance(error, OSError) and error.errno:
+                raise RuntimeError("closing failed, too")
+
+    format = dataclasses.replace(formats.get("npz"), write=write)
+    monkeypatch.setattr(formats, "get", lambda name: format)
+    with pytest.raises(DiskFullError, match=r"no room for .*/out'; nothing was written"):
+        export(path, tmp_path / "out", "npz")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.replay"]
+
+
+def test_a_signal_that_is_ignored_stays_so(path: str, tmp_path: pathlib.Path) -> None:
+    """As under nohup, or in the background of a script."""
+    store()(path)
+    kept = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        hang_up = lambda done, total: signal.raise_signal(signal.SIGHUP)  # noqa: E731
+        assert export(path, tmp_path / "out", progress=hang_up).transitions == 27
+    finally:
+        signal.signal(signal.SIGHUP, kept)
+
+
 def _there(module: str) -> bool:
     try:
         __import__(module)
@@ -125,7 +192,8 @@ def _there(module: str) -> bool:
     return True
 
 
-def test_a_signal_to_the_command_leaves_nothing(path: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_to_the_command_leaves_nothing(number: signal.Signals, path: str, tmp_path: pathlib.Path) -> None:
     """Ctrl-C while the process writes, at whatever it is."""
     frame = np.random.default_rng(0).integers(0, 256, (84, 84), np.uint8)
     with dr.ReplayBuffer.create(
@@ -140,12 +208,12 @@ def test_a_signal_to_the_command_leaves_nothing(path: str, tmp_path: pathlib.Pat
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until
         time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
     if process.returncode == 0:  # it was quicker: then the file is whole
         assert import_dataset(tmp_path / "out.hdf5", tmp_path / "back").transitions == 6000
     else:
-        assert (process.returncode, err.strip()) == (130, "diskreplay: interrupted")
+        assert (process.returncode, err.strip()) == (130, "diskreplay: interrupted; nothing was written")
         assert [entry.name for entry in tmp_path.iterdir()] == ["a.replay"]
 
 
@@ -183,9 +251,10 @@ def test_appending_where_there_is_room(small: str) -> None:
 def test_appending_evicts_nothing(small: str) -> None:
     before = episodes_of(small)
     result = import_dataset(piece(18), small, append=True)
-    assert result.stream == "1"
+    assert (result.stream, result.evicted) == ("1", 0)
     assert same(episodes_of(small)[:1], before)
-    assert import_dataset(piece(5), small, append=True, capacity=3).stream == "2"
+    result = import_dataset(piece(5), small, append=True, capacity=3)
+    assert (result.stream, result.evicted) == ("2", 2)
     with dr.ReplayBuffer.open(small, mode="r") as buffer:
         assert len(buffer) == 4 + 18 + 3
     assert verify(small).ok
@@ -211,6 +280,56 @@ def test_a_failed_append_leaves_the_store_as_it_was(small: str, length: int) -> 
     assert import_dataset(piece(), small, append=True).transitions == 6
 
 
+@pytest.mark.parametrize("length", [6, 18])
+def test_an_interrupt_before_the_first_step_is_appended(
+    small: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint to go back to is there already: it goes, too."""
+    before, make = episodes_of(small), dr.ReplayBuffer.checkpoint
+
+    def checkpoint(buffer: dr.ReplayBuffer, *args: Any, **kwargs: Any) -> None:
+        make(buffer, *args, **kwargs)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(dr.ReplayBuffer, "checkpoint", checkpoint)
+    with pytest.raises(KeyboardInterrupt):
+        import_dataset(piece(length), small, append=True)
+    with dr.ReplayBuffer.open(small, mode="r") as buffer:
+        assert (len(buffer), buffer.checkpoints) == (4, [])
+    assert same(episodes_of(small), before)
+    assert verify(small).ok
+
+
+@pytest.mark.parametrize("length", [6, 18])
+def test_a_full_disk_while_appending(small: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where going back fails as well, it is said how to do it later."""
+    before, good, write = episodes_of(small), piece(length), LocalFile.pwrite
+
+    def pwrite(file: LocalFile, parts: Sequence[bytes], offset: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def blocks() -> Iterator[Any]:
+        yield from good.blocks()
+        monkeypatch.setattr(LocalFile, "pwrite", pwrite)
+        yield from good.blocks()
+
+    monkeypatch.setattr(convert, "read_ahead", lambda blocks: blocks())
+    monkeypatch.setitem(convert.PLAIN, "commit_rows", 1)
+    with pytest.raises(DiskFullError, match="takes it back") as raised:
+        import_dataset(dataclasses.replace(good, blocks=blocks), small, append=True)
+    monkeypatch.setattr(LocalFile, "pwrite", write)
+    with dr.ReplayBuffer.open(small, mode="r") as buffer:
+        (name,) = buffer.checkpoints
+    assert repr(name) in str(raised.value)
+    stream = "0" if length == 6 else "1"
+    with dr.ReplayBuffer.open(
+        small, stream=stream, checkpoint=name, view=dr.Transition(), sampler=dr.Uniform()
+    ) as buffer:
+        buffer.drop_checkpoint(name)
+    assert same(episodes_of(small), before)
+    assert verify(small).ok
+
+
 def test_what_does_not_fit_is_not_appended(small: str, tmp_path: pathlib.Path) -> None:
     other = from_arrays(np.zeros((3, 4)), np.zeros(3, np.int64))
     with pytest.raises(InputError, match="observations"):
@@ -225,7 +344,8 @@ def test_what_does_not_fit_is_not_appended(small: str, tmp_path: pathlib.Path) -
 
 
 def test_capacity(path: str) -> None:
-    assert import_dataset(piece(), path, capacity=4).transitions == 6
+    result = import_dataset(piece(), path, capacity=4)
+    assert (result.transitions, result.evicted) == (6, 2)
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         assert buffer.get(np.arange(2, 6)).reward.tolist() == [2, 3, 4, 5]
         assert len(buffer) == buffer.schema.capacity == 4

@@ -14,7 +14,7 @@ from gymnasium import spaces
 import diskreplay as dr
 from diskreplay.errors import InputError
 from diskreplay.ops.combine import merge
-from diskreplay.ops.convert import export
+from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.diff import diff
 from diskreplay.ops.episodes import episodes, head
 
@@ -143,3 +143,16 @@ def test_an_export_does_not_change_the_store(path: str, tmp_path: pathlib.Path) 
     export(path, tmp_path / "copy", "store")
     export(path, tmp_path / "a.hdf5")
     assert diff(path, tmp_path / "copy") is None
+
+
+def test_diff_sees_stacks_that_reach_back_behind_the_window(path: str, tmp_path: pathlib.Path) -> None:
+    """Single frames are stored: they are the same, but not what stood before the first of them."""
+    moved_window(path)
+    export(path, tmp_path / "b", "npz", allow_loss=True)
+    import_dataset(tmp_path / "b", tmp_path / "c")
+    found = diff(path, tmp_path / "c")
+    assert found is not None
+    assert (found.what, found.episode, found.step, len(found.element)) == ("stack of obs", 0, 0, 3)
+    assert found.other == "0"
+    assert diff(path, path) is None
+    assert diff(tmp_path / "c", tmp_path / "c") is None

@@ -1,0 +1,125 @@
+"""Small datasets of every format that is read, to be mutated; and the processes that try it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow.parquet as pq
+from formats.roundtrip import BOTH, FORCE, NO_END, TERMINATED, TRUNCATED, store
+from gymnasium import spaces
+
+from diskreplay import formats
+from diskreplay.ops.convert import export
+
+TESTS = pathlib.Path(__file__).parent.parent
+LENGTHS = [(6, TERMINATED), (1, TRUNCATED), (9, TRUNCATED), (4, NO_END), (5, BOTH)]
+IMAGE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+VECTOR = spaces.Box(-9, 9, (5,), np.float32)
+NESTED = spaces.Dict(camera=IMAGE, arm=spaces.Dict(joints=spaces.Box(-9, 9, (2,), np.float64), grip=spaces.Discrete(4)))
+STORES = {
+    "vectors": store(
+        VECTOR, spaces.Discrete(4), LENGTHS, columns={"log_prob": np.float32, "hidden": ((3,), np.float64)}
+    ),
+    "images": store(IMAGE, FORCE, LENGTHS),
+    "frames": store(spaces.Box(0, 255, (40, 40), np.uint8), spaces.Discrete(3), LENGTHS, frame_stack=3),
+    "nested": store(NESTED, FORCE, LENGTHS),
+}
+SUFFIXES = {"d4rl": ".hdf5", "d3rlpy": ".hdf5", "robomimic": ".hdf5", "npz": ".npz", "parquet": ".parquet"}
+
+
+def make(folder: pathlib.Path) -> pathlib.Path:
+    """A folder for each dataset, named after its format and kind, that holds it and nothing else."""
+    made = folder / "bases"
+    for kind, write in STORES.items():
+        write(str(folder / kind))
+        for format in formats.every():
+            if format.read is None or (kind == "nested" and not format.holds.nested_obs):
+                continue
+            place = made / f"{format.name} {kind}"
+            place.mkdir(parents=True)
+            path = place / f"set-of-{format.name}{SUFFIXES.get(format.name, '')}"
+            export(folder / kind, path, format.name, allow_loss=True)
+            if format.name != "store":
+                foreign = made / f"{format.name} {kind}, of others" / path.name
+                foreign.parent.mkdir()
+                export(folder / kind, foreign, format.name, allow_loss=True)
+                strip(foreign)
+    two = made / "parquet of two files" / "set-of-parquet"
+    two.mkdir(parents=True)
+    for number in range(2):
+        export(folder / "images", two / f"{number}.parquet", "parquet")
+    return made
+
+
+def strip(dataset: pathlib.Path) -> None:
+    """Takes our description out of a dataset, as if others had written it."""
+    for file in [dataset] if dataset.is_file() else sorted(dataset.rglob("*")):
+        if file.suffix == ".hdf5":
+            with h5py.File(file, "r+") as opened:
+                for key in ("metadata/diskreplay", "diskreplay"):
+                    if key in opened:
+                        del opened[key]
+        elif file.suffix == ".parquet":
+            pq.write_table(pq.read_table(file).replace_schema_metadata({}), file)
+        elif file.suffix == ".npz" and dataset.is_file():
+            with np.load(file) as arrays:
+                np.savez(file, **{key: arrays[key] for key in arrays if key != "layout"})
+        elif file.name in ("layout.json", "diskreplay.json", ".zattrs"):
+            file.unlink()
+        elif file.name == "metadata.json":
+            described = json.loads(file.read_text())
+            described.pop("diskreplay", None)
+            file.write_text(json.dumps(described))
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How many cases ended how, by format, and each violation."""
+
+    ended: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
+    violations: list[str] = dataclasses.field(default_factory=list)
+
+
+def run(bases: pathlib.Path, folder: pathlib.Path, seed: int, first: int, stop: int, chosen: Any = ()) -> Outcome:
+    """Tries the mutations ``first`` to ``stop``; a worker that dies or hangs is followed by another behind the case."""
+    outcome = Outcome()
+    folder.mkdir(exist_ok=True)
+    for line in _lines(bases, folder, seed, first, stop, chosen):
+        done, _, ended = line.partition(" -> ")
+        format = done.partition(" ")[2].partition(" ")[0]
+        word = ended.partition(" ")[0]
+        outcome.ended[format, word] += 1
+        if word == "VIOLATION":
+            outcome.violations.append(f"seed {seed} case {line}")
+    return outcome
+
+
+def _lines(bases: pathlib.Path, folder: pathlib.Path, seed: int, first: int, stop: int, chosen: Any) -> Iterator[str]:
+    errors = folder / "stderr"
+    while first < stop:
+        with errors.open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", "-m", "hostile.dataset_worker", str(bases), str(folder),
+                 str(seed), str(first), str(stop), *chosen],
+                stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=TESTS, env=None,
+            )  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield line.rstrip("\n")
+            first += 1
+        process.stdout.close()
+        process.wait()
+        if first < stop:
+            said = errors.read_bytes()[-2500:].decode(errors="replace")
+            names = sorted(kind.name for kind in bases.iterdir() if not chosen or kind.name.partition(" ")[0] in chosen)
+            yield f"{first} {names[first % len(names)]} | ? -> VIOLATION it died with {process.returncode}: {said!r}"
+            first += 1
