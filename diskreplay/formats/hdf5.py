@@ -15,9 +15,9 @@ import os
 import pathlib
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats import foreign
 from diskreplay.formats.foreign import check_chunk, check_size, stored_bytes, whole
+from diskreplay.formats.hdf5_output import Output
 from diskreplay.formats.layout import Layout
 
 CHUNK_BYTES = 1 << 20
@@ -52,7 +53,7 @@ file of many episodes is walked through once."""
 Array = NDArray[Any]
 
 
-def open_file(path: pathlib.Path, mode: str) -> h5py.File:
+def open_file(path: pathlib.Path | Output, mode: str) -> h5py.File:
     """The file, with a metadata cache that stays small."""
     file = h5py.File(path, mode)
     cache = file.id.get_mdc_config()
@@ -88,9 +89,14 @@ def _threads() -> ThreadPoolExecutor:
 
 
 class Compressor:
-    """Chunks on their way through the threads into one file, shared by all its columns."""
+    """Chunks on their way through the threads into one file, shared by all its columns.
 
-    def __init__(self) -> None:
+    Args:
+        check: raises the error of the file, if it could not be written.
+    """
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self.check = check
         self._waiting: deque[tuple[h5py.Dataset, tuple[int, ...], Future[bytes]]] = deque()
 
     def put(self, data: h5py.Dataset, offset: tuple[int, ...], chunk: Array) -> None:
@@ -102,6 +108,7 @@ class Compressor:
     def _write(self) -> None:
         data, offset, chunk = self._waiting.popleft()
         data.id.write_direct_chunk(offset, chunk.result())
+        self.check()
 
     def finish(self) -> None:
         """Writes what waits."""
@@ -123,12 +130,12 @@ class ColumnWriter:
         key: its name there.
         count, shape, dtype: entries, and what one of them is.
         compression: one of ``COMPRESSIONS``.
-        compressor: for "gzip".
+        compressor: of the file; takes the chunks if that is "gzip".
     """
 
     def __init__(
-        self, group: h5py.Group, key: str, count: int, shape: tuple[int, ...], dtype: np.dtype[Any],
-        compression: str = "gzip", compressor: Compressor | None = None,
+        self, group: h5py.Group, key: str, count: int, shape: tuple[int, ...], dtype: np.dtype[Any], compression: str,
+        compressor: Compressor,
     ) -> None:  # fmt: skip
         item = math.prod(shape) * dtype.itemsize
         self.chunk_rows = max(1, min(CHUNK_BYTES // item, MAX_CHUNK_ROWS, count))
@@ -140,7 +147,8 @@ class ColumnWriter:
             if compression == "gzip":
                 filters["compression_opts"] = GZIP_LEVEL
         self._data = group.create_dataset(key, (count, *shape), dtype, **filters)
-        self._compressor = compressor if compression == "gzip" else None
+        self._compressed = compression == "gzip"
+        self._compressor = compressor
         self._chunk = np.zeros((self.chunk_rows, *shape), dtype)
         self._filled = 0
         self._end = 0
@@ -157,11 +165,12 @@ class ColumnWriter:
                 self._write()
 
     def _write(self) -> None:
-        if self._compressor is None:
-            self._data[self._end : self._end + self._filled] = self._chunk[: self._filled]
-        else:
+        if self._compressed:
             self._compressor.put(self._data, (self._end, *(0 for _ in self._chunk.shape[1:])), self._chunk)
             self._chunk = np.zeros_like(self._chunk)
+        else:
+            self._data[self._end : self._end + self._filled] = self._chunk[: self._filled]
+            self._compressor.check()
         self._end += self._filled
         self._filled = 0
 
@@ -171,13 +180,43 @@ class ColumnWriter:
             self._write()
 
 
-class FileWriter:
-    """An HDF5 file to be written, column by column as blocks come; a context manager."""
+class NewFile:
+    """An HDF5 file to be written; a context manager.
+
+    Args:
+        path: where nothing is yet.
+        compression: one of ``COMPRESSIONS``.
+
+    Raises the OSError of the first write that fails, soon after it and at the end at the latest.
+    """
 
     def __init__(self, path: pathlib.Path, compression: str) -> None:
-        self.file = open_file(path, "w")
+        self._output = Output(path)
+        self.file = open_file(self._output, "w")
         self._compression = compression
-        self._compressor = Compressor()
+        self._compressor = Compressor(self._output.check)
+
+    def finish(self) -> None:
+        """Writes what waits."""
+        self._compressor.finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        with self._output:
+            with contextlib.closing(self.file):
+                if kind is None:
+                    self.finish()
+            if kind is None:
+                self._output.check()
+
+
+class FileWriter(NewFile):
+    """A file that is filled column by column as blocks come."""
+
+    def __init__(self, path: pathlib.Path, compression: str) -> None:
+        super().__init__(path, compression)
         self.columns: dict[str, ColumnWriter] = {}
 
     def add(self, key: str, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ColumnWriter:
@@ -186,17 +225,10 @@ class FileWriter:
         self.columns[key] = column
         return column
 
-    def __enter__(self) -> FileWriter:
-        return self
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        try:
-            if kind is None:
-                for column in self.columns.values():
-                    column.finish()
-                self._compressor.finish()
-        finally:
-            self.file.close()
+    def finish(self) -> None:
+        for column in self.columns.values():
+            column.finish()
+        super().finish()
 
 
 class StoredArray:

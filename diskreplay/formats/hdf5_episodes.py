@@ -7,7 +7,6 @@ chunks where those would take more than they save.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import pathlib
 from typing import Any
@@ -85,21 +84,15 @@ class _Column:
             self._compressor.put(data, (self._end, *(0 for _ in values.shape[1:])), chunk)
         else:
             data[self._end : self._end + len(values)] = values
+            self._compressor.check()
         self._end += len(values)
 
 
-class EpisodesFile:
-    """A new HDF5 file that takes one episode after another; a context manager.
-
-    Args:
-        path: where nothing is yet.
-        compression: one of ``hdf5.COMPRESSIONS``.
-    """
+class EpisodesFile(hdf5.NewFile):
+    """A file that takes one episode after another."""
 
     def __init__(self, path: pathlib.Path, compression: str) -> None:
-        self.file = hdf5.open_file(path, "w")
-        self._compression = compression
-        self._compressor = hdf5.Compressor()
+        super().__init__(path, compression)
         self._columns: dict[str, _Column] = {}
 
     def append(self, key: str, values: Array) -> None:
@@ -113,14 +106,7 @@ class EpisodesFile:
         for column in self._columns.values():
             column.finish()
         self._columns = {}
-
-    def __enter__(self) -> EpisodesFile:
-        return self
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        with contextlib.closing(self.file):
-            if kind is None:
-                self._compressor.finish()
+        self._compressor.check()
 
 
 def _item_bytes(values: Array) -> int:
