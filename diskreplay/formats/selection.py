@@ -141,7 +141,7 @@ class StorePart:
         if not holds.columns:
             losses += [Loss(f"values of column {name!r}", self.steps) for name in self.layout.columns]
         if not (holds.stacks and Layout.of(self.schema, stacked=True).stacked):
-            losses.append(Loss("frame stacks that begin in another way than by padding", self._odd_stacks()))
+            losses.append(Loss("stacked frames that are no steps of the episode", self._odd_stacks()))
         return [loss for loss in losses if loss.count]
 
     def _blocks(self) -> Iterator[Steps]:

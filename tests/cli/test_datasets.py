@@ -69,7 +69,7 @@ def test_a_loss_is_refused_and_counted(path: str, tmp_path: pathlib.Path) -> Non
     out = tmp_path / "a.zarr"
     line = failure("export", path, out, "--format", "diffusion-policy")
     assert "final observations (3)" in line
-    assert "frame stacks that begin in another way than by padding (2)" in line
+    assert "stacked frames that are no steps of the episode (2)" in line
     assert "--allow-loss" in line
     assert not out.exists()
     printed = said("export", path, out, "--format", "diffusion-policy", "--allow-loss")
