@@ -77,7 +77,7 @@ class Store:
             document = metadata.read(files, path)
         except (FileNotFoundError, NotADirectoryError) as error:
             if files.kind(path) is None:
-                raise StoreNotFoundError(f"there is no store at {path!r}") from error
+                raise StoreNotFoundError(f"there is no store at {path!r}; ReplayBuffer.create makes one") from error
             raise NotAStoreError(f"{path!r} is not a diskreplay store: it has no {metadata.NAME}") from error
         except CorruptionError as error:
             raise NotAStoreError(f"{path!r} is not a diskreplay store: {error}") from error

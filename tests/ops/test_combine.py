@@ -47,7 +47,7 @@ def test_what_cannot_be_merged(path: str, tmp_path: pathlib.Path) -> None:
         with pytest.raises(InputError, match=f"other {said}"):
             merge(out, [path, f"{other}-{said}"])
     moved_window(other)
-    with pytest.raises(InputError, match=r"frame stacks .* \(2\).*--allow-loss"):
+    with pytest.raises(InputError, match=r"stacked frames .* \(2\).*--allow-loss"):
         merge(out, [other])
     with pytest.raises(InputError, match="apart"):
         merge(path, [path])
