@@ -22,6 +22,7 @@ from PIL import Image
 from diskreplay import spaces
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.rows import LogRows, open_rows
+from diskreplay.formats.target import replacing
 from diskreplay.index.episodes import Episode
 from diskreplay.schema import OBS, Column, Schema
 
@@ -239,10 +240,5 @@ def _animation(pictures: _Pictures, target: pathlib.Path, fps: float) -> tuple[i
 
 
 def _save(picture: Image.Image, target: pathlib.Path, **options: Any) -> None:
-    """Writes beside, then renames: the file is whole or not there."""
-    temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}{target.suffix}")
-    try:
+    with replacing(target, "file", overwrite=True) as temporary:
         picture.save(temporary, **options)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
