@@ -40,6 +40,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     ) -> None:
         """Not for users: see :meth:`create` and :meth:`open`. ``stream`` is the one to write, None for none."""
         state = checkpoint.state if checkpoint else {}
+        self._clearing = False
+        """:meth:`clear` was begun and not ended."""
         self._view, self._sampler = settings({**store.settings, **state}, view, sampler)
         self._view.check(store.schema)
         if checkpoint and sampler is None:
@@ -80,9 +82,20 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         The next commit gives the disk space back, but for what a checkpoint pins. Raises what :meth:`commit` raises.
         """
         with self._write_lock, self._lock:
+            self._writable().check()
+            self._clearing = True
+            self._settle()
+
+    def _torn(self) -> bool:
+        return self._clearing or super()._torn()
+
+    def _settle(self) -> None:
+        super()._settle()
+        if self._clearing:
             self._clear()
             if isinstance(self._sampler, Prioritized):
                 self._sampler.clear()
+            self._clearing = False
 
     # Sampling
 
