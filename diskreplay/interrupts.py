@@ -16,7 +16,7 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class held_back:  # noqa: N801  # reads as a word: `with held_back():`
+class held_back:  # reads as a word: `with held_back():`
     """A block that SIGINT and SIGTERM do not interrupt; what came meanwhile is delivered at its end."""
 
     __slots__ = ("_came", "_handlers")

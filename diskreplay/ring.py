@@ -74,9 +74,7 @@ class Table:
         if stop - begin <= self.length:
             return self
         length = longer_length(self.length, stop - begin, self.most)
-        return Table(
-            length, {name: grown(array, length, begin, end) for name, array in self.arrays.items()}, self.most
-        )
+        return Table(length, {name: grown(array, length, begin, end) for name, array in self.arrays.items()}, self.most)
 
     def take(self, name: str, ids: Ids) -> Array:
         """A copy of the values of ``ids``."""
@@ -88,7 +86,7 @@ class Table:
 
 
 class Ring:
-    """The values of ids ``[begin, end)`` in one array: ``ring.array[ids % ring.length]`` is ``(*ids.shape, *shape)``."""
+    """The values of ids ``[begin, end)`` in one array: those of ``ids`` are ``ring.array[ids % ring.length]``."""
 
     __slots__ = ("array", "begin", "end", "most")
 

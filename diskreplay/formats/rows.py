@@ -177,7 +177,8 @@ class LogRows:
 
     def _patch(self, name: str, patch: int) -> Array:
         if name in self.log.patches.arrays:
-            return self.log.patches.span(name, patch, patch + 1)[0]
+            held: Array = self.log.patches.span(name, patch, patch + 1)[0]
+            return held
         values: Array = self._part.stream.patches[name].read_rows(patch, patch + 1)[0, 0]
         return values
 

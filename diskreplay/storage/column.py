@@ -321,9 +321,7 @@ class ColumnWriter(ColumnReader):
         sealed = Sealed(values, [Encoders.submit(functools.partial(self._encode, batch)) for batch in batches])
         self.sealed[self.end // self.column.chunk_rows - 1] = sealed
         self._unsettled.append(sealed)
-        while self._unsettled and (
-            self._unsettled[0].done or len(self._unsettled) * values.nbytes > MAX_BACKLOG_BYTES
-        ):
+        while self._unsettled and (self._unsettled[0].done or len(self._unsettled) * values.nbytes > MAX_BACKLOG_BYTES):
             self._unsettled[0].settle()
             self._unsettled.popleft()
         self._fresh()

@@ -225,9 +225,7 @@ class Store:
 
         if checkpoint is not None and name not in checkpoint.cut:
             raise CheckpointError(f"checkpoint {checkpoint.name!r} knows no stream {name!r}")
-        return StreamWriter(
-            self.files, self.stream_path(name), self.schema, lambda: self._pins(name), choose
-        )
+        return StreamWriter(self.files, self.stream_path(name), self.schema, lambda: self._pins(name), choose)
 
     def _pins(self, name: str) -> list[Pin]:
         cuts = [checkpoint.cut[name] for checkpoint in self.checkpoints() if name in checkpoint.cut]

@@ -4,8 +4,8 @@ A commit, in order: append the new chunks and indexes to the open shards, fsync 
 directories; replace the stream's ``zarr.json``, which holds the commit record; then unlink the shards that no row
 of the new window, no context row and no checkpoint needs; and take the new record over in RAM.
 
-What changes files, and what takes over in RAM what became durable, is done whole: signals wait (:mod:`.interrupts`), and
-before it begins the writer notes its own failure, which only its last step takes away (:meth:`StreamWriter.whole`).
+What changes files, and what takes over in RAM what became durable, is done whole: signals wait, and before it begins
+the writer notes its own failure, which only its last step takes away (:meth:`StreamWriter.whole`).
 
 Recovery, on opening to write: take the lock, sync the names that a killed writer gave, cut the open shards back to
 their committed bytes, remove shards that the record does not know, load the last chunks back into the write buffers.
@@ -271,9 +271,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 self.cut_short = False
                 raise
             except BaseException as error:
-                self.failure = WriteFailedError(
-                    0, f"{action} {self.path!r} was cut short: {error!r}; reopen the store"
-                )
+                self.failure = WriteFailedError(0, f"{action} {self.path!r} was cut short: {error!r}; reopen the store")
                 raise
             self.failure = None
 
