@@ -84,14 +84,14 @@ class _Work:
         return None
 
     def run(self) -> None:
-        """Samples as long as fewer batches wait than may, in a thread of its own."""
-        while not self._stopped:
-            if self._ready.qsize() >= self._prefetch:
+        """Samples ahead, in a thread of its own: as many batches as may wait, and one in its hand."""
+        item: Batch | BaseException | None = None
+        while not self._stopped and not isinstance(item, BaseException):
+            try:
+                item = self._sample()
+            except BaseException as error:  # handed to the consumer, who raises it
+                item = error
+            while not self._stopped and self._ready.qsize() >= self._prefetch:
                 with contextlib.suppress(queue.Empty):
                     self._taken.get(timeout=POLL_SECONDS)
-                continue
-            try:
-                self._ready.put(self._sample())
-            except BaseException as error:  # handed to the consumer, who raises it
-                self._ready.put(error)
-                return
+            self._ready.put(item)

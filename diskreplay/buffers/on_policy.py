@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from diskreplay import returns, spaces
 from diskreplay import schema as schemas
+from diskreplay.buffers.passes import Passes, Slices
 from diskreplay.buffers.stored import StoredBuffer, full_path
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
 from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Schema, Start
@@ -355,13 +356,12 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     def _batches(
         self, ids: Ids, batch_size: int, epochs: int, drop_last: bool, read: Callable[[Ids], SomeBatch]
     ) -> Iterator[SomeBatch]:
-        for _ in range(epochs):
+        def begin() -> Iterator[SomeBatch]:
             with self._lock:
                 order = self._rng.permutation(ids)
-            for start in range(0, len(order), batch_size):
-                chosen = order[start : start + batch_size]
-                if len(chosen) == batch_size or not drop_last:
-                    yield read(chosen)
+            return Slices(order, batch_size, drop_last, read)
+
+        return Passes(begin, epochs)
 
     def _batch(self, samples: Samples, ids: Ids, filled: Array) -> SomeBatch:
         """The batch of samples, split as ``filled``, ``(B,)`` or ``(B, T)``, is. Needs the lock."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from diskreplay import schema as schemas
 from diskreplay.buffers import shuffle
 from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_state, settings
 from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, StoredBuffer
 from diskreplay.errors import InputError, NotEnoughDataError
@@ -185,15 +186,15 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         schemas.check_count("pool_bytes", pool_bytes)
         with self._lock:
             self._check_open()
-        return self._shuffled(batch_size, epochs, pool_bytes, drop_last)
 
-    def _shuffled(self, batch_size: int, epochs: int, pool_bytes: int, drop_last: bool) -> Iterator[SomeBatch]:
-        for _ in range(epochs):
+        def begin() -> Iterator[SomeBatch]:
             with self._lock:
                 self._check_open()
                 parts = self._streams.parts
-            batches = shuffle.epoch(
+            batches = shuffle.Pass(
                 self.schema, parts, self._shown, self._rng, batch_size, pool_bytes, drop_last, self._lock,
                 self._caught_up,
             )  # fmt: skip
-            yield from cast(Iterator[SomeBatch], batches)
+            return cast(Iterator[SomeBatch], batches)
+
+        return Passes(begin, epochs)

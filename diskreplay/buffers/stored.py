@@ -303,8 +303,8 @@ class StoredBuffer:
     def close(self) -> None:
         """Commits, and gives the stream to the next writer. Closing twice does nothing.
 
-        Raises StateError where rows are lost because an interrupt cut an earlier commit short, and what a commit raises;
-        the buffer is closed all the same. Of a commit that failed with WriteFailedError the program knows already.
+        Raises StateError where rows are lost because an interrupt cut an earlier commit short, and what a commit
+        raises; the buffer is closed all the same. Of a commit that failed with WriteFailedError the program knows.
         """
         with self._write_lock:
             try:
