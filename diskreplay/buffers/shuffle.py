@@ -32,6 +32,8 @@ from diskreplay.views.view import View
 POOL_BYTES = 128 << 20
 POOL_SLACK = 3
 """What a round may hold at most, over ``pool_bytes``: context and what is left of the round before."""
+POOL_SPARE_BYTES = 64 << 20
+"""Likewise, whatever ``pool_bytes`` is: the context of a small pool is large beside it."""
 SMALL_CHUNK_ROWS = 1024
 """Rows that a cursor moves on by when no column is on disk alone."""
 
@@ -65,7 +67,7 @@ def epoch(
 
     ``caught_up`` is as of :func:`beside_writers`; what left the window is left out.
     """
-    pool = ChunkCache(POOL_SLACK * pool_bytes + (64 << 20))
+    pool = ChunkCache(POOL_SLACK * pool_bytes + POOL_SPARE_BYTES)
     parts = [part.with_cache(pool) for part in parts]
     wide = [column for column in schema.columns if not column.resident]
     chunk_rows = max((column.chunk_rows for column in wide), default=SMALL_CHUNK_ROWS)
