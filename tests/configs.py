@@ -148,9 +148,9 @@ CONFIGS = [
     Config("cache of half a window", Leaf((40,)), num_envs=2, capacity=48, cache_bytes=24 * 40),
 ]
 DEFAULT_CHUNKS = [
-    Config("vectors in chunks of the engine's", Leaf((6,), np.float32), chunk_rows=0, num_envs=3, resident_bytes=64),
-    Config("frames in chunks of the engine's", Leaf(FRAME), chunk_rows=0, num_envs=2, capacity=80, frame_stack=3),
-    Config("long window in chunks of the engine's", Leaf((50,)), chunk_rows=0, capacity=150, cache_bytes=2000, n_step=2),
+    Config("vectors, chunks of the engine's", Leaf((6,), np.float32), chunk_rows=0, num_envs=3, resident_bytes=64),
+    Config("frames, chunks of the engine's", Leaf(FRAME), chunk_rows=0, num_envs=2, capacity=80, frame_stack=3),
+    Config("long window, chunks of the engine's", Leaf((50,)), chunk_rows=0, capacity=150, cache_bytes=2000, n_step=2),
 ]
 """Their chunks and shards end within a few rows where the engine's thresholds are small."""
 # fmt: on

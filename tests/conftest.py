@@ -33,11 +33,11 @@ def small_thresholds() -> Iterator[None]:
 
 
 @pytest.fixture(params=["own thresholds", "small thresholds"])
-def both_thresholds(request: pytest.FixtureRequest) -> Iterator[None]:
+def both_thresholds(request: pytest.FixtureRequest) -> None:
     """The test runs twice: with the engine's own thresholds and with small ones."""
     if request.param == "small thresholds":
         request.getfixturevalue("small_thresholds")
-    yield
+    return
 
 
 SMALL = os.environ.get("DISKREPLAY_TEST_THRESHOLDS", "own") == "small"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, DEFAULT_CHUNKS, Config, examples
+from configs import CONFIGS, DEFAULT_CHUNKS, examples
 from crashes import kill
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
@@ -70,9 +70,9 @@ class BufferMachine(RuleBasedStateMachine):
         self.draws: dict[str, Any] = {}
         self.rng = np.random.default_rng(0)
 
-    @initialize(number=st.integers(0, 99), seed=SEEDS, commit_rows=st.sampled_from([3, 10, 1 << 20]))
-    def create(self, number: int, seed: int, commit_rows: int) -> None:
-        self.config = config = self.configs[number % len(self.configs)]
+    @initialize(data=st.data(), seed=SEEDS, commit_rows=st.sampled_from([3, 10, 1 << 20]))
+    def create(self, data: st.DataObject, seed: int, commit_rows: int) -> None:
+        self.config = config = data.draw(st.sampled_from(self.configs))
         note(config.name)
         self.rng = np.random.default_rng(seed)
         buffer = config.create(self.path, commit_rows=commit_rows)
