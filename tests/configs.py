@@ -149,7 +149,7 @@ CONFIGS = [
 ]
 DEFAULT_CHUNKS = [
     Config("vectors, chunks of the engine's", Leaf((6,), np.float32), chunk_rows=0, num_envs=3, resident_bytes=64),
-    Config("frames, chunks of the engine's", Leaf(FRAME), chunk_rows=0, num_envs=2, capacity=80, frame_stack=3),
+    Config("frames, chunks of the engine's", Leaf(FRAME), chunk_rows=0, num_envs=2, capacity=80, frame_stack=4),
     Config("long window, chunks of the engine's", Leaf((50,)), chunk_rows=0, capacity=150, cache_bytes=2000, n_step=2),
 ]
 """Their chunks and shards end within a few rows where the engine's thresholds are small."""

@@ -6,11 +6,12 @@ import dataclasses
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, DEFAULT_CHUNKS, examples
+from configs import CONFIGS, DEFAULT_CHUNKS, Config, examples
 from crashes import kill
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
@@ -56,7 +57,7 @@ class Reader:
 
 
 class BufferMachine(RuleBasedStateMachine):
-    configs = CONFIGS
+    configs: Sequence[Config] = CONFIGS
     early_commits = False
     """Whether a few waiting bytes are enough for a commit."""
 
@@ -407,7 +408,7 @@ def assert_same(a: dr.Batch, b: dr.Batch) -> None:
 
 
 class SmallThresholdsMachine(BufferMachine):
-    configs = [*CONFIGS, *DEFAULT_CHUNKS]
+    configs = (*CONFIGS, *DEFAULT_CHUNKS)
     early_commits = True
 
 
