@@ -144,9 +144,14 @@ CONFIGS = [
         frame_stack={"a": 3, "b": 1}, padding="reset", capacity=20, n_step=3, resident_bytes=8,
     ),
     Config("large window", Leaf(FRAME), frame_stack=4, num_envs=2, capacity=400, chunk_rows=4, shard_rows=16),
-    Config("wide vectors", Leaf((7,), np.float32), num_envs=3, capacity=60, resident_bytes=64, several_actions=True),
     Config("cache of half a window", Leaf((40,)), num_envs=2, capacity=48, cache_bytes=24 * 40),
 ]
+WIDE = [
+    Config("wide vectors", Leaf((7,), np.float32), num_envs=3, capacity=60, resident_bytes=64, several_actions=True),
+    Config("wide vector", Leaf((9,), np.float32), capacity=20, resident_bytes=64, n_step=2),
+    Config("wide beside narrow", {"a": Leaf((9,)), "b": Leaf((2,))}, num_envs=2, capacity=44, resident_bytes=64),
+]
+"""Their rows have more numbers than others of a new ring where the engine's thresholds are small."""
 DEFAULT_CHUNKS = [
     Config("vectors, chunks of the engine's", Leaf((6,), np.float32), chunk_rows=0, num_envs=3, resident_bytes=64),
     Config("frames, chunks of the engine's", Leaf(FRAME), chunk_rows=0, num_envs=2, capacity=80, frame_stack=4),

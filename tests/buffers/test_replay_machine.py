@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, DEFAULT_CHUNKS, Config, examples
+from configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config, examples
 from crashes import kill
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ import diskreplay as dr
 from diskreplay.errors import CheckpointError, EvictedError, InputError, NotEnoughDataError
 from diskreplay.ops.verify import verify
 
-SHORT = st.integers(1, 14)
+SHORT = st.integers(1, 14) | st.just(30)
 SEEDS = st.integers(0, 2**32 - 1)
 OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
 
@@ -57,7 +57,7 @@ class Reader:
 
 
 class BufferMachine(RuleBasedStateMachine):
-    configs: Sequence[Config] = CONFIGS
+    configs: Sequence[Config] = (*CONFIGS, *WIDE)
     early_commits = False
     """Whether a few waiting bytes are enough for a commit."""
 
@@ -408,7 +408,7 @@ def assert_same(a: dr.Batch, b: dr.Batch) -> None:
 
 
 class SmallThresholdsMachine(BufferMachine):
-    configs = (*CONFIGS, *DEFAULT_CHUNKS)
+    configs = (*CONFIGS, *WIDE, *WIDE, *WIDE, *DEFAULT_CHUNKS)
     early_commits = True
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, DEFAULT_CHUNKS, Config, examples
+from configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config, examples
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -64,7 +64,7 @@ def frozen(log: Log) -> Log:
 
 
 class ViewMachine(RuleBasedStateMachine):
-    plans = plans(CONFIGS)
+    plans = plans([*CONFIGS, *WIDE])
     early_commits = False
     """Whether a few waiting bytes are enough for a commit."""
 
@@ -298,7 +298,7 @@ class ViewMachine(RuleBasedStateMachine):
 
 
 class SmallThresholdsMachine(ViewMachine):
-    plans = plans([*CONFIGS, *DEFAULT_CHUNKS])
+    plans = plans([*CONFIGS, *WIDE, *WIDE, *WIDE, *DEFAULT_CHUNKS])
     early_commits = True
 
 
