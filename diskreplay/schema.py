@@ -48,8 +48,14 @@ RESIDENT_COLUMN_BYTES = 128 << 20
 MAX_CHUNK_ROWS = 4096
 MAX_SHARD_ROWS = 65536
 MAX_SHARDS = 4096
+LEAST_SHARD_ROWS = 16
+"""Rows of a shard where nothing else was set, however short the window is."""
 MAX_SET_ROWS = 1 << 24
 """Rows that a chunk or shard may be set to have."""
+PLACE_CHUNK_ROWS, PLACE_SHARD_ROWS = 1024, 16384
+PATCH_CHUNK_ROWS, PATCH_SHARD_ROWS = 256, 4096
+LARGE_PATCH_CHUNK_ROWS, LARGE_PATCH_SHARD_ROWS = 1, 256
+"""Of the patch table: its places, leaves that are resident, and the others. The format fixes them."""
 
 
 class Start(enum.IntEnum):
@@ -263,11 +269,11 @@ class Schema:
         A patch of offset 1 is the true next observation of its row, offset ``1 + j`` the frame ``j`` steps
         before that one; offset ``-j`` the frame ``j`` steps before the row's own.
         """
-        place = Column(PLACE, (3,), np.dtype(np.int64), 1024, 16384, Codec("zstd", 1), True)
+        place = Column(PLACE, (3,), np.dtype(np.int64), PLACE_CHUNK_ROWS, PLACE_SHARD_ROWS, Codec("zstd", 1), True)
         leaves = [
-            dataclasses.replace(column, chunk_rows=256, shard_rows=4096)
+            dataclasses.replace(column, chunk_rows=PATCH_CHUNK_ROWS, shard_rows=PATCH_SHARD_ROWS)
             if column.resident
-            else dataclasses.replace(column, chunk_rows=1, shard_rows=256)
+            else dataclasses.replace(column, chunk_rows=LARGE_PATCH_CHUNK_ROWS, shard_rows=LARGE_PATCH_SHARD_ROWS)
             for column in self.obs_columns
         ]
         return (place, *leaves)
@@ -399,7 +405,7 @@ def _column(
     if shard_rows is None:
         least = chunk_rows if chunk_rows is not None else max(1, rows // MAX_SHARDS)
         wanted = min(SHARD_BYTES // (item * num_envs), MAX_SHARD_ROWS, rows // 4)
-        shards = _power_of_two(max(wanted, least, 16))
+        shards = _power_of_two(max(wanted, least, LEAST_SHARD_ROWS))
         shard_rows = shards if chunk_rows is None else chunk_rows * max(1, shards // chunk_rows)
     if chunk_rows is None:
         wanted = min(CHUNK_BYTES // chunk_width, MAX_CHUNK_ROWS)

@@ -32,6 +32,7 @@ class Config:
     capacity: int = 24
     chunk_rows: int = 3
     shard_rows: int = 6
+    """Of observations and extra columns; 0 leaves those of all columns to the engine."""
     small_chunk_rows: int = 4
     small_shard_rows: int = 8
     resident_bytes: int = 0
@@ -73,6 +74,15 @@ class Config:
         with mock.patch.object(schemas, "RESIDENT_ROW_BYTES", max(self.resident_bytes, 8)):
             yield
 
+    def rows_of_files(self, names: list[str], wide: list[str]) -> dict[str, Any]:
+        """The rows of chunks and shards as arguments of ``create``."""
+        if not self.chunk_rows:
+            return {}
+        return {
+            "chunk_rows": {n: self.chunk_rows if n in wide else self.small_chunk_rows for n in names},
+            "shard_rows": {n: self.shard_rows if n in wide else self.small_shard_rows for n in names},
+        }
+
     def create(self, path: str, **options: Any) -> dr.ReplayBuffer:
         """A new buffer of this kind."""
         space, action = to_space(self.obs), self.action_space()
@@ -87,8 +97,7 @@ class Config:
                 "stack_padding": self.padding,
                 "columns": self.columns,
                 "codec": self.codec,
-                "chunk_rows": {n: self.chunk_rows if n in wide else self.small_chunk_rows for n in names},
-                "shard_rows": {n: self.shard_rows if n in wide else self.small_shard_rows for n in names},
+                **self.rows_of_files(names, wide),
                 "view": dr.Transition(self.n_step, self.gamma),
                 "cache_bytes": self.cache_bytes,
                 "commit_rows": 1 << 20,
@@ -135,7 +144,20 @@ CONFIGS = [
         frame_stack={"a": 3, "b": 1}, padding="reset", capacity=20, n_step=3, resident_bytes=8,
     ),
     Config("large window", Leaf(FRAME), frame_stack=4, num_envs=2, capacity=400, chunk_rows=4, shard_rows=16),
+    Config("cache of half a window", Leaf((40,)), num_envs=2, capacity=48, cache_bytes=24 * 40),
 ]
+WIDE = [
+    Config("wide vectors", Leaf((7,), np.float32), num_envs=3, capacity=60, resident_bytes=64, several_actions=True),
+    Config("wide vector", Leaf((9,), np.float32), capacity=20, resident_bytes=64, n_step=2),
+    Config("wide beside narrow", {"a": Leaf((9,)), "b": Leaf((2,))}, num_envs=2, capacity=44, resident_bytes=64),
+]
+"""Their rows have more numbers than others of a new ring where the engine's thresholds are small."""
+DEFAULT_CHUNKS = [
+    Config("vectors, chunks of the engine's", Leaf((6,), np.float32), chunk_rows=0, num_envs=3, resident_bytes=64),
+    Config("frames, chunks of the engine's", Leaf(FRAME), chunk_rows=0, num_envs=2, capacity=80, frame_stack=4),
+    Config("long window, chunks of the engine's", Leaf((50,)), chunk_rows=0, capacity=150, cache_bytes=2000, n_step=2),
+]
+"""Their chunks and shards end within a few rows where the engine's thresholds are small."""
 # fmt: on
 
 

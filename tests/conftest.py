@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from diskreplay.testing import thresholds
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_fsync() -> Iterator[None]:
@@ -23,5 +25,43 @@ def path(tmp_path: pathlib.Path) -> str:
     return str(tmp_path / "a.replay")
 
 
-def pytest_report_header() -> str:
-    return f"test effort: {os.environ.get('DISKREPLAY_TEST_EFFORT', '1')} (DISKREPLAY_TEST_EFFORT=20 searches longer)"
+@pytest.fixture
+def small_thresholds() -> Iterator[None]:
+    """The engine's thresholds are small during the test."""
+    with thresholds.small_thresholds():
+        yield
+
+
+@pytest.fixture(params=["own thresholds", "small thresholds"])
+def both_thresholds(request: pytest.FixtureRequest) -> None:
+    """The test runs twice: with the engine's own thresholds and with small ones."""
+    if request.param == "small thresholds":
+        request.getfixturevalue("small_thresholds")
+    return
+
+
+SMALL = os.environ.get("DISKREPLAY_TEST_THRESHOLDS", "own") == "small"
+
+
+@pytest.fixture(autouse=True)
+def _small_if_asked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A whole run with small thresholds, but for those that the format fixes: stores are read by other processes."""
+    if not SMALL or request.node.get_closest_marker("own_thresholds"):
+        yield
+        return
+    with thresholds.small_thresholds(in_format=False):
+        yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    asked = os.environ.get("DISKREPLAY_TEST_THRESHOLDS", "own")
+    if asked not in ("own", "small"):
+        raise pytest.UsageError(f"DISKREPLAY_TEST_THRESHOLDS must be 'own' or 'small', got {asked!r}")
+    config.addinivalue_line("markers", "own_thresholds: what it measures depends on the engine's own thresholds")
+
+
+def pytest_report_header() -> list[str]:
+    return [
+        f"test effort: {os.environ.get('DISKREPLAY_TEST_EFFORT', '1')} (DISKREPLAY_TEST_EFFORT=20 searches longer)",
+        f"thresholds: {'small' if SMALL else 'own'} (DISKREPLAY_TEST_THRESHOLDS=small makes the engine's small)",
+    ]

@@ -18,6 +18,7 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Batch
+from diskreplay.views.part import StreamPart
 from diskreplay.views.view import Draft, View
 
 SomeBatch = TypeVar("SomeBatch", bound=Batch)
@@ -120,6 +121,10 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         ids, weight = self._sampler.sample(self._rng, windows, self._standing, batch_size)
         return self._shown.draft(self.schema, self._streams.parts, ids, weight, self._rng)
 
+    def _open_parts(self) -> list[StreamPart]:
+        self._check_open()
+        return self._streams.parts
+
     def _standing(self, ids: NDArray[np.int64]) -> NDArray[np.int8]:
         return self._streams.standing(self._view, ids)
 
@@ -188,11 +193,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             self._check_open()
 
         def begin() -> Iterator[SomeBatch]:
-            with self._lock:
-                self._check_open()
-                parts = self._streams.parts
             batches = shuffle.Pass(
-                self.schema, parts, self._shown, self._rng, batch_size, pool_bytes, drop_last, self._lock,
+                self.schema, self._open_parts, self._shown, self._rng, batch_size, pool_bytes, drop_last, self._lock,
                 self._caught_up,
             )  # fmt: skip
             return cast(Iterator[SomeBatch], batches)

@@ -32,6 +32,8 @@ from diskreplay.views.view import View
 POOL_BYTES = 128 << 20
 POOL_SLACK = 3
 """What a round may hold at most, over ``pool_bytes``: context and what is left of the round before."""
+POOL_SPARE_BYTES = 64 << 20
+"""Likewise, whatever ``pool_bytes`` is: the context of a small pool is large beside it."""
 SMALL_CHUNK_ROWS = 1024
 """Rows that a cursor moves on by when no column is on disk alone."""
 
@@ -40,9 +42,10 @@ Ids = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class Cursor:
-    """Rows ``[row, stop)`` of one environment that are still to be given out."""
+    """Rows ``[row, stop)`` of one environment of a stream that are still to be given out."""
 
-    part: StreamPart
+    stream: int
+    num_envs: int
     env: int
     row: int
     stop: int
@@ -50,7 +53,7 @@ class Cursor:
     def ids_to(self, row: int) -> Ids:
         """The ids up to a row."""
         rows = np.arange(self.row, row)
-        return (self.part.log.stream << STREAM_SHIFT) + rows * self.part.log.num_envs + self.env
+        return (self.stream << STREAM_SHIFT) + rows * self.num_envs + self.env
 
     def next_row(self, chunk_rows: int) -> int:
         """The row before the next chunk's last, or the end of the segment."""
@@ -61,17 +64,20 @@ class Cursor:
 class Pass(Iterator[Batch]):
     """The batches of one pass; see the module's docstring. Takes the buffer's lock for each batch.
 
-    ``caught_up`` is as of :func:`beside_writers`; what left the window is left out.
+    ``parts`` gives the streams, which a refresh may replace; ``caught_up`` is as of :func:`beside_writers`. What left
+    the window is left out.
     """
 
     def __init__(
-        self, schema: Schema, parts: Sequence[StreamPart], view: View, rng: np.random.Generator, batch_size: int,
-        pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object],
+        self, schema: Schema, parts: Callable[[], Sequence[StreamPart]], view: View, rng: np.random.Generator,
+        batch_size: int, pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object],
         caught_up: Callable[[bool], bool],
     ) -> None:  # fmt: skip
         self._schema = schema
-        self._pool = ChunkCache(POOL_SLACK * pool_bytes + (64 << 20))
-        self._parts = [part.with_cache(self._pool) for part in parts]
+        self._pool = ChunkCache(POOL_SLACK * pool_bytes + POOL_SPARE_BYTES)
+        self._streams = parts
+        self._seen: Sequence[StreamPart] = ()
+        self._over_pool: Sequence[StreamPart] = ()
         self._view = view
         self._rng = rng
         self._batch_size = batch_size
@@ -82,7 +88,7 @@ class Pass(Iterator[Batch]):
         self._chunk_rows = max((column.chunk_rows for column in wide), default=SMALL_CHUNK_ROWS)
         chunk_bytes = max(1, sum(column.item_bytes for column in wide)) * self._chunk_rows
         with lock:
-            cursors = _cut(self._parts, rng, max(1, pool_bytes // (2 * chunk_bytes)), self._chunk_rows)
+            cursors = _cut(parts(), rng, max(1, pool_bytes // (2 * chunk_bytes)), self._chunk_rows)
         self._left: tuple[Sequence[Cursor], Ids] = cursors, np.empty(0, np.int64)
         """The cursors with rows that are left, and the ids of rounds that wait to be given out."""
 
@@ -99,14 +105,23 @@ class Pass(Iterator[Batch]):
             if len(batch):
                 return batch
 
+    def _parts(self) -> Sequence[StreamPart]:
+        """The streams with the pool as their cache. Needs the lock."""
+        seen = self._streams()
+        if list(seen) != list(self._seen):
+            self._over_pool = [part.with_cache(self._pool) for part in seen]
+            self._seen = seen
+        return self._over_pool
+
     def _round(self, cursors: Sequence[Cursor], waiting: Ids) -> tuple[Sequence[Cursor], Ids]:
         """Moves every cursor on; those that are left, and the ids that wait with the round's among them."""
         rows = [cursor.next_row(self._chunk_rows) for cursor in cursors]
         with self._lock:
+            parts = self._parts()
             ids = np.concatenate([cursor.ids_to(row) for cursor, row in zip(cursors, rows, strict=True)])
-            waiting = np.concatenate([waiting, _shuffled(self._parts, ids, self._view, self._rng)])
+            waiting = np.concatenate([waiting, _shuffled(parts, ids, self._view, self._rng)])
             with contextlib.suppress(CorruptionError):  # the batch that needs it will say so
-                _load(self._pool, self._parts, waiting, self._schema.context, self._view.reach)
+                _load(self._pool, parts, waiting, self._schema.context, self._view.reach)
         moved = [dataclasses.replace(cursor, row=row) for cursor, row in zip(cursors, rows, strict=True)]
         return [cursor for cursor in moved if cursor.row < cursor.stop], waiting
 
@@ -115,9 +130,10 @@ class Pass(Iterator[Batch]):
 
         def batch() -> Batch:
             with self._lock:
-                present = ids[_present(self._parts, ids)]
+                parts = self._parts()
+                present = ids[_present(parts, ids)]
                 weight = np.ones(len(present), np.float32)
-                draft = self._view.draft(self._schema, self._parts, present, weight, self._rng)
+                draft = self._view.draft(self._schema, parts, present, weight, self._rng)
             return draft.finish()
 
         return beside_writers(batch, self._caught_up)
@@ -134,7 +150,7 @@ def _cut(parts: Sequence[StreamPart], rng: np.random.Generator, count: int, chun
             for low in range(first, part.log.end, length):
                 row, stop = max(low, part.log.begin), min(low + length, part.log.end)
                 if row < stop:
-                    cursors.append(Cursor(part, env, row, stop))
+                    cursors.append(Cursor(part.log.stream, part.log.num_envs, env, row, stop))
     return cursors
 
 

@@ -39,6 +39,8 @@ COMMIT_ROWS = 10_000
 COMMIT_SECONDS = 10.0
 COMMIT_BYTES = 64 << 20
 """Encoded bytes that may wait in RAM for a commit."""
+WAITING_ROWS = 64
+"""After every so many rows it is counted how many bytes wait."""
 
 PathLike = str | os.PathLike[str]
 
@@ -203,7 +205,7 @@ class StoredBuffer:
                 log.end - writer.commit_record.end >= self._commit_rows
                 or time.monotonic() - self._last_commit >= self._commit_seconds
             )
-        if due or (not log.end % 64 and writer.waiting_bytes() > COMMIT_BYTES):
+        if due or (not log.end % WAITING_ROWS and writer.waiting_bytes() > COMMIT_BYTES):
             self.commit()
 
     def commit(self) -> None:

@@ -18,6 +18,9 @@ from diskreplay.errors import NotEnoughDataError
 from diskreplay.index.log import Standing
 from diskreplay.sampling.window import Ids, Standings, Windows, checked_ids
 
+MAX_DRAWN_SHARE = 0.5
+"""Of the windows, in ids that are drawn before the transitions are listed instead."""
+
 Spans = Sequence[tuple[int, int]]
 """Half-open ranges of ids, one a stream."""
 
@@ -42,7 +45,7 @@ class Uniform:
         good = standing(ids) == Standing.NOW
         if good.all():
             return ids, weights
-        found, drawn, most = ids[good], size, sum(lengths) // 2
+        found, drawn, most = ids[good], size, int(MAX_DRAWN_SHARE * sum(lengths))
         while len(found) < size and drawn < most:
             missing = size - len(found)
             more = draw(rng, spans, lengths, min(missing + missing * drawn // max(1, len(found)), most - drawn))

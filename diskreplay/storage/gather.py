@@ -64,6 +64,8 @@ class Plan:
 
 MIN_HITS = 0.5
 """The share of rows in the cache from which on one gather over all is worth the rows that it takes in vain."""
+SCRATCH_SHAPES = 16
+"""Shapes of chunks that a thread keeps an array for."""
 
 
 def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
@@ -203,7 +205,7 @@ def _scratch(column: ColumnReader) -> NDArray[Any]:
     kept: dict[Any, NDArray[Any]] = _local.__dict__.setdefault("scratch", {})
     key = (shape, column.column.dtype)
     if key not in kept:
-        if len(kept) >= 16:
+        if len(kept) >= SCRATCH_SHAPES:
             kept.clear()
         kept[key] = np.empty(shape, column.column.dtype)
     return kept[key]

@@ -23,10 +23,13 @@ dead
 ...     with dr.ReplayBuffer.open("/a.replay", files=after) as rb:
 ...         assert len(rb) in (1, 2)
 
+:func:`small_thresholds` lets a few rows go where otherwise millions do: growth, evictions, ends of shards.
+
 A program that uses its own file system behind the same seam implements :class:`diskreplay.storage.files.Files`.
 """
 
 from diskreplay.testing.disk import SimulatedDisk
 from diskreplay.testing.faults import READS, WRITES, Crash, FaultyFiles, Operation
+from diskreplay.testing.thresholds import small_thresholds
 
-__all__ = ["READS", "WRITES", "Crash", "FaultyFiles", "Operation", "SimulatedDisk"]
+__all__ = ["READS", "WRITES", "Crash", "FaultyFiles", "Operation", "SimulatedDisk", "small_thresholds"]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, Config, examples
+from configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config, examples
 from crashes import kill
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
@@ -17,10 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from model import KINDS, Actor, Log, arguments, check_batch, check_buffer, flat
 
 import diskreplay as dr
-from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError
+from diskreplay.errors import CheckpointError, EvictedError, InputError, NotEnoughDataError
 from diskreplay.ops.verify import verify
 
-SHORT = st.integers(1, 14)
+SHORT = st.integers(1, 14) | st.just(30)
 SEEDS = st.integers(0, 2**32 - 1)
 OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
 
@@ -40,22 +42,39 @@ class Writer:
         return [self.log, *self.others.values()]
 
 
+@dataclasses.dataclass
+class Reader:
+    """A buffer that writes nothing, and the streams as it saw them last."""
+
+    buffer: dr.ReplayBuffer
+    others: dict[str, Log]
+    n_step: int
+    checkpoint: str | None = None
+    """It stays there until it is refreshed."""
+
+    def logs(self) -> list[Log]:
+        return list(self.others.values())
+
+
 class BufferMachine(RuleBasedStateMachine):
+    configs: Sequence[Config] = (*CONFIGS, *WIDE)
+    early_commits = False
+    """Whether a few waiting bytes are enough for a commit."""
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="diskreplay-test-"))
         self.path = str(self.folder / "a.replay")
         self.writers: dict[str, Writer] = {}
-        self.reader: dr.ReplayBuffer | None = None
-        self.seen: dict[str, Log] = {}
+        self.readers: list[Reader] = []
         self.checkpoints: dict[str, dict[str, Log]] = {}
         self.draws: dict[str, Any] = {}
         self.rng = np.random.default_rng(0)
 
-    @initialize(config=st.sampled_from(CONFIGS), seed=SEEDS, commit_rows=st.sampled_from([3, 10, 1 << 20]))
-    def create(self, config: Config, seed: int, commit_rows: int) -> None:
+    @initialize(data=st.data(), seed=SEEDS, commit_rows=st.sampled_from([3, 10, 1 << 20]))
+    def create(self, data: st.DataObject, seed: int, commit_rows: int) -> None:
+        self.config = config = data.draw(st.sampled_from(self.configs))
         note(config.name)
-        self.config = config
         self.rng = np.random.default_rng(seed)
         buffer = config.create(self.path, commit_rows=commit_rows)
         self.writers["0"] = self.writer(buffer, config.log())
@@ -67,8 +86,8 @@ class BufferMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for writer in self.writers.values():
             writer.buffer.close()
-        if self.reader:
-            self.reader.close()
+        for reader in self.readers:
+            reader.buffer.close()
         if self.writers:
             self.verify()
         shutil.rmtree(self.folder)
@@ -83,8 +102,27 @@ class BufferMachine(RuleBasedStateMachine):
         """All streams as of their last commits."""
         return {name: writer.log.upto(writer.committed) for name, writer in self.writers.items()}
 
-    def check(self, writer: Writer) -> None:
-        check_buffer(writer.buffer, writer.logs(), self.config.n_step, self.config.gamma)
+    def check(self, holder: Writer | Reader) -> None:
+        """Every transition that a buffer says it holds is the one that was added, whatever others did since."""
+        n_step = holder.n_step if isinstance(holder, Reader) else self.config.n_step
+        try:
+            check_buffer(holder.buffer, holder.logs(), n_step, self.config.gamma)
+        except (AssertionError, EvictedError):
+            if not self.went_on(holder):
+                raise
+            check_buffer(holder.buffer, holder.logs(), n_step, self.config.gamma)
+
+    def went_on(self, holder: Writer | Reader) -> bool:
+        """Whether the buffer went on to the newest commits by itself, as it must where it was outrun."""
+        streams = holder.buffer.stats()["streams"]
+        windows = {name: (facts["begin"], facts["end"]) for name, facts in streams.items()}
+        if all(windows[name] == (log.begin, log.end) for name, log in holder.others.items()):
+            return False
+        newest = {name: log for name, log in self.durable().items() if self.writers[name] is not holder}
+        assert any(newest[name].begin > log.begin for name, log in holder.others.items()), "nothing was evicted"
+        assert {name: windows[name] for name in newest} == {n: (log.begin, log.end) for n, log in newest.items()}
+        holder.others = newest
+        return True
 
     # Operations
 
@@ -109,8 +147,14 @@ class BufferMachine(RuleBasedStateMachine):
                 if array.ndim:
                     array[...] = 99
         writer.log.rows.append(row)
-        if writer.log.end - writer.committed >= writer.commit_rows:
+        committed = writer.buffer.stats()["streams"][self.name_of(writer)]["committed"]
+        if writer.log.end - writer.committed >= writer.commit_rows or (
+            self.early_commits and committed == writer.log.end
+        ):
             writer.committed = writer.log.end
+
+    def name_of(self, writer: Writer) -> str:
+        return next(name for name, each in self.writers.items() if each is writer)
 
     @rule(second=st.booleans())
     def commit(self, second: bool) -> None:
@@ -146,14 +190,20 @@ class BufferMachine(RuleBasedStateMachine):
 
     @rule(second=st.booleans(), size=st.integers(1, 20))
     def sample(self, second: bool, size: int) -> None:
-        _, writer = self.pick(second)
-        held = sum(len(log) for log in writer.logs())
-        possible = any(log.ids(self.config.n_step) for log in writer.logs())
-        if size > held or not possible:
-            with pytest.raises(NotEnoughDataError):
-                writer.buffer.sample(size)
+        self.check_sample(self.pick(second)[1], size, self.config.n_step)
+
+    def check_sample(self, holder: Writer | Reader, size: int, n_step: int) -> None:
+        try:
+            batch = holder.buffer.sample(size)
+        except NotEnoughDataError:
+            batch = None
+        self.went_on(holder)
+        held = sum(len(log) for log in holder.logs())
+        if size > held or not any(log.ids(n_step) for log in holder.logs()):
+            assert batch is None
             return
-        check_batch(writer.buffer.sample(size), writer.logs(), self.config.n_step, self.config.gamma)
+        assert batch is not None
+        check_batch(batch, holder.logs(), n_step, self.config.gamma)
 
     @rule(second=st.booleans())
     def get_what_is_no_transition(self, second: bool) -> None:
@@ -169,12 +219,16 @@ class BufferMachine(RuleBasedStateMachine):
     @rule(second=st.booleans(), batch_size=st.integers(1, 9), pool_bytes=st.sampled_from([1, 500, 1 << 20]))
     def shuffled(self, second: bool, batch_size: int, pool_bytes: int) -> None:
         _, writer = self.pick(second)
-        seen = []
+        seen: list[int] = []
+        before = {i for log in writer.logs() for i in log.ids(self.config.n_step)}
         for batch in writer.buffer.shuffled(batch_size, pool_bytes=pool_bytes):
+            self.went_on(writer)
             check_batch(batch, writer.logs(), self.config.n_step, self.config.gamma)
             assert len(batch) <= batch_size
             seen += batch.index.tolist()
-        assert sorted(seen) == sorted(i for log in writer.logs() for i in log.ids(self.config.n_step))
+        after = {i for log in writer.logs() for i in log.ids(self.config.n_step)}
+        assert len(set(seen)) == len(seen)
+        assert before & after <= set(seen) <= before, "what was evicted meanwhile may be missing, and nothing else"
 
     @rule(second=st.booleans())
     def reopen(self, second: bool) -> None:
@@ -218,21 +272,49 @@ class BufferMachine(RuleBasedStateMachine):
         writer.others = others
         self.check(writer)
 
-    @precondition(lambda self: self.reader is None)
-    @rule()
-    def open_reader(self) -> None:
-        self.reader = dr.ReplayBuffer.open(
-            self.path, mode="r", view=dr.Transition(1, self.config.gamma), cache_bytes=self.config.cache_bytes
-        )
-        self.seen = self.durable()
+    @precondition(lambda self: len(self.readers) < 3)
+    @rule(n_step=st.sampled_from([1, 3]), cached=st.booleans(), which=st.integers(-9, 9), look=st.booleans())
+    def open_reader(self, n_step: int, cached: bool, which: int, look: bool) -> None:
+        """At the newest commits or at a checkpoint; it stays open while the writers go on."""
+        name = sorted(self.checkpoints)[which % len(self.checkpoints)] if self.checkpoints and which > 0 else None
+        buffer = dr.ReplayBuffer.open(
+            self.path, mode="r", checkpoint=name, view=dr.Transition(n_step, self.config.gamma),
+            cache_bytes=self.config.cache_bytes if cached else 0, seed=1,
+        )  # fmt: skip
+        logs = self.durable() if name is None else dict(self.checkpoints[name])
+        self.readers.append(Reader(buffer, logs, n_step, name))
+        if look:
+            self.check(self.readers[-1])
 
-    @precondition(lambda self: self.reader is not None)
-    @rule()
-    def refresh_reader(self) -> None:
-        assert self.reader is not None
-        self.reader.refresh()
-        self.seen = self.durable()
-        check_buffer(self.reader, list(self.seen.values()), 1, self.config.gamma)
+    @precondition(lambda self: self.readers)
+    @rule(which=st.integers(0, 2))
+    def refresh_reader(self, which: int) -> None:
+        reader = self.readers[which % len(self.readers)]
+        newest = self.durable()
+        changed = reader.buffer.refresh()
+        assert changed or all(newest[name].end == log.end for name, log in reader.others.items())
+        reader.others, reader.checkpoint = newest, None
+        self.check(reader)
+
+    @precondition(lambda self: self.readers)
+    @rule(which=st.integers(0, 2), size=st.integers(1, 20))
+    def read(self, which: int, size: int) -> None:
+        """A reader that was opened long ago still says what it said then, or is at the newest commits."""
+        reader = self.readers[which % len(self.readers)]
+        self.check_sample(reader, size, reader.n_step)
+        self.check(reader)
+
+    @precondition(lambda self: self.readers)
+    @rule(which=st.integers(0, 2))
+    def close_reader(self, which: int) -> None:
+        self.readers.pop(which % len(self.readers)).buffer.close()
+
+    def close_readers_of(self, checkpoint: str | None = None) -> None:
+        """Closes the readers that stand at a checkpoint, by default at any."""
+        for reader in [each for each in self.readers if each.checkpoint is not None]:
+            if checkpoint in (None, reader.checkpoint):
+                self.readers.remove(reader)
+                reader.buffer.close()
 
     @precondition(lambda self: len(self.checkpoints) < 3)
     @rule(second=st.booleans(), size=st.integers(1, 6))
@@ -247,7 +329,9 @@ class BufferMachine(RuleBasedStateMachine):
         cut = {made_by: writer.log.upto(writer.log.end), **writer.others}
         self.checkpoints[name] = cut
         if size <= sum(len(log) for log in cut.values()) and any(log.ids(self.config.n_step) for log in cut.values()):
-            self.draws[name] = writer.buffer.sample(size)
+            batch = writer.buffer.sample(size)
+            if not self.went_on(writer):
+                self.draws[name] = batch
 
     @precondition(lambda self: self.checkpoints)
     @rule(which=st.integers(0, 9))
@@ -283,11 +367,12 @@ class BufferMachine(RuleBasedStateMachine):
         self.check_draw(writer.buffer, name)
         self.check(writer)
         # Rows that others have seen may be gone now; they look again before they go on.
+        self.close_readers_of()
         for other in self.writers:
             if other != made_by:
                 self.refresh(other == "b")
-        if self.reader:
-            self.refresh_reader()
+        for at in range(len(self.readers)):
+            self.refresh_reader(at)
 
     def check_draw(self, buffer: dr.ReplayBuffer, name: str) -> None:
         """The first batch is the one that was drawn right after the checkpoint."""
@@ -298,6 +383,7 @@ class BufferMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 9), second=st.booleans())
     def drop_checkpoint(self, which: int, second: bool) -> None:
         name = sorted(self.checkpoints)[which % len(self.checkpoints)]
+        self.close_readers_of(name)
         self.pick(second)[1].buffer.drop_checkpoint(name)
         del self.checkpoints[name]
         self.draws.pop(name, None)
@@ -321,7 +407,18 @@ def assert_same(a: dr.Batch, b: dr.Batch) -> None:
     assert left == right
 
 
-BufferMachine.TestCase.settings = settings(
-    max_examples=examples(40), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+class SmallThresholdsMachine(BufferMachine):
+    configs = (*CONFIGS, *WIDE, *WIDE, *WIDE, *DEFAULT_CHUNKS)
+    early_commits = True
+
+
+for machine, count in ((BufferMachine, 25), (SmallThresholdsMachine, 25)):
+    machine.TestCase.settings = settings(
+        max_examples=examples(count), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 TestBuffer = BufferMachine.TestCase
+
+
+@pytest.mark.usefixtures("small_thresholds")
+class TestBufferWithSmallThresholds(SmallThresholdsMachine.TestCase):
+    pass

@@ -25,8 +25,13 @@ class RankMachine(priority_machine.SamplerMachine):
         return RankBased(self.alpha, self.beta)
 
 
-RankMachine.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
+RankMachine.TestCase.settings = settings(max_examples=examples(70), stateful_step_count=40, deadline=None)
 TestBesideOracle = RankMachine.TestCase
+
+
+@pytest.mark.usefixtures("small_thresholds")
+class TestBesideOracleWithSmallThresholds(RankMachine.TestCase):
+    pass
 
 
 def always(ids: np.ndarray) -> np.ndarray:

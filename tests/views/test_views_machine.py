@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, examples
+from configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config, examples
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -19,12 +19,10 @@ from model import KINDS, Actor, Log, arguments
 from view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of, standings
 
 import diskreplay as dr
-from diskreplay.errors import NotEnoughDataError
+from diskreplay.errors import EvictedError, NotEnoughDataError
 from diskreplay.index.log import Standing
 
 OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
-PLANS = [(config, view) for config in CONFIGS for view in VIEWS]
-PLANS += [(config, view) for config in GOAL_CONFIGS for view in VIEWS[::3] + HINDSIGHT * 3]
 SAMPLERS: list[Any] = [dr.Uniform, lambda: dr.Proportional(alpha=0.7), dr.RankBased]
 SHORT = st.integers(1, 14)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -43,11 +41,33 @@ class Writer:
         return [self.log, *self.others.values()]
 
 
+@dataclasses.dataclass
+class Reader:
+    """A buffer that writes nothing, and the streams as it saw them last."""
+
+    buffer: dr.ReplayBuffer
+    others: dict[str, Log]
+    at_checkpoint: bool
+
+    def logs(self) -> list[Log]:
+        return list(self.others.values())
+
+
+def plans(configs: list[Config]) -> list[tuple[Config, Any]]:
+    """What stores of these kinds are looked at with."""
+    found = [(config, view) for config in configs for view in VIEWS]
+    return found + [(config, view) for config in GOAL_CONFIGS for view in VIEWS[::3] + HINDSIGHT * 3]
+
+
 def frozen(log: Log) -> Log:
     return dataclasses.replace(log, rows=list(log.rows))
 
 
 class ViewMachine(RuleBasedStateMachine):
+    plans = plans([*CONFIGS, *WIDE])
+    early_commits = False
+    """Whether a few waiting bytes are enough for a commit."""
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="diskreplay-test-"))
@@ -55,10 +75,11 @@ class ViewMachine(RuleBasedStateMachine):
         self.writers: dict[str, Writer] = {}
         self.cut: dict[str, Log] | None = None
         self.seen: dict[int, Standing] = {}
+        self.readers: list[Reader] = []
 
-    @initialize(plan=st.sampled_from(PLANS), sampler=st.sampled_from(SAMPLERS), seed=SEEDS)
-    def create(self, plan: tuple[Any, Any], sampler: Any, seed: int) -> None:
-        self.config, self.view = plan
+    @initialize(data=st.data(), sampler=st.sampled_from(SAMPLERS), seed=SEEDS)
+    def create(self, data: st.DataObject, sampler: Any, seed: int) -> None:
+        self.config, self.view = data.draw(st.sampled_from(self.plans))
         note(f"{self.config} {name_of(self.view)}")
         self.rng = np.random.default_rng(seed)
         self.options = {"view": self.view, "cache_bytes": self.config.cache_bytes, **OPEN}
@@ -68,10 +89,40 @@ class ViewMachine(RuleBasedStateMachine):
 
     def join(self, name: str, buffer: dr.ReplayBuffer, log: Log) -> None:
         actor = Actor(log, self.rng, self.config.action, self.config.extra)
-        others = {other: frozen(writer.durable) for other, writer in self.writers.items()}
-        self.writers[name] = Writer(buffer, log, actor, frozen(log), others)
+        self.writers[name] = Writer(buffer, log, actor, frozen(log), self.durable(name))
+
+    def durable(self, but: str = "") -> dict[str, Log]:
+        """All streams, or all but one, as of their last commits."""
+        return {name: frozen(writer.durable) for name, writer in self.writers.items() if name != but}
+
+    def went_on(self, holder: Writer | Reader) -> bool:
+        """Whether the buffer went on to the newest commits by itself, as it must where it was outrun."""
+        windows = {n: (facts["begin"], facts["end"]) for n, facts in holder.buffer.stats()["streams"].items()}
+        if all(windows[name] == (log.begin, log.end) for name, log in holder.others.items()):
+            return False
+        newest = {name: frozen(each.durable) for name, each in self.writers.items() if each is not holder}
+        assert any(newest[name].begin > log.begin for name, log in holder.others.items()), "nothing was evicted"
+        assert {name: windows[name] for name in newest} == {n: (log.begin, log.end) for n, log in newest.items()}
+        holder.others = newest
+        return True
+
+    def look(self, holder: Writer | Reader) -> None:
+        """Every item that a buffer says it holds shows what was added, whatever others did since."""
+        for _ in range(2):
+            there = items(self.view, holder.logs())
+            try:
+                assert len(holder.buffer) == sum(len(log) for log in holder.logs())
+                if there:
+                    check(holder.buffer.get(there), self.view, holder.logs())
+                return
+            except (AssertionError, EvictedError):
+                if not self.went_on(holder):
+                    raise
+        raise AssertionError("nobody wrote meanwhile, and yet it went on twice")
 
     def teardown(self) -> None:
+        for reader in self.readers:
+            reader.buffer.close()
         for writer in self.writers.values():
             writer.buffer.close()
         shutil.rmtree(self.folder)
@@ -82,12 +133,14 @@ class ViewMachine(RuleBasedStateMachine):
 
     @rule(second=st.booleans(), count=SHORT, ends=st.sampled_from([0.0, 0.1, 0.4]), next_step=st.booleans())
     def add(self, second: bool, count: int, ends: float, next_step: bool) -> None:
-        _, writer = self.pick(second)
+        name, writer = self.pick(second)
         for _ in range(count):
             kinds = [str(kind) if self.rng.random() < ends else "step" for kind in self.rng.choice(KINDS[3:], 5)]
             row = writer.actor.row(kinds, next_step)
             writer.buffer.add(**arguments(self.config.obs, row))
             writer.log.rows.append(row)
+            if self.early_commits and writer.buffer.stats()["streams"][name]["committed"] == writer.log.end:
+                writer.durable = frozen(writer.log)
 
     @rule(second=st.booleans())
     def commit(self, second: bool) -> None:
@@ -113,7 +166,7 @@ class ViewMachine(RuleBasedStateMachine):
     def refresh(self, second: bool) -> None:
         name, writer = self.pick(second)
         writer.buffer.refresh()
-        writer.others = {other: frozen(each.durable) for other, each in self.writers.items() if other != name}
+        writer.others = self.durable(name)
 
     @rule(second=st.booleans())
     def reopen(self, second: bool) -> None:
@@ -121,7 +174,7 @@ class ViewMachine(RuleBasedStateMachine):
         writer.buffer.close()
         writer.durable = frozen(writer.log)
         writer.buffer = dr.ReplayBuffer.open(self.path, stream=name, sampler=self.make_sampler(), **self.options)
-        writer.others = {other: frozen(each.durable) for other, each in self.writers.items() if other != name}
+        writer.others = self.durable(name)
 
     @precondition(lambda self: self.cut is None)
     @rule()
@@ -137,6 +190,9 @@ class ViewMachine(RuleBasedStateMachine):
     def return_to_checkpoint(self, drop: bool) -> None:
         writer = self.writers["0"]
         assert self.cut is not None
+        for reader in [each for each in self.readers if each.at_checkpoint]:
+            self.readers.remove(reader)
+            reader.buffer.close()
         if drop:
             writer.buffer.drop_checkpoint("here")
             self.cut = None
@@ -150,31 +206,40 @@ class ViewMachine(RuleBasedStateMachine):
         self.seen = {}
         if "b" in self.writers:
             self.refresh(second=True)
+        for at in range(len(self.readers)):  # rows that they have seen may be gone
+            self.refresh_reader(at)
 
     @rule(second=st.booleans(), size=st.sampled_from([1, 2, 5, 17]), rounds=st.integers(1, 3))
     def sample(self, second: bool, size: int, rounds: int) -> None:
         _, writer = self.pick(second)
-        there = items(self.view, writer.logs())
-        if not there or size > len(writer.buffer):
-            with pytest.raises(NotEnoughDataError):
-                writer.buffer.sample(size)
-            return
         for _ in range(rounds):
-            batch = writer.buffer.sample(size)
-            check(batch, self.view, writer.logs())
-            if self.make_sampler is not dr.Uniform:
+            batch = self.drawn(writer, size)
+            if batch is not None and self.make_sampler is not dr.Uniform:
                 writer.buffer.update_priorities(batch.index, self.rng.random(size) * 3)
+
+    def drawn(self, holder: Writer | Reader, size: int) -> Any:
+        """A batch that was checked, None where there is none."""
+        try:
+            batch = holder.buffer.sample(size)
+        except NotEnoughDataError:
+            batch = None
+        self.went_on(holder)
+        if not items(self.view, holder.logs()) or size > sum(len(log) for log in holder.logs()):
+            assert batch is None
+        else:
+            assert batch is not None
+            check(batch, self.view, holder.logs())
+        return batch
 
     @rule(second=st.booleans())
     def check_all(self, second: bool) -> None:
         """Through the buffer, and as its sampler sees it."""
         _, writer = self.pick(second)
+        self.look(writer)
         buffer, expected = writer.buffer, standings(self.view, writer.logs())
         every = np.array(list(expected), np.int64)
         np.testing.assert_array_equal(buffer._standing(every), list(expected.values()))
         there = items(self.view, writer.logs())
-        if there:
-            check(buffer.get(there), self.view, writer.logs())
         chances = buffer.sampler.probability(every, buffer._streams.windows(), buffer._standing)
         assert every[chances > 0].tolist() == there
         for each, found in expected.items():
@@ -183,28 +248,67 @@ class ViewMachine(RuleBasedStateMachine):
                 assert before in (found, Standing.LATER), "what stands at NOW or NEVER stays there"
                 self.seen[each] = found
 
-    @rule(second=st.booleans())
-    def read_beside(self, second: bool) -> None:
-        """What a reader of the last commits sees."""
-        logs = [frozen(writer.durable) for writer in self.writers.values()]
-        there = items(self.view, logs)
-        with dr.ReplayBuffer.open(self.path, mode="r", sampler=self.make_sampler(), **self.options) as reader:
-            assert len(reader) == sum(len(log) for log in logs)
-            if there:
-                check(reader.get(there), self.view, logs)
-                check(reader.sample(1), self.view, logs)
+    @precondition(lambda self: len(self.readers) < 3)
+    @rule(at_checkpoint=st.booleans(), look=st.booleans())
+    def open_reader(self, at_checkpoint: bool, look: bool) -> None:
+        """A reader of the last commits, or of the checkpoint; it stays open while the writers go on."""
+        if at_checkpoint and self.cut is not None:
+            cut = {name: frozen(log) for name, log in self.cut.items()}
+            buffer = dr.ReplayBuffer.open(self.path, mode="r", checkpoint="here", **self.options)
+            self.readers.append(Reader(buffer, cut, at_checkpoint=True))
+        else:
+            buffer = dr.ReplayBuffer.open(self.path, mode="r", sampler=self.make_sampler(), **self.options)
+            self.readers.append(Reader(buffer, self.durable(), at_checkpoint=False))
+        if look:
+            self.look(self.readers[-1])
+
+    @precondition(lambda self: self.readers)
+    @rule(which=st.integers(0, 2), size=st.sampled_from([1, 5]), close=st.booleans())
+    def read(self, which: int, size: int, close: bool) -> None:
+        """A reader that was opened long ago still shows what it showed then, or is at the newest commits."""
+        reader = self.readers[which % len(self.readers)]
+        self.drawn(reader, size)
+        self.look(reader)
+        if close:
+            self.readers.remove(reader)
+            reader.buffer.close()
+
+    @precondition(lambda self: self.readers)
+    @rule(which=st.integers(0, 2))
+    def refresh_reader(self, which: int) -> None:
+        reader = self.readers[which % len(self.readers)]
+        reader.buffer.refresh()
+        reader.others, reader.at_checkpoint = self.durable(), False
+        self.look(reader)
 
     @rule(second=st.booleans(), size=st.sampled_from([1, 3, 50]), pool=st.sampled_from([1, 1 << 12, 1 << 20]))
     def shuffled(self, second: bool, size: int, pool: int) -> None:
         _, writer = self.pick(second)
-        batches = [copy.copy(batch) for batch in writer.buffer.shuffled(size, pool_bytes=pool)]
-        found = sorted(each for batch in batches for each in batch.index.tolist())
-        assert found == sorted(items(self.view, writer.logs()))
-        for batch in batches:
+        before, batches, outrun = set(items(self.view, writer.logs())), [], False
+        for batch in writer.buffer.shuffled(size, pool_bytes=pool):
+            outrun |= self.went_on(writer)
+            batches.append(copy.copy(batch))
+            if outrun:
+                check(batch, self.view, writer.logs())
+        found = [each for batch in batches for each in batch.index.tolist()]
+        assert len(set(found)) == len(found)
+        assert before & set(items(self.view, writer.logs())) <= set(found) <= before
+        for batch in batches if not outrun else []:
             check(batch, self.view, writer.logs())
 
 
-ViewMachine.TestCase.settings = settings(
-    max_examples=examples(60), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
+class SmallThresholdsMachine(ViewMachine):
+    plans = plans([*CONFIGS, *WIDE, *WIDE, *WIDE, *DEFAULT_CHUNKS])
+    early_commits = True
+
+
+for machine in (ViewMachine, SmallThresholdsMachine):
+    machine.TestCase.settings = settings(
+        max_examples=examples(35), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 TestViews = ViewMachine.TestCase
+
+
+@pytest.mark.usefixtures("small_thresholds")
+class TestViewsWithSmallThresholds(SmallThresholdsMachine.TestCase):
+    pass

@@ -1,0 +1,87 @@
+"""The engine's thresholds made small, so that a test of a few rows goes past every one of them.
+
+A threshold is a constant at which the engine takes another path: something grows, splits, spills to disk, is looked at
+again or given up. Stores of ordinary size are below some and above others, and a defect on the other side of one is
+seen by nobody until a store is large, or small, enough.
+
+>>> from diskreplay.testing import small_thresholds
+>>> from diskreplay import schema
+>>> with small_thresholds():
+...     schema.MAX_CHUNK_ROWS
+4
+>>> schema.MAX_CHUNK_ROWS
+4096
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Threshold(NamedTuple):
+    """A constant of a module below ``diskreplay``, a small value for it, and what happens there."""
+
+    module: str
+    name: str
+    small: float
+    what: str
+    in_format: bool = False
+    """The format fixes it: what is written while it is small can be read only while it is small."""
+
+
+THRESHOLDS = (
+    Threshold("ring", "FIRST_LENGTH", 16, "a ring with more ids grows"),
+    Threshold("ring", "FIRST_VALUES", 32, "a ring of wide rows begins shorter"),
+    Threshold("schema", "CHUNK_BYTES", 64, "a wide row's chunk has fewer rows"),
+    Threshold("schema", "MAX_CHUNK_ROWS", 4, "a narrow row's chunk has no more rows"),
+    Threshold("schema", "SHARD_BYTES", 512, "a wide row's shard has fewer rows"),
+    Threshold("schema", "MAX_SHARD_ROWS", 8, "a narrow row's shard has no more rows"),
+    Threshold("schema", "MAX_SHARDS", 8, "a long window's shards have more rows"),
+    Threshold("schema", "LEAST_SHARD_ROWS", 2, "a short window's shards have no fewer rows"),
+    Threshold("schema", "RESIDENT_ROW_BYTES", 64, "a column with larger rows is reached on disk"),
+    Threshold("schema", "RESIDENT_COLUMN_BYTES", 2000, "a column with a larger window is reached on disk"),
+    Threshold("schema", "PLACE_CHUNK_ROWS", 2, "the places of more patches are a new chunk", in_format=True),
+    Threshold("schema", "PLACE_SHARD_ROWS", 8, "the places of more patches are a new shard", in_format=True),
+    Threshold("schema", "PATCH_CHUNK_ROWS", 2, "more patches of a resident leaf are a new chunk", in_format=True),
+    Threshold("schema", "PATCH_SHARD_ROWS", 4, "more patches of a resident leaf are a new shard", in_format=True),
+    Threshold("schema", "LARGE_PATCH_SHARD_ROWS", 2, "more patches of a large leaf are a new shard", in_format=True),
+    Threshold("storage.column", "MAX_HANDLES", 2, "the file that was opened first is closed"),
+    Threshold("storage.column", "GROUPS_A_TASK", 2, "a chunk's environments are compressed by several tasks"),
+    Threshold("storage.column", "MAX_BACKLOG_BYTES", 100, "adding waits for the compression of older chunks"),
+    Threshold("storage.cache", "MIN_SHARE", 0.01, "a cache below this share of the window keeps nothing"),
+    Threshold("storage.cache", "FIRST_SLOTS", 2, "the lists of a slab's slots grow"),
+    Threshold("storage.gather", "MIN_HITS", 0.0, "a batch is gathered from the cache at once"),
+    Threshold("storage.gather", "SCRATCH_SHAPES", 1, "the arrays for decoded chunks are made anew"),
+    Threshold("storage.arrays", "CHUNK_ROWS", 8, "a checkpoint's array has another chunk", in_format=True),
+    Threshold("storage.arrays", "SHARD_CHUNKS", 2, "a checkpoint's array has another shard", in_format=True),
+    Threshold("buffers.stored", "COMMIT_BYTES", 2048, "adding commits, however few the rows"),
+    Threshold("buffers.stored", "WAITING_ROWS", 3, "the waiting bytes are counted"),
+    Threshold("buffers.shuffle", "POOL_SLACK", 1, "a round's chunks do not all fit into the pool"),
+    Threshold("buffers.shuffle", "POOL_SPARE_BYTES", 100, "the context's chunks do not fit into the pool"),
+    Threshold("buffers.shuffle", "SMALL_CHUNK_ROWS", 4, "a pass without large columns has several rounds"),
+    Threshold("views.blocks", "LEAST_BYTES", 64, "an output array is one that was used before"),
+    Threshold("views.blocks", "KEPT", 2, "a used output array is forgotten"),
+    Threshold("index.ranks", "REBUILD_SHARE", 1, "new entries are inserted one by one, not by building anew"),
+    Threshold("sampling.rank_based", "MASS_BLOCK", 4, "the table of masses grows"),
+    Threshold("sampling.uniform", "MAX_DRAWN_SHARE", 0.0, "the transitions are listed instead of drawn again"),
+)
+"""All of the engine's thresholds; values are in the units of their names, counts without one."""
+
+
+@contextlib.contextmanager
+def small_thresholds(*, in_format: bool = True) -> Iterator[None]:
+    """Makes all thresholds small for this process while it is entered; for tests of a few rows.
+
+    Make and read stores inside of one such block: ``in_format`` says whether those are made small too that the format
+    fixes, and a store that is written then cannot be read outside of it. With False every store stays readable.
+    """
+    with contextlib.ExitStack() as stack:
+        for threshold in THRESHOLDS:
+            if in_format or not threshold.in_format:
+                module = importlib.import_module(f"diskreplay.{threshold.module}")
+                stack.callback(setattr, module, threshold.name, getattr(module, threshold.name))
+                setattr(module, threshold.name, threshold.small)
+        yield
