@@ -24,17 +24,17 @@ def print_table(results: Sequence[Result], modes: Sequence[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m interrupts", description=__doc__)
-    parser.add_argument("--share", type=float, default=1.0, help="of the places that are tried")
+    parser.add_argument("--tries", type=int, help="interrupts of each operation; all if not given")
     parser.add_argument("--only", default="", help="operations whose names contain this")
-    parser.add_argument("--modes", default=",".join(USUAL).replace(", ", " "), help=f"of {', '.join(MODES)}")
+    parser.add_argument("--modes", default=";".join(USUAL), help=f"of {'; '.join(MODES)}")
     parser.add_argument("--verbose", action="store_true", help="print every failure")
     given = parser.parse_args()
-    modes = [mode.replace("own i", "own, i") for mode in given.modes.split(",")]
+    modes = given.modes.split(";")
     results = []
     for each in operations():
         if given.only not in str(each):
             continue
-        result = run(each, lambda mode: given.share, modes)
+        result = run(each, given.tries, modes)
         results.append(result)
         tried = ", ".join(f"{mode} {result.tried[mode]} of {result.places.get(mode)}" for mode in modes)
         print(f"{each}: {tried}; wrong {len(result.failures)}", flush=True)

@@ -20,7 +20,7 @@ FILE = "pread", "pwrite", "truncate", "sync", "size"
 def _passed_on(name: str) -> Callable[..., Any]:
     def operation(self: Any, *arguments: Any, **options: Any) -> Any:
         given = getattr(self.inner, name)(*arguments, **options)
-        return given  # noqa: RET504  # an interrupt may come between
+        return given  # an interrupt may come between
 
     return operation
 
@@ -50,7 +50,7 @@ for _name in FILE:
 class View(dr.Transition):
     def standing(self, part: Any, ids: Any) -> Any:
         found = super().standing(part, ids)
-        return found  # noqa: RET504
+        return found
 
     def draft(self, *arguments: Any, **options: Any) -> Any:
         draft = super().draft(*arguments, **options)
@@ -66,14 +66,14 @@ def finished() -> None:
 class Sampler(dr.Uniform):
     def sample(self, *arguments: Any) -> Any:
         found = super().sample(*arguments)
-        return found  # noqa: RET504
+        return found
 
 
 def reward_fn(achieved: Any, desired: Any, info: Any) -> Any:
     found = view_model.reward_fn(achieved, desired, info)
-    return found  # noqa: RET504
+    return found
 
 
 def value_fn(obs: Any) -> Any:
     found = np.asarray(obs).reshape(len(obs), -1).mean(axis=1, dtype=np.float64)
-    return found  # noqa: RET504
+    return found

@@ -13,14 +13,11 @@ import random
 import signal
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-import diskreplay as dr
-from diskreplay.errors import ClosedError, CorruptionError, DiskReplayError, StateError
-from diskreplay.testing import Interrupts
-from interrupts import own
+from interrupts import others, own
 from interrupts.programs import (
     FRAMES,
     GOALS,
@@ -35,6 +32,10 @@ from interrupts.programs import (
     rank_based,
     small,
 )
+
+import diskreplay as dr
+from diskreplay.errors import ClosedError, CorruptionError, DiskReplayError, StateError
+from diskreplay.testing import Interrupts
 
 HANG_SECONDS = 60.0
 ENGINE = ("diskreplay", "contextlib")
@@ -99,24 +100,25 @@ def replay_operations() -> Iterator[Operation]:
         yield vectors("sample", f"uniform, {age}", rows=rows, call=Replay.sample)
         yield single("sample", f"uniform, single frames, {age}", rows=rows, call=Replay.sample)
     for name, sampler in (("proportional", proportional), ("by rank", rank_based)):
-        yield vectors("sample", name, rows=[20, 7], call=added_then(Replay.sample), sampler=sampler)
-        yield frames("sample", f"{name}, stacks", rows=[20, 3], call=added_then(Replay.sample), sampler=sampler)
-        yield vectors("update_priorities", name, rows=[20, 7], call=added_then(Replay.update), sampler=sampler)
+        yield vectors("sample", name, rows=[20, 7], call=Replay.sample, sampler=sampler)
+        yield frames("sample", f"{name}, stacks", rows=[20, 3], call=Replay.sample, sampler=sampler)
+        yield vectors("update_priorities", name, rows=[20, 7], call=Replay.update, sampler=sampler)
         yield vectors("update_priorities", f"{name}, nothing new", rows=[20, 7], call=Replay.update, sampler=sampler)
     views: dict[str, Any] = {
-        "sequences": dr.Sequence(4, burn_in=1, gamma=0.9), "episodes": dr.PaddedEpisodes(5, 0.9), "own": own.View(2, 0.9),
+        "sequences": dr.Sequence(4, burn_in=1, gamma=0.9), "episodes": dr.PaddedEpisodes(5, 0.9),
+        "own": own.View(2, 0.9),
     }  # fmt: skip
     for name, view in views.items():
-        yield vectors("sample", name, rows=[20, 7], call=added_then(Replay.sample), view=view)
-        yield vectors("get", name, rows=[20, 7], call=added_then(Replay.get), view=view)
+        yield vectors("sample", name, rows=[20, 8], call=Replay.sample, view=view)
+        yield vectors("get", name, rows=[20, 8], call=Replay.get, view=view)
     yield vectors(
-        "sample", "sequences by priority", rows=[20, 7], call=added_then(Replay.sample), view=views["sequences"],
+        "sample", "sequences by priority", rows=[20, 7], call=Replay.sample, view=views["sequences"],
         sampler=proportional,
     )  # fmt: skip
     yield vectors("sample", "own sampler", rows=[20, 7], call=Replay.sample, sampler=own.Sampler)
     yield frames("get", "stacks", rows=[20, 3], call=Replay.get)
     goals = dr.Hindsight(own.reward_fn, "future", 0.8, None, 0.9)
-    yield operation("sample", "hindsight", Replay, GOALS, [20, 7], added_then(Replay.sample), view=goals)
+    yield operation("sample", "hindsight", Replay, GOALS, [20, 7], Replay.sample, view=goals)
     yield vectors("loader", "", rows=[20, 7], call=Replay.next_loaded)
     yield single("shuffled", "", rows=[14, 5], call=Replay.next_batch)
     yield vectors("close", "vectors", rows=[26, 7], call=Replay.close_)
@@ -131,13 +133,31 @@ def replay_operations() -> Iterator[Operation]:
     yield operation("refresh", "of nothing yet", Reading, VECTORS, [0, 3], Reading.refresh)
 
 
-def added_then(call: Callable[[Any], object]) -> Callable[[Any], object]:
-    """The operation after rows that the sampler and the view have not seen yet."""
-    return call
+def other_operations() -> Iterator[Operation]:
+    for call in ("store", "finish", "minibatches", "clear"):
+        yield operation("rollout", call, others.Rollout, call)
+    for call in ("store", "sample"):
+        yield operation("several agents", call, others.Agents, call)
+    for call in ("store", "finish"):
+        yield operation("several agents' rollout", call, others.AgentsRollout, call)
+    yield operation("verify --repair", "", others.Damaged, VECTORS, [20, 7], others.Damaged.repair)
+    yield operation("compact", "", others.Closed, VECTORS, [5, 4, 4, 7], others.Closed.compact)
+    yield operation("export", "", others.Converting, "export")
+    yield operation("import", "", others.Converting, "import_")
+    for name, program, calls in (
+        ("frames", others.FrameHistory, ("store", "read", "close")),
+        ("notebook", others.Notebook, ("store", "insert", "close")),
+        ("notebook, by rank", others.RankNotebook, ("store", "insert", "close")),
+        ("xuance", others.Xuance, ("store", "sample", "close")),
+        ("xuance, by priority", others.XuancePriorities, ("store", "sample", "update", "close")),
+        ("pearl", others.Pearl, ("store", "sample", "close")),
+    ):
+        for call in calls:
+            yield operation(f"compat.{name.split(',')[0]}", f"{name}, {call}", program, call)
 
 
 def operations() -> list[Operation]:
-    return [*replay_operations()]
+    return [*replay_operations(), *other_operations()]
 
 
 # One trial
@@ -159,7 +179,8 @@ ENDINGS = ("goes on", "closes")
 
 def trial(make: Make, tool: Interrupts, number: int, ending: str) -> tuple[str | None, str | None]:
     """One program, interrupted at a place and brought to its end: the place, None for none, and what was wrong."""
-    place, told = "(not interrupted)", False
+    kind = KeyboardInterrupt if tool.by == "signal" else type(tool.error())
+    told = False
     with tempfile.TemporaryDirectory() as folder, small:
         program = make(pathlib.Path(folder))
         try:
@@ -169,12 +190,12 @@ def trial(make: Make, tool: Interrupts, number: int, ending: str) -> tuple[str |
             place = str(found)
         except DiskReplayError as error:
             place = str(tool._place)
-            if tool._place is None or isinstance(error, CorruptionError) or not because(error, number):
+            if tool._place is None or isinstance(error, CorruptionError) or not because(error, kind):
                 return place, described(error)
         except BaseException as error:
             return str(tool._place), described(error)
         try:
-            if ending == "goes on":
+            if ending == "goes on" and not program.closed:
                 try:
                     program.look()
                     program.go_on()
@@ -194,9 +215,28 @@ def trial(make: Make, tool: Interrupts, number: int, ending: str) -> tuple[str |
     return place, None
 
 
-def because(error: BaseException, number: int) -> bool:
-    """Whether an error came of another one."""
-    return error.__cause__ is not None or error.__context__ is not None
+def uninterrupted(make: Make) -> str | None:
+    """What is wrong without any interrupt: the program itself. What is done only once is done then, such as imports."""
+    with tempfile.TemporaryDirectory() as folder, small:
+        try:
+            program = make(pathlib.Path(folder))
+            program.call()
+            if not program.closed:
+                program.look()
+                program.go_on()
+            program.close()
+            program.again(True)
+        except BaseException as error:
+            return described(error)
+    return None
+
+
+def because(error: BaseException, kind: type[BaseException]) -> bool:
+    """Whether an error came of one of this class."""
+    chain: BaseException | None = error
+    while chain is not None and not isinstance(chain, kind):
+        chain = chain.__cause__ or chain.__context__
+    return chain is not None
 
 
 def described(error: BaseException) -> str:
@@ -208,39 +248,47 @@ def described(error: BaseException) -> str:
 # All of them, in processes of their own
 
 
-def work(name: str, mode: str, share: float, start: int, pipe: Connection) -> None:
-    """Tries the places of an operation and tells of each before and after it."""
+def work(name: str, modes: Sequence[str], tries: int | None, start: int, pipe: Connection) -> None:
+    """Tries the places of an operation, from one of the plan on, and tells of each before and after it."""
     os.fsync = lambda fd: None  # type: ignore[assignment]  # no power is cut here
     signal.signal(signal.SIGINT, signal.default_int_handler)
     make = {str(each): each.make for each in operations()}[name]
-    tool = MODES[mode]()
-    with tempfile.TemporaryDirectory() as folder, small:
-        program = make(pathlib.Path(folder))
-        program.call()  # what is compiled or imported the first time is
-        program.look()
-        program.go_on()
-        program.close()
-        program.again(True)
+    wrong = uninterrupted(make)
+    if wrong:
+        pipe.send(("tried", "nowhere", wrong))
+        return pipe.send(("done",))
+    tools = {mode: MODES[mode]() for mode in modes}
+    counts = {mode: places(make, tool) for mode, tool in tools.items()}
+    pipe.send(("places", counts))
+    for at, (mode, number, ending) in list(enumerate(plan(name, counts, tries)))[start:]:
+        pipe.send(("trying", at, mode, number, ending))
+        pipe.send(("tried", *trial(make, tools[mode], number, ending)))
+    pipe.send(("done",))
+
+
+def places(make: Make, tool: Interrupts) -> int:
+    """Of the operation."""
     with tempfile.TemporaryDirectory() as folder, small:
         program = make(pathlib.Path(folder))
         count = tool.count(program.call)
         program.close()
-    pipe.send(("count", count))
-    for number, endings in chosen(name, mode, count, share):
-        for ending in endings:
-            if number >= start:
-                pipe.send(("trying", number, ending))
-                pipe.send(("tried", *trial(make, tool, number, ending)))
-    pipe.send(("done",))
+    return count
 
 
-def chosen(name: str, mode: str, count: int, share: float) -> list[tuple[int, Sequence[str]]]:
-    """The places that are tried: all, or about ``share`` of them, other ones for each operation."""
-    if share >= 1:
-        return [(number, ENDINGS) for number in range(count)]
-    rng = random.Random(f"{name} {mode}")
-    tries = int(share * count + rng.random())
-    return [(number, [rng.choice(ENDINGS)]) for number in sorted(rng.sample(range(count), min(tries, count)))]
+Try = tuple[str, int, str]
+"""Mode, number of a place, ending."""
+
+
+def plan(name: str, counts: Mapping[str, int], tries: int | None) -> list[Try]:
+    """What is tried: everything, or so many, other places for each operation; one of each mode at least."""
+    everything = [
+        (mode, number, ending) for mode, count in counts.items() for number in range(count) for ending in ENDINGS
+    ]
+    if tries is None or tries >= len(everything):
+        return everything
+    rng = random.Random(name)
+    chosen = [(mode, rng.randrange(count), rng.choice(ENDINGS)) for mode, count in counts.items() if count]
+    return sorted({*chosen, *rng.sample(everything, max(0, tries - len(chosen)))})
 
 
 @dataclasses.dataclass
@@ -266,45 +314,44 @@ def processes() -> Any:
     return context
 
 
-def run(each: Operation, share: Callable[[str], float], modes: Sequence[str] = USUAL) -> Result:
-    """Interrupts an operation; ``share`` of the places of each mode."""
+def run(each: Operation, tries: int | None = None, modes: Sequence[str] = USUAL) -> Result:
+    """Interrupts an operation so often; everywhere, and with both endings, if None."""
     result = Result(each)
-    for mode in modes:
-        start = 0
-        while start >= 0:
-            start = _run_in_process(result, mode, share(mode), start)
+    start = 0
+    while start >= 0:
+        start = _run_in_process(result, modes, tries, start)
     return result
 
 
-def _run_in_process(result: Result, mode: str, share: float, start: int) -> int:
-    """Goes on from a place; the next one after a hang, -1 when all are tried."""
+def _run_in_process(result: Result, modes: Sequence[str], tries: int | None, start: int) -> int:
+    """Goes on with the plan from there; where it is to go on after a hang, -1 when all is done."""
     here, there = processes().Pipe()
-    process = processes().Process(target=work, args=(str(result.operation), mode, share, start, there), daemon=True)
+    process = processes().Process(target=work, args=(str(result.operation), modes, tries, start, there), daemon=True)
     process.start()
     there.close()
-    number, ending = -1, ""
+    at, mode, number, ending = -1, "", -1, ""
     try:
         with contextlib.closing(here):
             while True:
                 if not here.poll(HANG_SECONDS):
-                    raise EOFError("hangs")
+                    raise EOFError(f"hangs, for {HANG_SECONDS:g} seconds")
                 what, *facts = here.recv()
                 if what == "done":
                     process.join(HANG_SECONDS)
                     return -1
-                if what == "count":
-                    result.places[mode] = facts[0]
+                if what == "places":
+                    (result.places,) = facts
                 elif what == "trying":
-                    number, ending = facts
+                    at, mode, number, ending = facts
                 elif facts[0] is not None:
                     result.tried[mode] += 1
                     if facts[1] is not None:
                         result.failures.append(Failure(str(result.operation), mode, facts[0], ending, facts[1]))
     except EOFError as error:
-        what = f"the process {error or 'died'}"
         result.tried[mode] += 1
+        what = f"the process {error.args[0] if error.args else 'died'}"
         result.failures.append(Failure(str(result.operation), mode, f"place {number}", ending, what))
-        return number + 1 if number >= 0 else -1
+        return at + 1 if at >= 0 else -1
     finally:
         process.kill()
         process.join()
