@@ -122,10 +122,12 @@ class Replay(Program):
                     self.cuts[name] = self.log.upto(self.log.end)
                     self.sure.add(name)
                 self.buffer.commit()
+            if at and at == len(rows) - 1 and self.items():  # what is sampled from lags behind, as it does in training
+                self.buffer.sample(1)
+                if self.prioritized:
+                    self.update(self.pick(5))
             self.recording.add(self.buffer, count)
         self.note_commit()
-        if self.prioritized:
-            self.update(self.pick(5))
 
     def note_commit(self) -> None:
         self.committed = self.buffer.stats()["streams"]["0"]["committed"]

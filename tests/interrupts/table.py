@@ -103,7 +103,7 @@ def replay_operations() -> Iterator[Operation]:
         yield vectors("sample", name, rows=[20, 7], call=Replay.sample, sampler=sampler)
         yield frames("sample", f"{name}, stacks", rows=[20, 3], call=Replay.sample, sampler=sampler)
         yield vectors("update_priorities", name, rows=[20, 7], call=Replay.update, sampler=sampler)
-        yield vectors("update_priorities", f"{name}, nothing new", rows=[20, 7], call=Replay.update, sampler=sampler)
+        yield vectors("update_priorities", f"{name}, nothing new", rows=[20, 0], call=Replay.update, sampler=sampler)
     views: dict[str, Any] = {
         "sequences": dr.Sequence(4, burn_in=1, gamma=0.9), "episodes": dr.PaddedEpisodes(5, 0.9),
         "own": own.View(2, 0.9),
