@@ -3,9 +3,11 @@
 Places are lines, bytecodes, or just the points at which CPython looks for signals, of the functions of some packages.
 Only the calling thread is traced.
 
-The line at which a ``with`` block ends has a place before ``__exit__`` is called that is no part of the block any more:
-an exception there would leave a lock held. No signal can come there: CPython looks for them at the start of functions,
-at backward jumps and after calls, and such a place is none of these. So they are passed over, and counted.
+Tracing knows places at which no exception can come: CPython looks for signals at the start of functions, at backward
+jumps and after calls. One there would leave a lock held whose ``with`` block is sound, so they are passed over:
+
+1. The end of a ``with`` block, before ``__exit__`` is called: it is no part of the block any more.
+2. The line of a ``try:`` itself, in which nothing is done: it is part of no block.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ class Interrupts:
             signal.
         by: "raise", the exception is raised there, whatever is being done; "signal", the handler of SIGINT is called
             there that is installed at this moment, so that code which holds signals back is respected.
-        within: packages and modules whose functions have places; those of this package have none.
-        passed_over: ends of ``with`` blocks in the last call that were no places.
+        within: packages and modules whose functions have places; this package only by full names.
+        passed_over: lines of the last call that were no places; see the module's docstring.
 
     >>> values = []
     >>> def fill():
@@ -121,7 +123,7 @@ class Interrupts:
 
         def visit(frame: FrameType) -> None:
             nonlocal count
-            if frame.f_lasti in _closings(frame.f_code):
+            if frame.f_lasti in _passed_over(frame.f_code):
                 self.passed_over += self.at == "line"
                 return
             count += 1
@@ -144,7 +146,10 @@ class Interrupts:
             def trace(frame: FrameType, event: str, _: Any) -> Any:
                 nonlocal last
                 if event == "opcode":
-                    before, last = last, names.get(frame.f_lasti, "")
+                    name = names.get(frame.f_lasti, "")
+                    if name == "NOP":
+                        return trace
+                    before, last = last, name
                     if self.at == "bytecode" or before in CHECKS:
                         visit(frame)
                 elif event == "line" and not bytecodes:
@@ -165,7 +170,7 @@ class Interrupts:
 
     def _traced(self, module: str) -> bool:
         if module.startswith("diskreplay.testing."):
-            return False
+            return module in self.within
         return any(module == name or module.startswith(f"{name}.") for name in self.within)
 
 
@@ -175,11 +180,12 @@ def _names(code: CodeType) -> dict[int, str]:
 
 
 @functools.cache
-def _closings(code: CodeType) -> frozenset[int]:
-    """The instructions that leave a ``with`` block as it should be, up to the call of ``__exit__(None, None, None)``:
-    no exception table leads from them to the block's end."""
+def _passed_over(code: CodeType) -> frozenset[int]:
+    """The instructions that leave a ``with`` block as it should be, up to ``__exit__(None, None, None)``, and those that
+    do nothing: no exception table leads from them to the end of the block that they stand in."""
     found: set[int] = set()
     instructions = list(dis.get_instructions(code))
+    found.update(instruction.offset for instruction in instructions if instruction.opname == "NOP")
     for at in range(len(instructions)):
         if [(i.opname, i.argval) for i in instructions[at : at + 3]] != [("LOAD_CONST", None)] * 3:
             continue
@@ -187,7 +193,7 @@ def _closings(code: CodeType) -> frozenset[int]:
         if not rest or (rest[0].opname, rest[0].arg) != ("CALL", 2):
             continue
         found.update(i.offset for i in instructions[at : at + 5] if i.offset <= rest[0].offset)
-        while at and instructions[at - 1].opname in ("NOP", "SWAP"):  # of an `if` at the end, of a value to be returned
+        while at and instructions[at - 1].opname in ("NOP", "SWAP"):  # the latter of a value to be returned
             at -= 1
             found.add(instructions[at].offset)
     return frozenset(found)

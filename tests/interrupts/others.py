@@ -1,10 +1,11 @@
-"""Programs over what is no plain replay buffer: rollouts, several agents, other libraries' buffers, operations on stores.
+"""Programs over what is no replay buffer: rollouts, several agents, other libraries' buffers, operations on stores.
 
 Their rows are stamped: every value of a row says the row's number, so that a row is whole or wrong by itself.
 """
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 from typing import Any
 
@@ -160,7 +161,8 @@ def stamps(*columns: Any) -> list[int]:
 class Rollout(Stamped):
     """Rewards are stamps, too; with gamma and lambda of 1 the returns are the sums of all that follow."""
 
-    cleared = 0
+    starts = 0, 0
+    """The first stamp since the last ``clear``, and since the one before it."""
 
     def make(self) -> None:
         self.buffer = dr.RolloutBuffer.create(
@@ -172,13 +174,14 @@ class Rollout(Stamped):
 
     def store(self, stamp: int) -> None:
         if self.buffer.full:
-            self.clear()
+            self.starts = stamp, self.starts[0]
+            self.buffer.clear()
         one = np.float32(stamp)
         ends = {"value": one, "log_prob": one, "final_value": np.nan}
         self.buffer.add(np.full(2, one), stamp % 5, one, np.full(2, one + 1), False, stamp % 4 == 3, **ends)
 
     def clear(self) -> None:
-        self.cleared = len(self.log)
+        self.starts = self.stamp, self.starts[0]
         self.buffer.clear()
 
     def finish(self) -> None:
@@ -199,13 +202,12 @@ class Rollout(Stamped):
             for name in ("obs", "reward", "value", "log_prob", "returns", "advantage")
         }
         found = stamps(*(fields[name] for name in ("obs", "reward", "value", "log_prob")))
-        assert found == list(range(found[0], found[0] + len(found))) or self.doubtful is not None or len(self.log)
         for stamp, returned in zip(fields["reward"].tolist(), fields["returns"].tolist(), strict=True):
             later = [each for each in found if each >= stamp]
             episode = later[: next((at + 1 for at, each in enumerate(later) if each % 4 == 3), len(later))]
             # what follows an episode's cut is the value of its final observation, which is its stamp and one
             after = episode[-1] + 1 if episode[-1] % 4 == 3 else None
-            broken = any(b != a + 1 for a, b in zip(episode, episode[1:], strict=False))
+            broken = any(b != a + 1 for a, b in itertools.pairwise(episode))
             if not broken and (after is not None or len(episode) == len(later)):
                 np.testing.assert_allclose(returned, sum(episode) + (after or 0))
         return found
@@ -215,9 +217,9 @@ class Rollout(Stamped):
         logs = [self.log] if self.doubtful is None else [self.log, [*self.log, self.doubtful]]
         for log in logs:
             for end in range(len(log), max(least, 0) - 1, -1):
-                if any(found == log[start:end] for start in {self.cleared, max(0, self.cleared - 8)}):
+                if any(found == [each for each in log[:end] if each >= start] for start in self.starts):
                     return
-        raise AssertionError(f"rows {found}; given were {self.log[-12:]}, cleared at {self.cleared}")
+        raise AssertionError(f"rows {found}; given were {self.log[-12:]}, cleared before {self.starts}")
 
 
 class Agents(Stamped):

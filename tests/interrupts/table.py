@@ -240,9 +240,10 @@ def because(error: BaseException, kind: type[BaseException]) -> bool:
 
 
 def described(error: BaseException) -> str:
-    at = next((f for f in reversed(traceback.extract_tb(error.__traceback__)) if "interrupts" in f.filename), None)
-    where = f" [{at.name}:{at.lineno}]" if at else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:240]}{where}"
+    """What it says, and where in the tests and in the engine it came up."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"{pathlib.Path(frame.filename).name}:{frame.lineno}" for frame in frames if "numpy" not in frame.filename]
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:240]} [{' < '.join(reversed(lines[-4:]))}]"
 
 
 # All of them, in processes of their own

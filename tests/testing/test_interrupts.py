@@ -35,6 +35,20 @@ def nested() -> int:
         return len([value for value in range(2) if value])
 
 
+def trying() -> int:
+    total = 0
+    with LOCK:
+        try:
+            for value in range(2):
+                try:
+                    total += len(str(value))
+                finally:
+                    total += 1
+        except ValueError:
+            pass
+    return total
+
+
 def counting() -> Iterator[int]:
     yield 0
     yield 1
@@ -45,7 +59,7 @@ def test_the_example_runs() -> None:
     assert outcome.attempted > 5
 
 
-@pytest.mark.parametrize("work", [guarded, nested])
+@pytest.mark.parametrize("work", [guarded, nested, trying])
 @pytest.mark.parametrize("at", interrupts.PLACES)
 def test_no_place_leaves_a_lock_held(work: Any, at: Any) -> None:
     tool = Interrupts(at=at, within=HERE)
@@ -60,10 +74,12 @@ def test_no_place_leaves_a_lock_held(work: Any, at: Any) -> None:
     assert tool.interrupt(count, work) is None
 
 
-def test_the_ends_of_with_blocks_are_counted_but_are_no_places() -> None:
+def test_ends_of_with_blocks_and_lines_of_try_are_counted_but_are_no_places() -> None:
     tool = Interrupts(within=HERE)
     tool.count(guarded)
     assert tool.passed_over == 2
+    tool.count(trying)
+    assert tool.passed_over == 4
 
 
 def test_lines_are_those_that_are_run() -> None:
