@@ -181,8 +181,8 @@ def _names(code: CodeType) -> dict[int, str]:
 
 @functools.cache
 def _passed_over(code: CodeType) -> frozenset[int]:
-    """The instructions that leave a ``with`` block as it should be, up to ``__exit__(None, None, None)``, and those that
-    do nothing: no exception table leads from them to the end of the block that they stand in."""
+    """The instructions that leave a ``with`` block as it should be, up to ``__exit__(None, None, None)``, and those
+    that do nothing: no exception table leads from them to the end of the block that they stand in."""
     found: set[int] = set()
     instructions = list(dis.get_instructions(code))
     found.update(instruction.offset for instruction in instructions if instruction.opname == "NOP")
