@@ -21,7 +21,14 @@ from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
-from diskreplay.errors import CheckpointError, ClosedError, InputError, ReadOnlyError, StateError
+from diskreplay.errors import (
+    CheckpointError,
+    ClosedError,
+    DiskReplayError,
+    InputError,
+    ReadOnlyError,
+    StateError,
+)
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.interrupts import held_back
 from diskreplay.schema import Schema
@@ -79,15 +86,15 @@ class StoredBuffer:
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
         self._streams = Streams(store, stream, checkpoint, cache_bytes, forget)
-        written = self._streams.written
-        if self._streams.writer is not None and written is not None:
-            self._appender = Appender(store.schema, self._streams.writer, written.log)
-            try:
+        try:
+            written = self._streams.written
+            if self._streams.writer is not None and written is not None:
+                self._appender = Appender(store.schema, self._streams.writer, written.log)
                 self._appender.resume(written.pending())
-            except BaseException:
-                self._streams.release()
-                raise
-        self._last_commit = time.monotonic()
+            self._last_commit = time.monotonic()
+        except BaseException:
+            self._streams.release()
+            raise
 
     # What the classes over this one add
 
@@ -305,17 +312,24 @@ class StoredBuffer:
     def close(self) -> None:
         """Commits, and gives the stream to the next writer. Closing twice does nothing.
 
-        Raises StateError where rows are lost because an interrupt cut an earlier commit short, and what a commit
-        raises; the buffer is closed all the same. Of a commit that failed with WriteFailedError the program knows.
+        A Ctrl-C meanwhile is acted on when it is done. Raises what a commit raises, and StateError where rows are lost
+        because an earlier commit was cut short; the buffer is closed all the same. Of a commit that failed with
+        WriteFailedError the program knows already. What else ends it half-way leaves the buffer open, to be closed
+        again.
         """
-        with self._write_lock:
+        with held_back(), self._write_lock:
             try:
                 if not self._closed and self._streams.writer is not None:
                     self._commit_last(self._streams.writer)
-            finally:
-                with held_back(), self._lock:
-                    self._closed = True
-                    self._streams.release()
+            except DiskReplayError:
+                self._release()
+                raise
+            self._release()
+
+    def _release(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._streams.release()
 
     def _commit_last(self, writer: StreamWriter) -> None:
         """The commit of :meth:`close`; StateError where there can be none, and rows are lost by that."""

@@ -170,13 +170,13 @@ class Keeping(SampledBuffer[SomeBatch]):
         """Commits, and makes what is held durable."""
         self.flush()
         with self._write_lock:
-            older, self._saved = self._saved, None  # out of reach of commit()
+            present = [name for name in self.checkpoints if name in NAMES]
+            for stale in present[:-1]:  # of a save that was interrupted: the newer one counts
+                self.drop_checkpoint(stale)
+            older = present[-1] if present else None
             name = next(name for name in NAMES if name != older)
-            try:
-                self.checkpoint(name)
-            except BaseException:
-                self._saved = older
-                raise
+            self._saved = None  # out of reach of commit()
+            self.checkpoint(name)
             if older:
                 self.drop_checkpoint(older)
             self._saved = name
