@@ -317,8 +317,10 @@ class Store:
 
     def drop_checkpoint(self, name: str, writer: StreamWriter) -> None:
         """Removes a checkpoint; the next commit gives the space back that only it needed."""
+        action = f"dropping the checkpoint {name!r} of"
+        writer.check_place(action)  # before another store's checkpoints are looked through
         self.checkpoint(name)
-        with writer.stop_on_failure(f"dropping the checkpoint {name!r} of"):
+        with writer.stop_on_failure(action):
             doomed = os.path.join(writer.path, SCRATCH, f".tmp-dropped-{name}")
             fs.clear(self.files, doomed)
             self.files.rename(os.path.join(self.path, CHECKPOINTS, name), doomed)

@@ -262,10 +262,23 @@ class StreamWriter(_Stream[ColumnWriter]):
         if os.getpid() != self._process:
             raise StateError("this process was forked from the one that writes the stream: open a stream of its own")
 
+    def check_place(self, action: str) -> None:
+        """StateError when the stream is not at its path any more: what is there now belongs to somebody else."""
+        is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
+        with fs.translate(action, self.path):
+            here = is_at is None or is_at(self.path)
+        if not here:
+            raise StateError(
+                f"{action} {self.path!r}: the store was moved, removed or replaced while it was open, so nothing was "
+                f"written; {self.end - self.commit_record.end} rows are in no commit. Move it back and commit again, "
+                f"or close this buffer and open the store where it is"
+            )
+
     @contextlib.contextmanager
     def stop_on_failure(self, action: str) -> Iterator[None]:
         """Around writes that must all be done: after one that failed or was interrupted, nothing more is written."""
         self.check_commit()
+        self.check_place(action)
         try:
             with fs.translate(action, self.path):
                 yield
