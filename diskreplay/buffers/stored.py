@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import schema as schemas
+from diskreplay.buffers import unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
@@ -81,6 +82,7 @@ class StoredBuffer:
                 self._streams.release()
                 raise
         self._last_commit = time.monotonic()
+        self._call_off = unclosed.watch(self) if self._streams.writer is not None else None
 
     # What the classes over this one add
 
@@ -322,8 +324,14 @@ class StoredBuffer:
                     self.commit()
             finally:
                 with self._lock:
-                    self._closed = True
-                    self._streams.release()
+                    self._finish()
+
+    def _finish(self) -> None:
+        """Gives everything back; rows that no commit holds are gone. Needs the locks."""
+        self._closed = True
+        self._streams.release()
+        if self._call_off is not None:
+            self._call_off()
 
     def __enter__(self) -> Self:
         return self

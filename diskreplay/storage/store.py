@@ -18,6 +18,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from diskreplay import exits
 from diskreplay.errors import (
     CheckpointError,
     CorruptionError,
@@ -71,6 +72,7 @@ class Store:
 
         Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
         """
+        exits.catch_up()  # a buffer that the collector found may still hold a lock
         self.path = path
         self.files = files
         try:

@@ -262,6 +262,12 @@ class StreamWriter(_Stream[ColumnWriter]):
         if os.getpid() != self._process:
             raise StateError("this process was forked from the one that writes the stream: open a stream of its own")
 
+    @property
+    def held(self) -> bool:
+        """Whether the stream is still its own: not in a forked process, and not once it was released."""
+        held = getattr(self._lock, "held", None)  # which the locks of somebody's own Files may lack
+        return os.getpid() == self._process and (held is None or held())
+
     def check_place(self, action: str) -> None:
         """StateError when the stream is not at its path any more: what is there now belongs to somebody else."""
         is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
