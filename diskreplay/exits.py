@@ -4,8 +4,9 @@
 2. The garbage collector finds the owner, which it may do in the middle of anything, with any lock held: then the work
    waits until a store is opened in this process, or the interpreter ends.
 3. The interpreter ends, also by ``sys.exit`` or an exception: what was promised last is done first, after the threads
-   that are not daemons have ended, and before the exit handlers that were registered earlier. Not after ``os._exit``
-   or a signal that kills.
+   that are not daemons have ended, and before the exit handlers that were registered earlier. A child of
+   :mod:`multiprocessing` does it when its function has returned. Nothing is done after ``os._exit`` or a signal that
+   kills.
 4. A process that was forked since does none of it: the owners are its parent's.
 """
 
@@ -16,6 +17,7 @@ import collections
 import gc
 import itertools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -28,6 +30,8 @@ _promised: dict[int, tuple[Work, int]] = {}
 """Work that is left, in the order of its promises, and the process that it is of. It must not reach its owner."""
 _waiting: collections.deque[int] = collections.deque()
 """Numbers of work whose owner the collector found."""
+_registered: set[int] = set()
+"""Children of multiprocessing that this process is, or comes from, whose end is looked after."""
 _collecting: int | None = None
 """The thread in which the collector runs."""
 
@@ -37,10 +41,7 @@ def when_forgotten(owner: object, work: Work) -> Callable[[], None]:
     number = next(_numbers)
     _promised[number] = work, os.getpid()
     weakref.finalize(owner, _forgotten, number).atexit = False
-    # Registered anew after the first finalizer of the process: its own exit handler, which removes temporary
-    # directories with stores in them, then comes later.
-    atexit.unregister(_end)
-    atexit.register(_end)
+    _register()
     return lambda: _take_back(number)
 
 
@@ -48,6 +49,22 @@ def catch_up() -> None:
     """Does what waits since the collector ran. For callers that hold no lock of another store."""
     while _waiting:
         _do(_waiting.popleft(), ending=False)
+
+
+def _register() -> None:
+    """Has :func:`_end` called when this process ends."""
+    # Anew after the first finalizer of the process: its own exit handler, which removes temporary directories with
+    # stores in them, then comes later.
+    atexit.unregister(_end)
+    atexit.register(_end)
+    if "multiprocessing.util" not in sys.modules:
+        return
+    from multiprocessing import process, util
+
+    # Forked children of multiprocessing call no exit handlers, and forget their parents' finalizers.
+    if process.parent_process() is not None and os.getpid() not in _registered:
+        _registered.add(os.getpid())
+        util.Finalize(None, _end, exitpriority=0)
 
 
 def _take_back(number: int) -> None:
