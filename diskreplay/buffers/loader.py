@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
 
+from diskreplay.errors import StateError
 from diskreplay.views.batch import Batch
 
 POLL_SECONDS = 0.1
@@ -22,6 +24,7 @@ class Loader:
     def __init__(self, sample: Callable[[], Batch], prefetch: int) -> None:
         self._ready: queue.Queue[Batch | BaseException] = queue.Queue(prefetch)
         self._stop = threading.Event()
+        self._process = os.getpid()
         # The thread holds no reference to the loader, so that one which nobody holds any more is ended.
         work = (sample, self._ready, self._stop)
         self._thread = threading.Thread(target=_sample_ahead, args=work, name="diskreplay-loader", daemon=True)
@@ -32,6 +35,7 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
+        self._check_process()
         while not self._stop.is_set():
             try:
                 item = self._ready.get(timeout=POLL_SECONDS)
@@ -45,8 +49,13 @@ class Loader:
 
     def close(self) -> None:
         """Stops sampling and waits for the thread."""
-        self._stop.set()
-        self._thread.join()
+        if os.getpid() == self._process:
+            self._stop.set()
+            self._thread.join()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:  # nor may the queue be touched: the thread may have held its lock
+            raise StateError("the loader's thread is in the process that this one was forked from: make a loader here")
 
     def __enter__(self) -> Loader:
         return self

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import schema as schemas
-from diskreplay.buffers import unclosed
+from diskreplay.buffers import forks, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
-from diskreplay.errors import CheckpointError, ClosedError, InputError, ReadOnlyError
+from diskreplay.errors import CheckpointError, ClosedError, InputError, ReadOnlyError, StateError
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.schema import Schema
 from diskreplay.storage.files import Files, LocalFiles
@@ -45,6 +45,9 @@ PathLike = str | os.PathLike[str]
 
 class StoredBuffer:
     """What the buffers share. One thread may add while several sample."""
+
+    _forked = ""
+    """Why a copy in a forked process cannot be used."""
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class StoredBuffer:
                 self._streams.release()
                 raise
         self._last_commit = time.monotonic()
+        forks.watch(self)
         self._call_off = unclosed.watch(self) if self._streams.writer is not None else None
 
     # What the classes over this one add
@@ -344,6 +348,8 @@ class StoredBuffer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
+        if self._forked:
+            raise StateError(self._forked)
 
     def _writable(self) -> StreamWriter:
         self._check_open()
