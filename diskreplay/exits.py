@@ -7,7 +7,8 @@
    that are not daemons have ended, and before the exit handlers that were registered earlier. A child of
    :mod:`multiprocessing` does it when its function has returned. Nothing is done after ``os._exit`` or a signal that
    kills.
-4. A process that was forked since does none of it: the owners are its parent's.
+4. An error is printed as that of a finalizer is, by ``sys.unraisablehook``: it hinders nobody else, nor the exit status.
+5. A process that was forked since does none of it: the owners are its parent's.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def when_forgotten(owner: object, work: Work) -> Callable[[], None]:
 def catch_up() -> None:
     """Does what waits since the collector ran. For callers that hold no lock of another store."""
     while _waiting:
-        _do(_waiting.popleft(), ending=False)
+        _do_aside(_waiting.popleft(), ending=False)
 
 
 def _register() -> None:
@@ -84,16 +85,20 @@ def _do(number: int, ending: bool) -> None:
         work(ending)
 
 
+def _do_aside(number: int, ending: bool) -> None:
+    """Does it as a finalizer, whose errors are printed and do not reach the caller."""
+    owner = _Owner()
+    reference = weakref.ref(owner, lambda _: _do(number, ending))
+    del owner, reference
+
+
+class _Owner:
+    """Somebody to be forgotten."""
+
+
 def _end() -> None:
-    """Does everything, whatever fails of it; raises the first error."""
-    errors: list[BaseException] = []
     for number in sorted(_promised, reverse=True):
-        try:
-            _do(number, ending=True)
-        except BaseException as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
+        _do_aside(number, ending=True)
 
 
 def _watch_collector(phase: str, info: dict[str, int]) -> None:
