@@ -133,6 +133,10 @@ class ReplayBuffer(SampledBuffer[Batch]):
     ) -> ReplayBuffer:
         """Opens the store at ``path`` at its last commit, or at a checkpoint.
 
+        Priorities and random state come back with a checkpoint alone. In a process that is forked later, a buffer with
+        mode "r" draws batches of its own, as follows from its seed, its draws and the number of the fork; one that
+        writes raises StateError.
+
         Args:
             path: of the store.
             mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing.

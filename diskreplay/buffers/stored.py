@@ -318,7 +318,12 @@ class StoredBuffer:
     # End
 
     def close(self) -> None:
-        """Commits, and gives the stream to the next writer. Closing twice does nothing."""
+        """Commits, and gives the stream to the next writer. Closing twice does nothing.
+
+        Priorities of a sampler are not kept; a checkpoint keeps them. A buffer that is forgotten is closed, and what
+        is still open when the interpreter ends is committed; see :mod:`diskreplay.buffers.unclosed`. Raises what
+        :meth:`commit` raises, closed all the same.
+        """
         with self._write_lock:
             if self._closed:
                 return
