@@ -7,7 +7,7 @@
    that are not daemons have ended, and before the exit handlers that were registered earlier. A child of
    :mod:`multiprocessing` does it when its function has returned. Nothing is done after ``os._exit`` or a signal that
    kills.
-4. An error is printed as that of a finalizer is, by ``sys.unraisablehook``: it hinders nobody else, nor the exit status.
+4. An error is printed by ``sys.unraisablehook``, as that of a finalizer is; the exit status stays.
 5. A process that was forked since does none of it: the owners are its parent's.
 """
 
