@@ -8,12 +8,14 @@ queues, and another one wakes the thread when a batch was taken. A lost wake cos
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
 
+from diskreplay.errors import StateError
 from diskreplay.views.batch import Batch
 
 POLL_SECONDS = 0.1
@@ -26,6 +28,7 @@ class Loader:
     """
 
     def __init__(self, sample: Callable[[], Batch], prefetch: int) -> None:
+        self._process = os.getpid()
         # The thread holds no reference to the loader, so that one which nobody holds any more is ended.
         self._work = _Work(sample, prefetch)
         weakref.finalize(self, self._work.stop)
@@ -36,6 +39,7 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
+        self._check_process()
         item = self._work.next()
         if isinstance(item, BaseException):
             self.close()
@@ -46,8 +50,13 @@ class Loader:
 
     def close(self) -> None:
         """Stops sampling and waits for the thread."""
-        self._work.stop()
-        self._thread.join()
+        if os.getpid() == self._process:
+            self._work.stop()
+            self._thread.join()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:  # nor may the queue be touched: the thread may have held its lock
+            raise StateError("the loader's thread is in the process that this one was forked from: make a loader here")
 
     def __enter__(self) -> Loader:
         return self

@@ -9,6 +9,7 @@ import gymnasium
 
 from diskreplay import schema as schemas
 from diskreplay.buffers import multi_agent_layout as layout
+from diskreplay.buffers import owners
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.buffers.multi_agent_view import AgentsView
 from diskreplay.buffers.sampled import SampledBuffer
@@ -96,6 +97,7 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
             obs_space, act_space, capacity=capacity, num_envs=num_envs, columns=agents.columns(columns), codec=codec,
             chunk_rows=chunk_rows, shard_rows=shard_rows,
         )  # fmt: skip
+        owners.check_free(sampler, None)
         view, sampler = settings({}, view, sampler)
         view.check(schema)
         kept = {"view": view.to_json(), "sampler": sampler.to_json(), layout.KEY: agents.to_json()}
@@ -131,6 +133,7 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
 
         def check(stored: Mapping[str, Any], schema: Schema) -> None:
             layout.from_json(stored.get(layout.KEY))
+            owners.check_free(sampler, owners.store_key(schema, full_path(path)))
             settings(stored, view, sampler)[0].check(schema)
 
         store, writes, cut = open_store(path, mode, stream, checkpoint, num_envs, capacity, files, check)

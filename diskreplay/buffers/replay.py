@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from diskreplay import schema as schemas
+from diskreplay.buffers import owners
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import settings
 from diskreplay.buffers.stored import (
@@ -83,7 +84,9 @@ class ReplayBuffer(SampledBuffer[Batch]):
             view: what a sample looks like: ``Transition(...)``, as if None, ``Sequence(...)``, ``Hindsight(...)`` or
                 ``PaddedEpisodes(...)``.
             sampler: which transitions it holds: ``Uniform()``, as if None, ``Proportional(...)`` or ``RankBased(...)``;
-                an object of its own for each buffer.
+                an object of its own for each buffer. One with priorities that was another's, or still is, is refused;
+                after that buffer was closed, ``open`` takes it for the same store, whose priorities it goes on with,
+                and ``sampler.clear()`` frees it for any.
             cache_bytes: RAM for decoded chunks.
             commit_rows, commit_seconds: how much may be lost when the process is killed.
             seed: of the sampler's random generator; from the system's entropy if None.
@@ -100,6 +103,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
             stack_axis=stack_axis, stack_padding=stack_padding, columns=columns, reward_dtype=reward_dtype, codec=codec,
             chunk_rows=chunk_rows, shard_rows=shard_rows,
         )  # fmt: skip
+        owners.check_free(sampler, None)
         view, sampler = settings({}, view, sampler)
         view.check(schema)
         kept = {"view": view.to_json(), "sampler": sampler.to_json()}
@@ -129,6 +133,10 @@ class ReplayBuffer(SampledBuffer[Batch]):
     ) -> ReplayBuffer:
         """Opens the store at ``path`` at its last commit, or at a checkpoint.
 
+        Priorities and random state come back with a checkpoint alone. In a process that is forked later, a buffer with
+        mode "r" draws batches of its own, as follows from its seed, its draws and the number of the fork; one that
+        writes raises StateError.
+
         Args:
             path: of the store.
             mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing.
@@ -148,6 +156,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
         check_options(cache_bytes, commit_rows, commit_seconds, seed)
 
         def check(stored: Mapping[str, Any], schema: Schema) -> None:
+            owners.check_free(sampler, owners.store_key(schema, full_path(path)))
             settings(stored, view, sampler)[0].check(schema)
 
         store, writes, cut = open_store(path, mode, stream, checkpoint, num_envs, capacity, files, check)

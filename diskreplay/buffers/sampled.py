@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import schema as schemas
-from diskreplay.buffers import shuffle
+from diskreplay.buffers import owners, shuffle
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_state, settings
@@ -55,6 +55,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             store, stream=stream, checkpoint=checkpoint, cache_bytes=cache_bytes, commit_rows=commit_rows,
             commit_seconds=commit_seconds, seed=seed, forget=forget,
         )  # fmt: skip
+        owners.take(self._sampler, self)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         priorities, arrays = sampler_state(self._sampler)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import schema as schemas
+from diskreplay.buffers import forks, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
@@ -59,6 +60,9 @@ class StoredBuffer:
     done, or finds nothing of it done, or says what to do; each begins with :meth:`_settled`.
     """
 
+    _forked = ""
+    """Why a copy in a forked process cannot be used."""
+
     def __init__(
         self,
         store: Store,
@@ -92,6 +96,8 @@ class StoredBuffer:
                 self._appender = Appender(store.schema, self._streams.writer, written.log)
                 self._appender.resume(written.pending())
             self._last_commit = time.monotonic()
+            forks.watch(self)
+            self._call_off = unclosed.watch(self) if self._streams.writer is not None else None
         except BaseException:
             self._streams.release()
             raise
@@ -312,6 +318,9 @@ class StoredBuffer:
     def close(self) -> None:
         """Commits, and gives the stream to the next writer. Closing twice does nothing.
 
+        Priorities of a sampler are not kept; a checkpoint keeps them. A buffer that is forgotten is closed, and what
+        is still open when the interpreter ends is committed; see :mod:`diskreplay.buffers.unclosed`.
+
         A Ctrl-C meanwhile is acted on when it is done. Raises what a commit raises, and StateError where rows are lost
         because an earlier commit was cut short; the buffer is closed all the same. Of a commit that failed with
         WriteFailedError the program knows already. What else ends it half-way leaves the buffer open, to be closed
@@ -322,14 +331,9 @@ class StoredBuffer:
                 if not self._closed and self._streams.writer is not None:
                     self._commit_last(self._streams.writer)
             except DiskReplayError:
-                self._release()
+                self._finish()
                 raise
-            self._release()
-
-    def _release(self) -> None:
-        with self._lock:
-            self._closed = True
-            self._streams.release()
+            self._finish()
 
     def _commit_last(self, writer: StreamWriter) -> None:
         """The commit of :meth:`close`; StateError where there can be none, and rows are lost by that."""
@@ -340,6 +344,14 @@ class StoredBuffer:
         log, record = self._appender.log, writer.commit_record
         if writer.cut_short and (log.begin, log.end) != (record.begin, record.end):
             writer.check()
+
+    def _finish(self) -> None:
+        """Gives everything back; rows that no commit holds are gone. Doing it again does no harm."""
+        with self._lock:
+            self._closed = True
+            self._streams.release()
+            if self._call_off is not None:
+                self._call_off()
 
     def __enter__(self) -> Self:
         return self
@@ -357,6 +369,8 @@ class StoredBuffer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
+        if self._forked:
+            raise StateError(self._forked)
         self._settled()
 
     def _settled(self) -> Streams:

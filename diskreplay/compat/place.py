@@ -1,25 +1,22 @@
 """Where a buffer of another library's keeps its rows: at a path, or in a temporary directory that goes with it.
 
-Those libraries never close a buffer, so that here stores are closed once their buffers are forgotten:
-
-1. That may be noticed by the garbage collector in the middle of anything, with any lock held. So the store is only put
-   on a list then, and closed when the next buffer is made, or the interpreter ends.
-2. A forked process closes and removes nothing: the buffers are its parent's.
+Those libraries never close a buffer, so that here stores are closed once their buffers are forgotten, at the latest
+when the interpreter ends; :mod:`diskreplay.exits` says when that is safe. A forked process closes and removes nothing:
+the buffers are its parent's.
 """
 
 from __future__ import annotations
 
-import atexit
-import collections
-import os
+import functools
 import pathlib
 import shutil
 import tempfile
 import warnings
-import weakref
 
 import numpy as np
 
+from diskreplay import exits
+from diskreplay.buffers import unclosed
 from diskreplay.buffers.stored import PathLike, StoredBuffer, full_path
 from diskreplay.errors import DiskReplayError
 
@@ -34,14 +31,15 @@ class Place:
     """
 
     def __init__(self, path: PathLike | None, owner: object) -> None:
-        _close_forgotten()
+        exits.catch_up()
         self.temporary = path is None
         if path is not None:
             self.path = full_path(path)
             return
         folder = tempfile.mkdtemp(prefix="diskreplay-")
         self.path = str(pathlib.Path(folder, "store"))
-        self.remove = weakref.finalize(owner, _remove, folder, os.getpid())
+        _temporary.add(folder)
+        exits.when_forgotten(owner, functools.partial(_remove, folder))  # after what is promised later: the store ends
 
     @property
     def exists(self) -> bool:
@@ -54,49 +52,26 @@ def global_seed() -> int:
     return int(np.random.randint(1 << 31))
 
 
-_held: dict[int, tuple[StoredBuffer, int]] = {}
-"""Stores that are to be closed, and the process they belong to."""
-_forgotten: collections.deque[int] = collections.deque()
-"""Keys of those whose owners are gone."""
-_removed: set[str] = set()
-"""Temporary directories that are gone, unless a thread of a store that is still open wrote into one."""
+_temporary: set[str] = set()
+"""Directories that go with their buffers."""
 
 
 def close_with(owner: object, buffer: StoredBuffer) -> None:
     """Closes ``buffer``, which commits, after ``owner`` was forgotten, at the latest when the interpreter ends."""
-    _held[id(buffer)] = buffer, os.getpid()
-    weakref.finalize(owner, _forgotten.append, id(buffer)).atexit = False
+    exits.when_forgotten(owner, functools.partial(_close, buffer))
 
 
-def _close_forgotten() -> None:
-    while _forgotten:
-        _close(_forgotten.popleft())
-
-
-def _close_all() -> None:
-    for key in list(_held):
-        _close(key)
-
-
-def _close(key: int) -> None:
-    buffer, process = _held.pop(key)
-    if process != os.getpid():
+def _close(buffer: StoredBuffer, ending: bool) -> None:
+    if str(pathlib.Path(buffer.path).parent) in _temporary:
+        unclosed.give_up(buffer)
         return
-    folder = str(pathlib.Path(buffer.path).parent)
     try:
         buffer.close()
     except DiskReplayError as error:
-        if folder not in _removed and pathlib.Path(buffer.path).exists():
+        if pathlib.Path(buffer.path).exists():
             warnings.warn(f"the newest rows of {buffer.path!r} are lost: {error}", ResourceWarning, stacklevel=2)
-    if folder in _removed:
-        _removed.remove(folder)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove(folder: str, process: int) -> None:
-    if process == os.getpid():
-        _removed.add(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-atexit.register(_close_all)
+def _remove(folder: str, ending: bool) -> None:
+    _temporary.discard(folder)
+    shutil.rmtree(folder, ignore_errors=True)

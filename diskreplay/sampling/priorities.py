@@ -65,6 +65,11 @@ class Priorities(Prioritized, Generic[Tree]):
         self._places: Places | None = None
 
     @property
+    def is_new(self) -> bool:
+        """Whether it knows nothing of any buffer yet, or was cleared."""
+        return self._places is None
+
+    @property
     def beta(self) -> float:
         """How much of the bias the weights of the next sample take back; can be set."""
         return self._beta

@@ -73,6 +73,11 @@ class Prioritized(Sampler, abc.ABC):
     def clear(self) -> None:
         """Forgets all priorities and counts; keeps the arguments."""
 
+    @property
+    @abc.abstractmethod
+    def is_new(self) -> bool:
+        """Whether it knows nothing of any buffer yet, or was cleared."""
+
     @abc.abstractmethod
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """All that the next draws depend on: facts for JSON, and arrays (n,)."""

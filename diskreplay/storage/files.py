@@ -38,9 +38,15 @@ class File(Protocol):
 
 
 class Lock(Protocol):
-    """A held advisory lock."""
+    """A held advisory lock on a directory."""
 
     def release(self) -> None: ...
+
+    def held(self) -> bool:
+        """Whether it was not released since, nor left behind by a fork."""
+
+    def is_at(self, path: str) -> bool:
+        """Whether the locked directory is what stands at ``path`` now: not when it was moved away, or removed."""
 
 
 class Files(Protocol):
@@ -147,6 +153,19 @@ class LocalLock:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
+
+    def held(self) -> bool:
+        return self._fd >= 0
+
+    def is_at(self, path: str) -> bool:
+        try:
+            there = os.stat(path)
+        except OSError as error:
+            if error.errno in NOTHING_THERE:
+                return False
+            raise
+        # No other directory has the inode's number while this descriptor keeps it.
+        return os.path.samestat(there, os.fstat(self._fd))
 
     def __del__(self) -> None:
         self.release()

@@ -17,6 +17,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from diskreplay import exits
 from diskreplay.errors import (
     CheckpointError,
     CorruptionError,
@@ -69,6 +70,7 @@ class Store:
 
         Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
         """
+        exits.catch_up()  # a buffer that the collector found may still hold a lock
         self.path = path
         self.files = files
         try:
@@ -312,8 +314,10 @@ class Store:
 
     def drop_checkpoint(self, name: str, writer: StreamWriter) -> None:
         """Removes a checkpoint; the next commit gives the space back that only it needed."""
+        action = f"dropping the checkpoint {name!r} of"
+        writer.check_place(action)  # before another store's checkpoints are looked through
         self.checkpoint(name)
-        with writer.whole(f"dropping the checkpoint {name!r} of"):
+        with writer.whole(action):
             doomed = os.path.join(writer.path, SCRATCH, f".tmp-dropped-{name}")
             fs.clear(self.files, doomed)
             self.files.rename(os.path.join(self.path, CHECKPOINTS, name), doomed)

@@ -252,6 +252,24 @@ class StreamWriter(_Stream[ColumnWriter]):
         if os.getpid() != self._process:
             raise StateError("this process was forked from the one that writes the stream: open a stream of its own")
 
+    @property
+    def held(self) -> bool:
+        """Whether the stream is still its own: not in a forked process, and not once it was released."""
+        held = getattr(self._lock, "held", None)  # which the locks of somebody's own Files may lack
+        return os.getpid() == self._process and (held is None or held())
+
+    def check_place(self, action: str) -> None:
+        """StateError when the stream is not at its path any more: what is there now belongs to somebody else."""
+        is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
+        with fs.translate(action, self.path):
+            here = is_at is None or is_at(self.path)
+        if not here:
+            raise StateError(
+                f"{action} {self.path!r}: the store was moved, removed or replaced while it was open, so nothing was "
+                f"written; {self.end - self.commit_record.end} rows are in no commit. Move it back and commit again, "
+                f"or close this buffer and open the store where it is"
+            )
+
     @contextlib.contextmanager
     def whole(self, action: str) -> Iterator[None]:
         """Around what must be done whole, or nothing more is written before the store was opened again.
@@ -260,6 +278,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         recovery may write. The failure is noted before the block, so that nothing can keep it from being noted.
         """
         self.check()
+        self.check_place(action)
         with held_back():
             self.cut_short = True
             self.failure = WriteFailedError(0, f"{action} {self.path!r} was cut short; reopen the store")

@@ -132,6 +132,12 @@ class SimulatedLock:
         if self._disk._locks.get(self._directory) is self:
             del self._disk._locks[self._directory]
 
+    def held(self) -> bool:
+        return self._disk._locks.get(self._directory) is self
+
+    def is_at(self, path: str) -> bool:
+        return self._disk._find(path) is self._directory
+
 
 class SimulatedDisk:
     """A file system in RAM, as ``files=`` of ``ReplayBuffer.create`` and ``open``; see the module's docstring.

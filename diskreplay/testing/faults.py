@@ -13,7 +13,7 @@ from diskreplay.storage.files import File, Files, Kind, LocalFiles, Lock
 WRITES = ("open_write", "pwrite", "truncate", "sync", "mkdir", "rename", "unlink", "rmdir", "sync_dir")
 """Names of the operations that may change something."""
 READS = ("open_read", "read", "pread", "list", "size", "kind")
-"""Names of the operations that change nothing; ``lock`` and ``lock_holder`` are neither."""
+"""Names of the operations that change nothing; ``lock``, ``lock_holder`` and ``is_at`` are neither."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,13 +162,32 @@ class FaultyFiles:
     def lock(self, path: str) -> Lock | None:
         self.ask("lock", path)
         lock = self.inner.lock(path)
-        if lock is not None:
-            self._locks.append(lock)
-        return lock
+        if lock is None:
+            return None
+        self._locks.append(lock)
+        return FaultyLock(lock, self)
 
     def lock_holder(self, path: str) -> str:
         self.ask("lock_holder", path)
         return self.inner.lock_holder(path)
+
+
+class FaultyLock:
+    """A lock of a :class:`FaultyFiles`; see :class:`diskreplay.storage.files.Lock`."""
+
+    def __init__(self, inner: Lock, files: FaultyFiles) -> None:
+        self._inner = inner
+        self._files = files
+
+    def release(self) -> None:
+        self._inner.release()
+
+    def held(self) -> bool:
+        return self._inner.held()
+
+    def is_at(self, path: str) -> bool:
+        self._files.ask("is_at", path)
+        return self._inner.is_at(path)
 
 
 class FaultyFile:

@@ -59,31 +59,44 @@ buffer.store_effect(buffer.store_frame(np.full((90, 90, 1), 5, np.uint8)), 5, 1.
         assert len(store) == 5
 
 
-def test_a_store_is_closed_after_its_buffer_was_forgotten_when_the_next_is_made(tmp_path: pathlib.Path) -> None:
-    def fill() -> None:
-        buffer = ReplayBuffer(10, 1, path=tmp_path / "store")
-        for value in range(3):
-            buffer.store_effect(buffer.store_frame(np.full(3, value, np.uint8)), value, 0.0, False)
+def fill(path: pathlib.Path | None, cycle: bool = False) -> pathlib.Path:
+    """Makes a buffer with two rows, and forgets it."""
+    buffer = ReplayBuffer(10, 1, path=path)
+    for value in range(3):
+        buffer.store_effect(buffer.store_frame(np.full(3, value, np.uint8)), value, 0.0, False)
+    if cycle:
+        ring = [buffer]
+        ring.append(ring)  # type: ignore[arg-type]
+    return pathlib.Path(buffer.store.path)
 
-    fill()
-    gc.collect()
-    with pytest.raises(LockedError):
-        dr.ReplayBuffer.open(tmp_path / "store")
+
+def test_a_store_is_closed_as_soon_as_its_buffer_is_forgotten(tmp_path: pathlib.Path) -> None:
+    fill(tmp_path / "store")
+    with dr.ReplayBuffer.open(tmp_path / "store") as store:
+        assert len(store) == 2
+
+
+def test_a_store_whose_buffer_the_collector_found_is_closed_when_the_next_is_opened(tmp_path: pathlib.Path) -> None:
+    gc.disable()
+    try:
+        fill(tmp_path / "store", cycle=True)
+        with pytest.raises(LockedError):
+            dr.ReplayBuffer.open(tmp_path / "store")
+        gc.collect()
+    finally:
+        gc.enable()
     buffer = ReplayBuffer(10, 1, path=tmp_path / "store")
     assert buffer.num_in_buffer == 2
     buffer.close()
 
 
-def test_a_temporary_store_whose_threads_still_wrote_while_it_was_removed_is_gone_without_a_word() -> None:
-    def fill() -> pathlib.Path:
-        buffer = ReplayBuffer(10, 1)
-        for value in range(3):
-            buffer.store_effect(buffer.store_frame(np.full(3, value, np.uint8)), value, 0.0, False)
-        return pathlib.Path(buffer.store.path)
-
-    store = fill()
-    gc.collect()
+def test_a_temporary_store_goes_with_its_buffer() -> None:
+    store = fill(None)
     assert not store.parent.exists()
-    (store / "streams").mkdir(parents=True)
+
+
+def test_a_temporary_store_whose_buffer_the_collector_found_goes_when_the_next_is_made() -> None:
+    store = fill(None, cycle=True)
+    gc.collect()
     ReplayBuffer(10, 1)
     assert not store.parent.exists()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+
+import gymnasium
 import numpy as np
 import pytest
 from configs import CONFIGS
@@ -58,3 +61,26 @@ def test_batches_of_several_agents(path: str) -> None:
     assert batch.state is None
     assert batch.action_onehot.shape == (1, N_AGENTS, N_ACTIONS)
     assert isinstance(batch.obs, torch.Tensor)
+
+
+def test_the_workers_of_a_data_loader_draw_batches_of_their_own(path: str) -> None:
+    """They are forked from the process that has the reader open."""
+    box, discrete = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
+    with dr.ReplayBuffer.create(path, box, discrete, capacity=500) as buffer:
+        for row in range(500):
+            buffer.add(np.zeros(3, np.float32), 0, float(row), np.zeros(3, np.float32), False, False)
+
+    class Batches(torch.utils.data.IterableDataset):  # type: ignore[misc,name-defined]
+        def __iter__(self):
+            for _ in range(5):
+                batch = reader.sample(20)
+                assert batch.reward.tolist() == batch.index.tolist()
+                yield batch.index.tolist()
+
+    with dr.ReplayBuffer.open(path, mode="r", seed=0) as reader, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        loader = torch.utils.data.DataLoader(
+            Batches(), batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=100
+        )
+        given = [tuple(rows) for rows in loader]
+    assert len(given) == len(set(given)) == 10

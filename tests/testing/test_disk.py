@@ -155,6 +155,48 @@ def test_a_crash_ends_everything_and_gives_the_locks_back() -> None:
     assert disk.lock("/d")
 
 
+def wrapped_disk() -> FaultyFiles:
+    return FaultyFiles(SimulatedDisk())
+
+
+@pytest.mark.parametrize("make", [LocalFiles, SimulatedDisk, wrapped_disk])
+def test_a_lock_knows_whether_its_directory_is_still_where_it_was(
+    tmp_path: pathlib.Path, make: Callable[[], Files]
+) -> None:
+    files, root = make(), str(tmp_path)
+    if not isinstance(files, LocalFiles):
+        for parent in [*list(reversed(tmp_path.parents))[1:], tmp_path]:
+            files.mkdir(str(parent))
+    files.mkdir(f"{root}/a")
+    lock = files.lock(f"{root}/a")
+    assert lock is not None
+    assert (lock.held(), lock.is_at(f"{root}/a"), lock.is_at(root)) == (True, True, False)
+    files.rename(f"{root}/a", f"{root}/b")
+    assert (lock.is_at(f"{root}/a"), lock.is_at(f"{root}/b")) == (False, True)
+    files.mkdir(f"{root}/a")
+    assert not lock.is_at(f"{root}/a")
+    files.rmdir(f"{root}/b")
+    assert not lock.is_at(f"{root}/b")
+    assert lock.held()
+    lock.release()
+    assert not lock.held()
+
+
+def test_a_lock_is_not_held_after_a_crash_and_cannot_look(tmp_path: pathlib.Path) -> None:
+    files = FaultyFiles(LocalFiles())
+    lock = files.lock(str(tmp_path))
+    assert lock is not None
+    files.fail_at(0, errno.EIO, names=["is_at"])
+    with pytest.raises(OSError, match="Input/output"):
+        lock.is_at(str(tmp_path))
+    files.crash_at(0, names=["mkdir"])
+    with pytest.raises(Crash):
+        files.mkdir(str(tmp_path / "x"))
+    assert not lock.held()
+    with pytest.raises(Crash):
+        lock.is_at(str(tmp_path))
+
+
 def test_failing_at_the_second_half_of_a_write_tears_it() -> None:
     disk = SimulatedDisk()
     files = FaultyFiles(disk)

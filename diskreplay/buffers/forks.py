@@ -1,0 +1,126 @@
+"""Open buffers in a process that was forked: readers go on there, writers refuse, and nobody waits for ever.
+
+1. A fork waits until no other thread is in the middle of anything with a buffer's index in RAM, so that the child's
+   copy is whole. After FORK_SECONDS it waits no longer, and the child's copy is not used.
+2. Locks that threads of the parent held are free in the child, where those threads are not.
+3. The child of a buffer with ``mode="r"`` draws batches of its own: its generator is seeded from the parent's, as it
+   was, and from the number of forks of that buffer so far. So children differ from each other and from their parent,
+   and with the same seed, the same calls and the same forks they draw the same again.
+4. The child of a buffer that writes neither writes nor samples: what its parent commits, evicts and compacts later, it
+   would not notice.
+
+Processes that are started without Python's fork (spawn, forkserver, subprocess) have no copy of any buffer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from diskreplay.errors import StateError
+
+if TYPE_CHECKING:
+    from diskreplay.buffers.stored import StoredBuffer
+
+FORK_SECONDS = 30.0
+
+_numbers = itertools.count()
+_open: dict[int, weakref.ref[StoredBuffer]] = {}
+_forks: weakref.WeakKeyDictionary[StoredBuffer, int] = weakref.WeakKeyDictionary()
+"""How often the process was forked since a buffer was opened, or inherited."""
+_held = threading.local()
+"""What the fork that this thread is at took: ``buffers``, and those ``locks`` that could be had."""
+
+
+def watch(buffer: StoredBuffer) -> None:
+    """Makes forks of this process safe for a buffer from now on."""
+    number = next(_numbers)
+    _open[number] = weakref.ref(buffer, lambda _: _open.pop(number, None))
+
+
+def _before() -> None:
+    found = (reference() for reference in list(_open.values()))
+    _held.buffers = [buffer for buffer in found if buffer is not None and not buffer._closed]
+    _held.locks = _take([lock for buffer in _held.buffers for lock in _locks(buffer)], FORK_SECONDS)
+    for buffer in _held.buffers:
+        _forks[buffer] = _forks.get(buffer, 0) + 1
+
+
+def _locks(buffer: StoredBuffer) -> list[Any]:
+    """Those that guard what is in RAM."""
+    return [buffer._lock, buffer._streams.cache._lock]
+
+
+def _take(locks: list[Any], seconds: float) -> list[Any]:
+    """Takes all of them, or those that are free when the time is over.
+
+    It never waits with a lock in hand that somebody else might be waiting for.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        taken = []
+        for lock in locks:
+            if lock.acquire(blocking=False):
+                taken.append(lock)
+        missing = next((lock for lock in locks if lock not in taken), None)
+        if missing is None or time.monotonic() >= deadline:
+            return taken
+        _release(taken)
+        if missing.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            missing.release()
+
+
+def _release(locks: list[Any]) -> None:
+    for lock in reversed(locks):
+        lock.release()
+
+
+def _after_in_parent() -> None:
+    _release(_held.locks)
+    del _held.buffers, _held.locks
+
+
+def _after_in_child() -> None:
+    for buffer in _held.buffers:
+        whole = all(lock in _held.locks for lock in _locks(buffer))
+        for lock in _locks(buffer):
+            if lock not in _held.locks:
+                lock._at_fork_reinit()
+        if not buffer._write_lock._is_owned():
+            buffer._write_lock._at_fork_reinit()
+        if buffer._streams.writer is not None:
+            _refuse(buffer, "this process was forked from the one that writes the stream")
+        elif not whole:
+            _refuse(buffer, "this process was forked while another thread was using the buffer")
+        else:
+            _reseed(buffer._rng, _forks[buffer])
+        _forks[buffer] = 0
+    _release(_held.locks)
+    del _held.buffers, _held.locks
+
+
+def _refuse(buffer: StoredBuffer, why: str) -> None:
+    """Has every call that needs more than the numbers in RAM raise StateError, a pass that is under way too."""
+    buffer._forked = f"{why}: open the store {buffer.path!r} here, with mode='r' or a stream of its own"
+
+    def refuse() -> NoReturn:
+        raise StateError(buffer._forked)
+
+    for part in buffer._streams:
+        for _, column in part.stream.columns():
+            column._still_current = refuse
+
+
+def _reseed(rng: np.random.Generator, fork: int) -> None:
+    """Makes a generator another one, which follows from its state and the number of the fork."""
+    state: Any = rng.bit_generator.state["state"]
+    rng.bit_generator.state = np.random.PCG64([state["state"], state["inc"], fork]).state
+
+
+os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

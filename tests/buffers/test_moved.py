@@ -1,0 +1,127 @@
+"""A store that is moved, removed or replaced while a writer has it open: nothing is written into what stands there."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Callable
+
+import gymnasium
+import numpy as np
+import pytest
+
+import diskreplay as dr
+from diskreplay.errors import StateError
+from diskreplay.ops.verify import verify
+from diskreplay.storage.files import LocalFiles
+from diskreplay.testing import FaultyFiles
+
+SPACE, ACTIONS = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
+STEP = (np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)
+
+
+def create(path: str | pathlib.Path, rows: int, **options: object) -> dr.ReplayBuffer:
+    buffer = dr.ReplayBuffer.create(path, SPACE, ACTIONS, capacity=100, **options)  # type: ignore[arg-type]
+    for _ in range(rows):
+        buffer.add(*STEP)
+    return buffer
+
+
+def contents(path: str) -> dict[str, bytes]:
+    return {str(one): one.read_bytes() for one in pathlib.Path(path).rglob("*") if one.is_file()}
+
+
+def remove(path: str) -> None:
+    shutil.rmtree(path)
+
+
+def replace(path: str) -> None:
+    shutil.rmtree(path)
+    create(path, 5).close()
+
+
+def move(path: str) -> None:
+    pathlib.Path(path).rename(f"{path}.moved")
+
+
+def move_and_replace(path: str) -> None:
+    move(path)
+    create(path, 5).close()
+
+
+def replace_the_stream_alone(path: str) -> None:
+    pathlib.Path(path, "streams", "0").rename(f"{path}.stream")
+    shutil.copytree(f"{path}.stream", pathlib.Path(path, "streams", "0"))
+
+
+DEEDS: list[Callable[[dr.ReplayBuffer], object]] = [
+    lambda rb: rb.commit(),
+    lambda rb: rb.checkpoint("new"),
+    lambda rb: rb.drop_checkpoint("kept"),
+    lambda rb: rb.close(),
+]
+
+
+@pytest.mark.parametrize("deed", DEEDS, ids=["commit", "checkpoint", "drop_checkpoint", "close"])
+@pytest.mark.parametrize("change", [remove, replace, move, move_and_replace, replace_the_stream_alone])
+def test_a_writer_whose_store_is_gone_writes_nothing(
+    path: str, change: Callable[[str], None], deed: Callable[[dr.ReplayBuffer], object]
+) -> None:
+    """Regression: a store that was made anew took the old writer's commits, and was damaged by them."""
+    buffer = create(path, 20)
+    buffer.checkpoint("kept")
+    for _ in range(7):
+        buffer.add(*STEP)
+    change(path)
+    create_again = pathlib.Path(path).exists()
+    if create_again and change is not replace_the_stream_alone:
+        with dr.ReplayBuffer.open(path) as other:
+            other.checkpoint("kept")
+    before = contents(path)
+    for _ in range(1 if deed is DEEDS[3] else 2):
+        with pytest.raises(StateError, match=r"moved, removed or replaced .* nothing was written"):
+            deed(buffer)
+    assert len(buffer) == 27 if deed is not DEEDS[3] else True
+    assert contents(path) == before
+    if deed is not DEEDS[3]:
+        with pytest.raises(StateError, match="7 rows are in no commit"):
+            buffer.close()
+    assert contents(path) == before
+    if create_again and change is not replace_the_stream_alone:
+        assert verify(path).ok
+
+
+def test_a_store_that_is_moved_back_goes_on(path: str) -> None:
+    buffer = create(path, 20)
+    move(path)
+    with pytest.raises(StateError, match="20 rows are in no commit"):
+        buffer.commit()
+    buffer.add(*STEP)
+    pathlib.Path(f"{path}.moved").rename(path)
+    buffer.close()
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert len(buffer) == 21
+
+
+def test_a_link_to_the_store_may_be_changed_for_another_one(tmp_path: pathlib.Path) -> None:
+    create(tmp_path / "real", 3).close()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with dr.ReplayBuffer.open(tmp_path / "link") as buffer:
+        buffer.add(*STEP)
+        (tmp_path / "link").unlink()
+        (tmp_path / "again").symlink_to(tmp_path / "real")
+        (tmp_path / "link").symlink_to(tmp_path / "again")
+    with dr.ReplayBuffer.open(tmp_path / "real", mode="r") as buffer:
+        assert len(buffer) == 4
+
+
+def test_a_path_that_cannot_be_looked_at_is_a_failed_write_and_can_be_tried_again(path: str) -> None:
+    files = FaultyFiles(LocalFiles())
+    buffer = create(path, 20, files=files)
+    files.fail_at(0, 5, names=["is_at"])
+    with pytest.raises(dr.errors.WriteFailedError, match="Input/output"):
+        buffer.commit()
+    files.heal()
+    buffer.close()
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert len(buffer) == 20
