@@ -163,9 +163,12 @@ class Streams:
         return False
 
     def release(self) -> None:
-        """Gives the lock back and forgets everything."""
+        """Closes the files, gives the lock back and forgets everything."""
         if self.writer is not None:
+            self.writer.close_files()
             self.writer.release()
+        for part in self:
+            part.stream.close_files()
         self._parts.clear()
         self.cache = ChunkCache(0)
         self.store.close()

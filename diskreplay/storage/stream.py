@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -94,6 +95,11 @@ class _Stream(Generic[AnyColumn]):
             column.load(begin, end, tail)
         self.commit_record = commit
 
+    def close_files(self) -> None:
+        """Closes the shards that are open; who reads after all opens them again."""
+        for _, column in self.columns():
+            column.close_files()
+
 
 class StreamReader(_Stream[ColumnReader]):
     """A stream as of one commit; ``load`` goes on to a newer one of the same timeline.
@@ -103,16 +109,15 @@ class StreamReader(_Stream[ColumnReader]):
     """
 
     def __init__(self, files: fs.Files, path: str, schema: Schema, commit: Commit, timeline: int) -> None:
-        self._timeline = timeline
-        super().__init__(files, path, schema, commit, self._column)
+
+        def still_current() -> bool:
+            """Whether the stream has not gone back to a checkpoint since: then a shard may hold other rows."""
+            return read_commit(files, path).timeline == timeline
+
+        # The columns must not refer to the stream: a reference cycle would keep their files open.
+        make = functools.partial(ColumnReader, still_current=still_current)
+        super().__init__(files, path, schema, commit, make)
         self.load(commit)
-
-    def _column(self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int) -> ColumnReader:
-        return ColumnReader(files, directory, stream, column, num_envs, self._still_current)
-
-    def _still_current(self) -> bool:
-        """Whether the stream has not gone back to a checkpoint since: then a shard may hold other rows."""
-        return read_commit(self.files, self.path).timeline == self._timeline
 
 
 class StreamWriter(_Stream[ColumnWriter]):
