@@ -6,7 +6,7 @@
    many pieces lie in it, and a cold disk is read forwards.
 4. Under the buffer's lock, :func:`plan` copies the pieces that stand in RAM and notes for the others where they are
    read. A noted file is on loan as long as the plan lives, so that an eviction meanwhile takes nothing away. Where the
-   shards are more than files may be open, the first of them are read at once, and their files given back.
+   shards are more than files may be open, they are read at once, as many at a time as may.
 5. Without the lock, :func:`run` reads, decodes and copies the rest.
 """
 
@@ -114,15 +114,20 @@ def plan(
         if in_ram.any():
             pieces = _from_ram(column, split_up[:, in_ram], out)
             split_up = split_up[:, ~in_ram]
+    at = 0
     while True:
-        places = column.locate(split_up[4], split_up[5])
-        pieces += zip(*split_up[:, : len(places)].tolist(), places, strict=True)
-        split_up = split_up[:, len(places) :]
-        if not split_up.shape[1]:
-            return Plan(column, out, pieces, full_chunks)
-        # No more files may be open. With the lock held: what is located next belongs to the same window.
-        run(Plan(column, out, pieces, full_chunks), cache)
-        pieces, places = [], []
+        places = column.locate(split_up[4, at:], split_up[5, at:])
+        pieces += zip(*split_up[:, at : at + len(places)].tolist(), places, strict=True)
+        whole, at = not at, at + len(places)
+        planned = Plan(column, out, pieces, full_chunks)
+        if whole and at == split_up.shape[1]:
+            return planned
+        # With the lock held: what is located next belongs to the same window. And no part of a batch that needs more
+        # files than may be open leaves any of them on loan, so that the next column can be read, too.
+        run(planned, cache)
+        pieces, places, planned = [], [], Plan(column, out, [], full_chunks)
+        if at == split_up.shape[1]:
+            return planned
 
 
 def _from_slab(slab: Slab, chunk_rows: int, requests: Requests, out: NDArray[Any]) -> tuple[Requests | None, bool]:
