@@ -275,7 +275,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             with fs.translate(action, self.path):
                 yield
         except WriteFailedError as error:
-            self.failure = error
+            self.failure = type(error)(*error.args)  # without the traceback, which would keep files open
             raise
         except BaseException as error:
             # Half of it is on disk and what of it is unknown: only recovery may write now.
