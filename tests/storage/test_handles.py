@@ -25,7 +25,7 @@ import pytest
 from configs import examples
 
 import diskreplay as dr
-from diskreplay.errors import EvictedError, NotEnoughDataError, ReadFailedError, WriteFailedError
+from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, ReadFailedError, WriteFailedError
 from diskreplay.ops.compact import compact
 from diskreplay.storage import column, gather, handles
 from diskreplay.storage.handles import Handles, Pool, Slot
@@ -266,20 +266,17 @@ with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer:
     with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0) as second:
         lives.check_all(second)
     lives.check_all(buffer)
-    # Two are left: for the shard that is read, and for the record that says that it is the right one.
-    taken = take(taken)
-    for _ in range(40):
-        try:
-            lives.check_all(buffer)
-        except ReadFailedError as error:
-            assert error.errno == 24 and "ulimit -n" in str(error), error
-            break
-        taken = take(taken)
+    for part in buffer._streams:
+        part.stream.close_files()
+    take(taken)
+    try:
+        lives.check_all(buffer)
+    except ReadFailedError as error:
+        assert error.errno == 24 and "ulimit -n" in str(error), error
     else:
-        raise SystemExit("no error, though all descriptors were taken again and again")
-    for one in taken[:2]:
-        one.close()
-    lives.check_all(buffer)
+        raise SystemExit("no error, without any descriptor")
+    taken.pop().close()
+    lives.check_all(buffer)  # one will do
     for one in taken:
         one.close()
 """
@@ -455,12 +452,12 @@ class Others:
                 buffer.commit()
 
     def turn(self) -> None:
-        """Something, or nothing."""
+        """The next thing."""
         if self._busy:
             return
         self._busy = True
         try:
-            what = self._rng.choice(["nothing", "nothing", "add", "go back", "compact"])
+            what = ("add", "compact", "go back")[len(self.done) % 3]
             self.done.append(what)
             if what == "add":
                 with dr.ReplayBuffer.open(self.path, **lives.OPTIONS) as buffer:
@@ -479,7 +476,7 @@ class Others:
 def test_a_reader_beside_everything(path: str, files: int, seed: int) -> None:
     """Something happens between any two shards that are opened, and between the plan of a batch and its reading."""
     others = Others(path, seed)
-    batches = evicted = 0
+    batches = 0
     with pool_of(files) as pool, reader(path, cache_bytes=(0, 1 << 14)[seed % 2]) as buffer:
         opening, running = column.ColumnReader._open, gather.run
         chance = random.Random(seed)
@@ -488,7 +485,7 @@ def test_a_reader_beside_everything(path: str, files: int, seed: int) -> None:
         def before(call: Callable[..., Any]) -> Callable[..., Any]:
             def called(*arguments: Any, **options: Any) -> Any:
                 nonlocal turns
-                if turns < 3 and chance.random() < 0.1:
+                if turns < 3 and chance.random() < 0.2:
                     turns += 1
                     others.turn()
                 return call(*arguments, **options)
@@ -504,15 +501,13 @@ def test_a_reader_beside_everything(path: str, files: int, seed: int) -> None:
                 batch = buffer.sample(24)
                 check_numbered(batch)
                 batches += 1
-                with contextlib.suppress(EvictedError):
+                with contextlib.suppress(EvictedError, InputError):  # it went back to before them
                     check_numbered(buffer.get(batch.index))
                 assert len(pool) <= files + 1
                 if chance.random() < 0.2:
                     buffer.refresh()
-        evicted = sum(what == "add" for what in others.done)
     assert batches == 25
-    assert evicted
-    assert {"go back", "compact"} <= set(others.done)
+    assert len(others.done) > 6
 
 
 @pytest.mark.parametrize("files", [2, 100])
