@@ -29,7 +29,9 @@ from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, Read
 from diskreplay.ops.compact import compact
 from diskreplay.storage import column, gather, handles
 from diskreplay.storage.handles import Handles, Pool, Slot
+from diskreplay.storage.stream import StreamReader
 from diskreplay.testing import FaultyFiles, SimulatedDisk
+from diskreplay.views.part import StreamPart
 
 FD = pathlib.Path("/proc/self/fd")
 
@@ -505,9 +507,42 @@ def test_a_reader_beside_everything(path: str, files: int, seed: int) -> None:
                     check_numbered(buffer.get(batch.index))
                 assert len(pool) <= files + 1
                 if chance.random() < 0.2:
+                    turns = 0
+                    others.turn()
                     buffer.refresh()
     assert batches == 25
     assert len(others.done) > 6
+
+
+@pytest.mark.parametrize(
+    ("use", "before"), [("open", 0), ("open", 1), ("open", 2), ("refresh", 0), ("refresh", 2)]
+)  # fmt: skip
+def test_a_stream_that_changes_while_its_index_is_read(path: str, use: str, before: int) -> None:
+    """Regression: shards that were opened a second time, for their rows, were another timeline's, or gone."""
+    others = Others(path, 0)
+    for _ in range(before):
+        others.turn()
+    changes = iter([0])
+
+    def catch_up(part: StreamPart) -> None:
+        if isinstance(part.stream, StreamReader):
+            for _ in changes:
+                others.turn()
+        caught_up(part)
+
+    caught_up = StreamPart.catch_up
+    with pool_of(1):
+        if use == "refresh":
+            with reader(path) as buffer:
+                others.turn()
+                with mock.patch.object(StreamPart, "catch_up", catch_up):
+                    buffer.refresh()
+                check_numbered(buffer.sample(20))
+        else:
+            with mock.patch.object(StreamPart, "catch_up", catch_up), reader(path) as buffer:
+                check_numbered(buffer.sample(20))
+    assert next(changes, None) is None
+    assert len(others.done) == before + 1 + (use == "refresh")
 
 
 @pytest.mark.parametrize("files", [2, 100])
