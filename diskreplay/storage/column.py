@@ -112,9 +112,8 @@ class ColumnReader:
     def trim(self, first_row: int) -> None:
         """Forgets the shards that hold only rows below ``first_row``."""
         shard = min(first_row // self.column.shard_rows, self.tail.shard)
-        if self.entries.begin < shard * self.shard_chunks:
-            self._handles.drop_below(shard)
-            self._sizes = {known: size for known, size in self._sizes.items() if known >= shard}
+        self._handles.drop_below(shard)
+        self._sizes = {known: size for known, size in self._sizes.items() if known >= shard}
         self.entries.trim(min(shard * self.shard_chunks, self.entries.end))
 
     def shard_path(self, shard: int) -> str:

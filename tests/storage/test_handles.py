@@ -411,6 +411,22 @@ def test_close_closes_everything_after_an_error(path: str) -> None:
     assert held_open(path) == []
 
 
+@pytest.mark.skipif(not FD.exists(), reason="this system does not tell which files are open")
+@pytest.mark.parametrize("rows", [20, 500])
+def test_a_reader_that_goes_on_gives_back_what_was_evicted(path: str, rows: int) -> None:
+    """Regression: the space of evicted shards was not free as long as a reader had them open."""
+    filled(path)
+    with reader(path) as buffer:
+        lives.check_all(buffer)
+        with dr.ReplayBuffer.open(path, **lives.OPTIONS) as writer:
+            lives.check_all(writer)
+            add(writer, rows)
+            assert [name for name in held_open(path) if name.endswith(" (deleted)")]
+            buffer.refresh()
+            assert not [name for name in held_open(path) if name.endswith(" (deleted)")]
+        lives.check_all(buffer)
+
+
 # Beside writers, with hardly a file
 
 
