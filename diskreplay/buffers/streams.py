@@ -16,6 +16,7 @@ from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
+from diskreplay.views.opening import open_part
 from diskreplay.views.part import StreamPart
 from diskreplay.views.view import View
 
@@ -93,13 +94,13 @@ class Streams:
             part = parts.get(name)
             if part is not None and not anew and self._caught_up(part):
                 continue
-            reader = self.store.read_stream(name, checkpoint.cut[name] if checkpoint else None)
+            opened = open_part(self.store, name, self.cache, checkpoint.cut[name] if checkpoint else None)
             if part is not None:
                 for _, column in part.stream.columns():
                     self.cache.forget(column)
-                if reader.commit_record.timeline != part.stream.commit_record.timeline:
+                if opened.stream.commit_record.timeline != part.stream.commit_record.timeline:
                     self._forget(part.log.stream)
-            parts[name] = StreamPart(self.store.schema, reader, self.cache)
+            parts[name] = opened
         self._parts = dict(sorted(parts.items(), key=lambda item: item[1].log.stream))
         self.size_cache()
         self.torn = False
@@ -171,9 +172,12 @@ class Streams:
         return False
 
     def release(self) -> None:
-        """Gives the lock back and forgets everything."""
+        """Closes the files, gives the lock back and forgets everything."""
         if self.writer is not None:
+            self.writer.close_files()
             self.writer.release()
+        for part in self:
+            part.stream.close_files()
         self._parts.clear()
         self.cache = ChunkCache(0)
         self.store.close()

@@ -25,7 +25,7 @@ from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.views.part import StreamPart
+from diskreplay.views.opening import open_part
 
 BLOCK_BYTES = 4 << 20
 """Decoded bytes of the observations that a block should have."""
@@ -66,7 +66,7 @@ class LogRows:
         self.store = store
         self.name = name
         self.schema: Schema = store.schema
-        self._part = StreamPart(store.schema, store.read_stream(name), ChunkCache(0))
+        self._part = open_part(store, name, ChunkCache(0))
         self.log = self._part.log
 
     def __len__(self) -> int:

@@ -26,7 +26,7 @@ from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import STREAMS, Store
-from diskreplay.views.part import StreamPart
+from diskreplay.views.opening import open_part
 
 HISTOGRAM_BINS = 24
 MAX_SHARDS_LISTED = 1 << 16
@@ -267,7 +267,7 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
 def _inspect_stream(store: Store, name: str, found: _Found) -> None:
     transitions, commit = None, stream.read_commit(store.files, store.stream_path(name))
     try:
-        part = StreamPart(store.schema, store.read_stream(name), ChunkCache(0))
+        part = open_part(store, name, ChunkCache(0))
         commit, transitions = part.stream.commit_record, len(part.log)
         if found.episodes is not None:
             found.episodes += episodes(part.log)

@@ -14,8 +14,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,16 +25,19 @@ from numpy.typing import NDArray
 from diskreplay.errors import CorruptionError, EvictedError
 from diskreplay.ring import Ring
 from diskreplay.schema import Column
-from diskreplay.storage import chunks, metadata
+from diskreplay.storage import chunks, handles, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Tail
 from diskreplay.storage.encoders import Encoders, Task
+from diskreplay.storage.handles import Handles, Loan, Slot
 
-MAX_HANDLES = 128
 GROUPS_A_TASK = 8
 MAX_BACKLOG_BYTES = 128 << 20
 MAX_CHUNK_BYTES = 1 << 30
 """Decoded bytes of a chunk, of all its environments."""
+
+Place = tuple[Loan, int, int]
+"""Where a chunk stands: file, offset, bytes."""
 
 
 def shard_name(shard: int, column: Column) -> str:
@@ -59,7 +63,7 @@ class ColumnReader:
         num_envs: int,
         still_current: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``still_current`` is asked whenever a file has been opened: whether it is what the entries are about."""
+        """``still_current`` is asked whenever files have been opened: whether they are what the entries are about."""
         self._still_current = still_current
         self.files = files
         self.directory = directory
@@ -82,7 +86,7 @@ class ColumnReader:
         self.tail = Tail(0, 0)
         self.end = 0
         self.committed = 0
-        self._handles: collections.OrderedDict[int, fs.File] = collections.OrderedDict()
+        self._handles = Handles()
         self._sizes: dict[int, int] = {}
         """Bytes of the shards before the tail when their indexes were read: another size is a compacted shard."""
 
@@ -109,44 +113,67 @@ class ColumnReader:
     def trim(self, first_row: int) -> None:
         """Forgets the shards that hold only rows below ``first_row``."""
         shard = min(first_row // self.column.shard_rows, self.tail.shard)
+        self._handles.drop_below(shard)
+        self._sizes = {known: size for known, size in self._sizes.items() if known >= shard}
         self.entries.trim(min(shard * self.shard_chunks, self.entries.end))
-        for kept in (self._handles, self._sizes):
-            for old in [known for known in kept if known < shard]:
-                del kept[old]
 
     def shard_path(self, shard: int) -> str:
         return os.path.join(self.directory, shard_name(shard, self.column))
 
     def handle(self, shard: int) -> fs.File:
         """The open file of a shard."""
-        handle = self._handles.get(shard)
-        if handle is None:
-            try:
-                handle = self.files.open(self.shard_path(shard))
-            except FileNotFoundError as error:
-                raise self.damage(shard, None, "the shard's file is missing") from error
-            except OSError as error:
-                raise fs.unreadable(self.shard_path(shard), error) from error
-            if not self._still_current():
-                raise self.damage(shard, None, "the stream has gone back to a checkpoint; refresh")
-            self._handles[shard] = handle
-            if len(self._handles) > MAX_HANDLES:
-                self._handles.popitem(last=False)
-            if shard in self._sizes:
-                self._renew(shard, handle)
-        return handle
+        return self._hold([shard])[shard].file
 
-    def _renew(self, shard: int, handle: fs.File) -> None:
+    def _hold(self, shards: Iterable[int]) -> dict[int, Loan]:
+        """The files of the first of these shards: as many as may be open at once, and one at least."""
+        held: dict[int, Loan] = {}
+        opened: dict[int, Slot] = {}
+        for shard in shards:
+            loan = self._handles.lend(shard)
+            if loan is None:
+                if not handles.POOL.make_room() and held:
+                    break
+                slot = self._open(shard, needed=not held)
+                loan = handles.POOL.use(slot) if slot is not None else None
+                if slot is None or loan is None:
+                    if len(held) > 1 and opened:  # what follows needs a descriptor, too
+                        del held[opened.popitem()[0]]
+                    break
+                opened[shard] = slot
+            held[shard] = loan
+        if opened:
+            # Asked once, after the last: then all of them were opened before any going back.
+            if not self._still_current():
+                raise self.damage(next(iter(opened)), None, "the stream has gone back to a checkpoint; refresh")
+            for shard in opened.keys() & self._sizes.keys():
+                self._renew(shard, held[shard].file)
+            self._handles.keep(opened)
+        return held
+
+    def _open(self, shard: int, needed: bool) -> Slot | None:
+        """Opens the file of a shard; None where no descriptor is left for it and it is not ``needed`` now."""
+        try:
+            return Slot(handles.with_room(lambda: self.files.open(self.shard_path(shard))))
+        except FileNotFoundError as error:
+            raise self.damage(shard, None, "the shard's file is missing") from error
+        except OSError as error:
+            if error.errno in handles.NO_DESCRIPTORS and not needed:
+                return None
+            raise fs.unreadable(self.shard_path(shard), error) from error
+
+    def _renew(self, shard: int, file: fs.File) -> None:
         """Reads the index of a shard again if another process has compacted it: the same chunks, elsewhere."""
         try:
-            if handle.size() == self._sizes[shard]:
-                return
+            size = file.size()
         except OSError as error:
             raise fs.unreadable(self.shard_path(shard), error) from error
+        if size == self._sizes[shard]:
+            return
         first = shard * self.shard_chunks
-        index = self.read_index(shard, None, (shard + 1) * self.column.shard_rows)
+        index = self._read_index(file, shard, size, (shard + 1) * self.column.shard_rows)
         low, high = max(first, self.entries.begin), min(first + self.shard_chunks, self.entries.end)
         self.entries.array[np.arange(low, high) % self.entries.length] = index[low - first : high - first]
+        self._sizes[shard] = size  # last: an interrupt before it makes the next opening read the index again
 
     def seal(self, shard: int, end: int) -> str:
         """What the seal of a shard's index says, as of a commit of rows below ``end``; empty for no seal."""
@@ -154,23 +181,32 @@ class ColumnReader:
         return self.identity and f"{self.identity}/{shard}/{rows}"
 
     def close_files(self) -> None:
-        """Forgets the open files: another one may stand in a shard's place."""
-        self._handles.clear()
+        """Closes the files that are open: they are not needed any more, or others stand in their places."""
+        self._handles.close()
 
     def read_index(self, shard: int, size: int | None, end: int) -> NDArray[np.int64]:
         """The index ``(shard_chunks, groups, 2)`` that ends at byte ``size`` of the shard, by default at its end.
 
         ``end`` is one past the last row of the commit that it belongs to.
         """
-        handle = self.handle(shard)
-        seal = self.seal(shard, end)
-        offset = 0
+        file = self.handle(shard)
+        if size is not None:
+            return self._read_index(file, shard, size, end)
         try:
-            length = self.index_bytes + (chunks.CRC_BYTES if seal else 0)
-            if size is None:
-                size = self._sizes[shard] = handle.size()
-            offset = size - length
-            data = handle.pread(length, offset) if offset >= 0 else b""
+            size = file.size()
+        except OSError as error:
+            raise fs.unreadable(self.shard_path(shard), error) from error
+        index = self._read_index(file, shard, size, end)
+        self._sizes[shard] = size
+        return index
+
+    def _read_index(self, file: fs.File, shard: int, size: int, end: int) -> NDArray[np.int64]:
+        """As :meth:`read_index`, from an open file."""
+        seal = self.seal(shard, end)
+        length = self.index_bytes + (chunks.CRC_BYTES if seal else 0)
+        offset = size - length
+        try:
+            data = file.pread(length, offset) if offset >= 0 else b""
             return chunks.decode_index(
                 data, self.shard_chunks, self.groups, max(offset, 0), seal=seal,
                 most=self.decoded_bytes + chunks.OVERHEAD_BYTES,
@@ -180,8 +216,8 @@ class ColumnReader:
         except OSError as error:
             raise fs.unreadable(self.shard_path(shard), error) from error
 
-    def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> list[tuple[fs.File, int, int]]:
-        """File, offset and bytes of committed chunks (n,)."""
+    def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> list[Place]:
+        """The places of the first of these committed chunks (n,): as many as files may be open for, one at least."""
         if not len(chunk):
             return []
         if int(chunk.min()) < self.entries.begin or int(chunk.max()) >= self.entries.end:
@@ -190,18 +226,22 @@ class ColumnReader:
                 f"not all retained; the first that is, is {self.entries.begin}"
             )
         shards = (chunk // self.shard_chunks).tolist()
-        files = {shard: self.handle(shard) for shard in dict.fromkeys(shards)}  # first: it may find other entries
+        distinct = dict.fromkeys(shards)
+        held = self._hold(distinct)  # first: it may find other entries
+        if len(held) < len(distinct):
+            shards = list(itertools.takewhile(held.__contains__, shards))
+            chunk, group = chunk[: len(shards)], group[: len(shards)]
         entries = self.entries.array[chunk % self.entries.length, group]
         if (entries[:, 0] < 0).any():
             lost = int(chunk[np.flatnonzero(entries[:, 0] < 0)[0]])
             raise self.damage(lost // self.shard_chunks, None, f"chunk {lost} is missing", lost)
-        return [(files[shard], *entry) for shard, entry in zip(shards, entries.tolist(), strict=True)]
+        return [(held[shard], *entry) for shard, entry in zip(shards, entries.tolist(), strict=True)]
 
-    def decode(self, source: tuple[fs.File, int, int], out: NDArray[Any], chunk: int) -> None:
+    def decode(self, place: Place, out: NDArray[Any], chunk: int) -> None:
         """Reads and decodes a chunk that :meth:`locate` found into ``out``, contiguous, of a chunk's size."""
-        file, offset, size = source
+        loan, offset, size = place
         try:
-            chunks.decode(self.column.codec, file.pread(size, offset), out)
+            chunks.decode(self.column.codec, loan.file.pread(size, offset), out)
         except chunks.DamagedError as error:
             raise self.damage(chunk // self.shard_chunks, offset, str(error), chunk) from error
         except OSError as error:
@@ -223,7 +263,7 @@ class ColumnReader:
                 envs = slice(group * self.group_envs, (group + 1) * self.group_envs)
                 out[low - start : high - start, envs] = scratch[low - chunk * rows : high - chunk * rows]
         if self.column.resident:
-            self._handles.clear()  # read once, and from then on in RAM
+            self.close_files()  # read once, and from then on in RAM
         return out
 
     def shards_on_disk(self) -> Iterator[tuple[int, str]]:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal, Protocol
 
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
+from diskreplay.storage.handles import NO_DESCRIPTORS, with_room
 
 Kind = Literal["file", "directory", "link", "other"]
 NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -89,6 +90,11 @@ class Files(Protocol):
         """Who holds the lock on a directory, in words, as far as the system tells."""
 
 
+def _open(path: str, flags: int) -> int:
+    """A descriptor, though files of the pool must be closed for it."""
+    return with_room(lambda: os.open(path, flags, 0o666))
+
+
 class LocalFile:
     """A file of the local file system; see :class:`File`."""
 
@@ -98,7 +104,7 @@ class LocalFile:
         self._fd = -1
         # A link could lead out of the store, and a pipe would block: both are refused.
         flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._fd = os.open(path, flags | (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY), 0o666)
+        self._fd = _open(path, flags | (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY))
         mode = os.fstat(self._fd).st_mode
         if not stat.S_ISREG(mode):
             raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file", path)
@@ -186,7 +192,7 @@ class LocalFiles:
 
     def list(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(path))
+            return sorted(with_room(lambda: os.listdir(path)))
         except OSError as error:
             if error.errno in NOTHING_THERE:
                 return []
@@ -223,14 +229,14 @@ class LocalFiles:
         os.rmdir(path)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
 
     def lock(self, path: str) -> Lock | None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -271,8 +277,9 @@ def translate(action: str, path: str) -> Iterator[None]:
 
 def unreadable(path: str, error: OSError) -> ReadFailedError:
     """What to raise when a file that is there cannot be read."""
+    cure = "close files, or raise the limit (ulimit -n)" if error.errno in NO_DESCRIPTORS else "mend the disk"
     return ReadFailedError(
-        error.errno, f"reading {path!r} failed: {os.strerror(error.errno) if error.errno else error}; mend the disk"
+        error.errno, f"reading {path!r} failed: {os.strerror(error.errno) if error.errno else error}; {cure}"
     )
 
 

@@ -5,7 +5,8 @@
 3. The other requests are cut at chunk borders into *pieces*, sorted by chunk, so that a chunk is decoded once however
    many pieces lie in it, and a cold disk is read forwards.
 4. Under the buffer's lock, :func:`plan` copies the pieces that stand in RAM and notes for the others where they are
-   read. A noted file stays open as long as the plan lives, so that an eviction meanwhile takes nothing away.
+   read. A noted file is on loan as long as the plan lives, so that an eviction meanwhile takes nothing away. Where the
+   shards are more than files may be open, they are read at once, as many at a time as may.
 5. Without the lock, :func:`run` reads, decodes and copies the rest.
 """
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from diskreplay.storage import chunks
 from diskreplay.storage import files as fs
 from diskreplay.storage.cache import ChunkCache, Slab
-from diskreplay.storage.column import ColumnReader, ColumnWriter
+from diskreplay.storage.column import ColumnReader, ColumnWriter, Place
 
 Ids = NDArray[np.int64]
 
@@ -45,8 +46,8 @@ class Requests:
 Rest = Callable[[], None]
 """What remains to be done without the buffer's lock."""
 
-Source = tuple[fs.File, int, int] | bytes
-"""Where a chunk comes from: file, offset, bytes to read; or its encoded bytes."""
+Source = Place | bytes
+"""Where a chunk comes from: its place on disk; or its encoded bytes."""
 
 Piece = tuple[int, int, int, int, int, int, Source]
 """Place in the batch, step in it, row in the chunk, rows, chunk, environment, source of the chunk."""
@@ -115,8 +116,20 @@ def plan(
         if in_ram.any():
             pieces = _from_ram(column, split_up[:, in_ram], out)
             split_up = split_up[:, ~in_ram]
-    pieces += zip(*split_up.tolist(), column.locate(split_up[4], split_up[5]), strict=True)
-    return Plan(column, out, pieces, full_chunks)
+    at = 0
+    while True:
+        places = column.locate(split_up[4, at:], split_up[5, at:])
+        pieces += zip(*split_up[:, at : at + len(places)].tolist(), places, strict=True)
+        whole, at = not at, at + len(places)
+        planned = Plan(column, out, pieces, full_chunks)
+        if whole and at == split_up.shape[1]:
+            return planned
+        # With the lock held: what is located next belongs to the same window. And no part of a batch that needs more
+        # files than may be open leaves any of them on loan, so that the next column can be read, too.
+        run(planned, cache)
+        pieces, places, planned = [], [], Plan(column, out, [], full_chunks)
+        if at == split_up.shape[1]:
+            return planned
 
 
 def _from_slab(slab: Slab, chunk_rows: int, requests: Requests, out: NDArray[Any]) -> tuple[Requests | None, bool]:
@@ -177,8 +190,8 @@ def run(plan: Plan, cache: ChunkCache) -> None:
                 if isinstance(source, bytes):
                     chunks.decode(codec, source, values)
                 else:
-                    file, offset, size = source
-                    chunks.decode(codec, file.pread(size, offset), values)
+                    loan, offset, size = source
+                    chunks.decode(codec, loan.file.pread(size, offset), values)
                 if admits and chunk < plan.full_chunks:
                     cache.put(column, chunk, env, values)
                     admits = cache.admits(column)
@@ -191,12 +204,16 @@ def run(plan: Plan, cache: ChunkCache) -> None:
 
 def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> None:
     """Decodes committed chunks (n,) into the cache, as far as it admits them."""
-    sources = column.locate(chunk, group)
+    at = 0
+    while at < len(chunk):
+        places = column.locate(chunk[at:], group[at:])
+        here = slice(at, at + len(places))
+        cache.fill(column, chunk[here], group[here], functools.partial(_decode, column, places, chunk[here]))
+        at = here.stop
 
-    def decode(which: int, slot: NDArray[Any]) -> None:
-        column.decode(sources[which], slot, int(chunk[which]))
 
-    cache.fill(column, chunk, group, decode)
+def _decode(column: ColumnReader, places: list[Place], chunk: Ids, which: int, slot: NDArray[Any]) -> None:
+    column.decode(places[which], slot, int(chunk[which]))
 
 
 def _scratch(column: ColumnReader) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ from diskreplay.storage import metadata
 from diskreplay.storage.column import Append, ColumnReader, ColumnWriter
 from diskreplay.storage.commit import Commit, Tail
 
+MAX_UNSYNCED = 64
+"""Files of a commit that are open at a time, before they are synced."""
 STREAMS, CHECKPOINTS = "streams", "checkpoints"
 PATCHES = "patches"
 TEMPORARY_STREAM = ".tmp-stream-"
@@ -97,6 +100,11 @@ class _Stream(Generic[AnyColumn]):
             column.load(begin, end, tail)
         self.commit_record = commit
 
+    def close_files(self) -> None:
+        """Closes the shards that are open; who reads after all opens them again."""
+        for _, column in self.columns():
+            column.close_files()
+
 
 class StreamReader(_Stream[ColumnReader]):
     """A stream as of one commit; ``load`` goes on to a newer one of the same timeline.
@@ -106,16 +114,15 @@ class StreamReader(_Stream[ColumnReader]):
     """
 
     def __init__(self, files: fs.Files, path: str, schema: Schema, commit: Commit, timeline: int) -> None:
-        self._timeline = timeline
-        super().__init__(files, path, schema, commit, self._column)
+
+        def still_current() -> bool:
+            """Whether the stream has not gone back to a checkpoint since: then a shard may hold other rows."""
+            return read_commit(files, path).timeline == timeline
+
+        # The columns must not refer to the stream: a reference cycle would keep their files open.
+        make = functools.partial(ColumnReader, still_current=still_current)
+        super().__init__(files, path, schema, commit, make)
         self.load(commit)
-
-    def _column(self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int) -> ColumnReader:
-        return ColumnReader(files, directory, stream, column, num_envs, self._still_current)
-
-    def _still_current(self) -> bool:
-        """Whether the stream has not gone back to a checkpoint since: then a shard may hold other rows."""
-        return read_commit(self.files, self.path).timeline == self._timeline
 
 
 class StreamWriter(_Stream[ColumnWriter]):
@@ -286,7 +293,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 with fs.translate(action, self.path):
                     yield
             except WriteFailedError as error:
-                self.failure = error
+                self.failure = type(error)(*error.args)  # without the traceback, which would keep files open
                 self.cut_short = False
                 raise
             except BaseException as error:
@@ -321,18 +328,22 @@ class StreamWriter(_Stream[ColumnWriter]):
     def _append(self, staged: dict[str, list[Append]]) -> None:
         """Makes the new chunks and indexes durable, which no record names yet."""
         columns = dict(self.columns())
-        written = []
+        written: list[fs.File] = []
+        directories = set()
         for path, appended in staged.items():
             column = columns[path]
             for append in appended:
+                if len(written) >= MAX_UNSYNCED:  # descriptors are few
+                    _sync(written)
                 file = self.files.open(column.shard_path(append.shard), write=True)
                 file.pwrite(append.parts, append.offset)
-                written.append((file, column.directory if append.offset == 0 else None))
+                written.append(file)
+                if append.offset == 0:
+                    directories.add(column.directory)
             if appended[-1].shard != column.tail.shard:
                 column.grow(appended[-1].shard)
-        for file, _ in written:
-            file.sync()
-        for directory in {directory for _, directory in written if directory}:
+        _sync(written)
+        for directory in directories:
             self.files.sync_dir(directory)
 
     def replace_record(self, record: Commit) -> None:
@@ -387,6 +398,13 @@ class Pin:
 
     rows: tuple[int, int]
     patches: tuple[int, int]
+
+
+def _sync(written: list[fs.File]) -> None:
+    """Makes files durable, and forgets them."""
+    while written:
+        written[-1].sync()
+        written.pop()
 
 
 def identity(schema: Schema, commit: Commit, path: str) -> str:

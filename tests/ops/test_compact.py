@@ -16,7 +16,7 @@ import diskreplay as dr
 from diskreplay.errors import CorruptionError, LockedError
 from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
-from diskreplay.storage import chunks, column
+from diskreplay.storage import chunks, handles
 from diskreplay.storage.files import LocalFiles
 
 
@@ -105,12 +105,12 @@ def test_damage_stops_it(store: pathlib.Path) -> None:
     assert file.read_bytes() == bytes(data)
 
 
-@pytest.mark.parametrize("handles", [1, 128])
-def test_readers_go_on(store: pathlib.Path, handles: int) -> None:
+@pytest.mark.parametrize("files", [1, 128])
+def test_readers_go_on(store: pathlib.Path, files: int) -> None:
     """Regression: a reader that opened a compacted shard by its name had offsets of the file before."""
     expected = content(store)
     with (
-        mock.patch.object(column, "MAX_HANDLES", handles),
+        mock.patch.object(handles.POOL, "limit", return_value=files),
         dr.ReplayBuffer.open(store, mode="r", cache_bytes=0) as reader,
     ):
         ids = np.array(list(expected))
@@ -125,7 +125,7 @@ def test_a_reader_goes_on_whose_last_shard_was_filled_and_compacted(store: pathl
     """Its record has the length of a file that is no more."""
     expected = content(store)
     with (
-        mock.patch.object(column, "MAX_HANDLES", 1),
+        mock.patch.object(handles.POOL, "limit", return_value=1),
         dr.ReplayBuffer.open(store, mode="r", cache_bytes=0) as reader,
     ):
         with dr.ReplayBuffer.open(store) as writer:

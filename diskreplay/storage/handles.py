@@ -1,0 +1,177 @@
+"""The shards that are kept open: one pool of files for the whole process.
+
+Each column has a :class:`Handles`, its open files by shard. What they hold together is bounded by the pool: a share of
+the descriptors that the system allows, looked at whenever a file is to be opened. Where it is full, the file that was
+used least recently is closed.
+
+A file that is needed for longer than the moment is on *loan*. It stays open as long as somebody has the :class:`Loan`,
+whatever becomes of the column or of the file's name, and the pool closes others.
+
+Files belong to their columns and the pool refers to them weakly: a column that goes takes its files with it.
+
+All threads may use the pool; a :class:`Handles` is guarded by the lock of its buffer. Every step leaves a state that is
+right, so that an interrupt may come between any two: at worst a file is not counted until it is used again.
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import os
+import resource
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from diskreplay.storage.files import File
+
+LEAST, MOST = 16, 4096
+MOST_LOOKED_AT = 64
+"""Files, to close one that is not on loan."""
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""What the system says when this process, or all together, have as many files open as they may."""
+
+Opened = TypeVar("Opened")
+
+
+def limit() -> int:
+    """How many files the pool may keep open: half of what the process may, now; the rest is for the program's own."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST if soft == resource.RLIM_INFINITY else min(max(soft // 2, LEAST), MOST)
+
+
+class Loan:
+    """Keeps a file open."""
+
+    __slots__ = ("__weakref__", "file")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+
+
+class Slot:
+    """The place of a file in the pool; ``file`` is None once it was closed."""
+
+    __slots__ = ("__weakref__", "_loan", "file")
+
+    def __init__(self, file: File) -> None:
+        self.file: File | None = file
+        self._loan: weakref.ref[Loan] | None = None
+
+    def lend(self) -> Loan | None:
+        """The file on loan; None when it was closed. Needs the pool's lock: what is on loan is not closed."""
+        loan = self._loan() if self._loan is not None else None
+        if loan is None and self.file is not None:
+            loan = Loan(self.file)
+            self._loan = weakref.ref(loan)
+        return loan
+
+    @property
+    def lent(self) -> bool:
+        """Whether somebody has a loan of it."""
+        return self._loan is not None and self._loan() is not None
+
+
+class Pool:
+    """Counts the open files of all columns, and closes those that were used least recently.
+
+    Attributes:
+        limit: called for the number of files that may be open.
+    """
+
+    def __init__(self, limit: Callable[[], int] = limit) -> None:
+        self.limit = limit
+        self.renew_lock()
+        self._recent: collections.OrderedDict[int, weakref.ref[Slot]] = collections.OrderedDict()
+        """The slots by their ids, the least recently used first; some may be closed, or gone."""
+
+    def __len__(self) -> int:
+        """Files that are open."""
+        with self._lock:
+            return sum(slot is not None and slot.file is not None for slot in [ref() for ref in self._recent.values()])
+
+    def renew_lock(self) -> None:
+        """In a forked child: a thread that is not there any more may have held the old one."""
+        self._lock = threading.RLock()  # a signal's handler may use a buffer, too
+
+    def use(self, slot: Slot) -> Loan | None:
+        """The slot's file on loan, as the most recently used one; None when it was closed."""
+        with self._lock:
+            loan = slot.lend()
+            if loan is not None:
+                self._recent[id(slot)] = weakref.ref(slot)
+                self._recent.move_to_end(id(slot))
+            return loan
+
+    def make_room(self) -> bool:
+        """Closes what was used least recently until one more file may be opened; False where too much is on loan."""
+        with self._lock:
+            most = self.limit()
+            for _ in range(MOST_LOOKED_AT):
+                if len(self._recent) < most:
+                    return True
+                self._close(*next(iter(self._recent.items())))
+            return False
+
+    def shed(self) -> bool:
+        """Closes the half that was used least recently; False where nothing could be closed."""
+        with self._lock:
+            before = list(self._recent.items())
+            closed = 0
+            for key, ref in before:
+                closed += self._close(key, ref)
+                if 2 * closed >= len(before):
+                    break
+            return closed > 0
+
+    def _close(self, key: int, ref: weakref.ref[Slot]) -> bool:
+        """Closes one file; whether it was open. One on loan stays, as the most recently used one: it is in use."""
+        slot = ref()
+        lent = slot is not None and slot.lent
+        closed = slot is not None and slot.file is not None and not lent
+        if slot is not None and not lent:
+            slot.file = None
+        self._recent.pop(key, None)
+        if lent:
+            self._recent[key] = ref
+        return closed
+
+
+POOL = Pool()
+os.register_at_fork(after_in_child=POOL.renew_lock)
+
+
+def with_room(opening: Callable[[], Opened]) -> Opened:
+    """What ``opening`` gives; where no descriptor is left, files of the pool are closed and it is called again."""
+    while True:
+        try:
+            return opening()
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS or not POOL.shed():
+                raise
+
+
+class Handles:
+    """The open files of one column, by shard. The buffer's lock guards every call."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, Slot] = {}
+
+    def lend(self, shard: int) -> Loan | None:
+        """The file of a shard, if it is open; as the most recently used one."""
+        slot = self._slots.get(shard)
+        return POOL.use(slot) if slot is not None else None
+
+    def keep(self, slots: dict[int, Slot]) -> None:
+        """Takes in files that were opened, by shard."""
+        self._slots.update(slots)
+
+    def drop_below(self, shard: int) -> None:
+        """Closes the files of the shards below one, those on loan excepted."""
+        self._slots = {known: slot for known, slot in self._slots.items() if known >= shard}
+
+    def close(self) -> None:
+        """Closes all files, those on loan excepted."""
+        self._slots = {}

@@ -1,0 +1,29 @@
+"""Opening a stream to read it, beside whoever writes it."""
+
+from __future__ import annotations
+
+from diskreplay.errors import CorruptionError
+from diskreplay.storage import stream
+from diskreplay.storage.cache import ChunkCache
+from diskreplay.storage.commit import Commit
+from diskreplay.storage.store import Store
+from diskreplay.views.part import StreamPart
+
+ATTEMPTS = 10
+
+
+def open_part(store: Store, name: str, cache: ChunkCache, cut: Commit | None = None) -> StreamPart:
+    """The stream as of its newest commit, or of a checkpoint's, with its index in RAM.
+
+    Shards are opened one after another, so its writer may evict one, or go back, before it was read: then there is a
+    newer commit, and the stream is read anew. CorruptionError where there is none.
+    """
+    path = store.stream_path(name)
+    for left in reversed(range(ATTEMPTS)):
+        newest = stream.read_commit(store.files, path)
+        try:
+            return StreamPart(store.schema, store.read_stream(name, cut), cache)
+        except CorruptionError:
+            if not left or stream.read_commit(store.files, path).sequence == newest.sequence:
+                raise
+    raise AssertionError("unreachable")
