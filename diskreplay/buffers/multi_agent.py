@@ -13,15 +13,8 @@ from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.buffers.multi_agent_view import AgentsView
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import settings
-from diskreplay.buffers.stored import (
-    CACHE_BYTES,
-    COMMIT_ROWS,
-    COMMIT_SECONDS,
-    PathLike,
-    check_options,
-    full_path,
-    open_store,
-)
+from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
+from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.window import Sampler
 from diskreplay.schema import Codec, Schema
 from diskreplay.storage.files import Files, LocalFiles

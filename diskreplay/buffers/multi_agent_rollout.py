@@ -15,15 +15,9 @@ from diskreplay.buffers.multi_agent_batch import MultiAgentRolloutBatch
 from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD, AVAILABLE, MEAN_ACTION, OBS, STATE
 from diskreplay.buffers.multi_agent_view import onehot_later
 from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer
-from diskreplay.buffers.stored import (
-    CACHE_BYTES,
-    COMMIT_ROWS,
-    COMMIT_SECONDS,
-    PathLike,
-    check_options,
-    open_store,
-)
+from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
 from diskreplay.errors import InputError
+from diskreplay.paths import PathLike
 from diskreplay.schema import Codec
 from diskreplay.storage.files import Files
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store

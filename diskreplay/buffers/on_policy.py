@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from diskreplay import returns, spaces
 from diskreplay import schema as schemas
-from diskreplay.buffers.stored import StoredBuffer, full_path
+from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
+from diskreplay.paths import full_path
 from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Schema, Start
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import Checkpoint, Store

@@ -11,15 +11,8 @@ import numpy as np
 from diskreplay import schema as schemas
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import settings
-from diskreplay.buffers.stored import (
-    CACHE_BYTES,
-    COMMIT_ROWS,
-    COMMIT_SECONDS,
-    PathLike,
-    check_options,
-    full_path,
-    open_store,
-)
+from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
+from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.window import Sampler
 from diskreplay.schema import Codec, Schema
 from diskreplay.storage.files import Files, LocalFiles

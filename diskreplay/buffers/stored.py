@@ -7,7 +7,6 @@ looks like is the business of the classes over this one.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,11 +17,13 @@ from numpy.typing import NDArray
 
 from diskreplay import schema as schemas
 from diskreplay.buffers.appender import Appender
+from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
 from diskreplay.errors import CheckpointError, ClosedError, InputError, ReadOnlyError
 from diskreplay.index.episodes import Episode, episodes
+from diskreplay.paths import PathLike, full_path
 from diskreplay.schema import Schema
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import Checkpoint, Store
@@ -39,11 +40,12 @@ COMMIT_SECONDS = 10.0
 COMMIT_BYTES = 64 << 20
 """Encoded bytes that may wait in RAM for a commit."""
 
-PathLike = str | os.PathLike[str]
-
 
 class StoredBuffer:
     """What the buffers share. One thread may add while several sample."""
+
+    FREEDOMS: Freedoms = NO_FREEDOMS
+    """Of ``add``."""
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class StoredBuffer:
         self._streams = Streams(store, stream, checkpoint, cache_bytes, forget)
         written = self._streams.written
         if self._streams.writer is not None and written is not None:
-            self._appender = Appender(store.schema, self._streams.writer, written.log)
+            self._appender = Appender(store.schema, self._streams.writer, written.log, self.FREEDOMS)
             try:
                 self._appender.resume(written.pending())
             except BaseException:
@@ -347,8 +349,9 @@ class StoredBuffer:
 def check_options(cache_bytes: int, commit_rows: int, commit_seconds: float, seed: int | None) -> None:
     schemas.check_count("cache_bytes", cache_bytes, least=0)
     schemas.check_count("commit_rows", commit_rows)
-    if not isinstance(commit_seconds, int | float) or not commit_seconds > 0:
-        raise InputError(f"commit_seconds must be above 0, got {commit_seconds!r}")
+    number = isinstance(commit_seconds, int | float | np.integer | np.floating)
+    if not number or not commit_seconds > 0:
+        raise InputError(f"commit_seconds must be a number above 0, got {commit_seconds!r}")
     if seed is not None:
         schemas.check_count("seed", seed, least=0, most=1 << 128)
 
@@ -379,10 +382,3 @@ def open_store(
             schemas.check_count("capacity", capacity if capacity is not None else store.schema.capacity),
         )
     return store, stream, cut
-
-
-def full_path(path: PathLike) -> str:
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str) or not text:
-        raise InputError(f"path must be a non-empty text or path, got {path!r}")
-    return os.path.abspath(text)  # noqa: PTH100  # resolve() would follow links, which the user may move

@@ -20,8 +20,9 @@ import weakref
 
 import numpy as np
 
-from diskreplay.buffers.stored import PathLike, StoredBuffer, full_path
+from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.errors import DiskReplayError
+from diskreplay.paths import PathLike, full_path
 
 
 class Place:

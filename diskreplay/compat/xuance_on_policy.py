@@ -9,7 +9,6 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.buffers.stored import PathLike
 from diskreplay.compat.kept import Held, InHeld, Kept, Lagging
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import Grid, fit
@@ -17,6 +16,7 @@ from diskreplay.compat.xuance_marl_on import normalized
 from diskreplay.compat.xuance_marl_returns import path_estimates
 from diskreplay.compat.xuance_memory import Buffer, create_memory, sample_batch, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.paths import PathLike
 from diskreplay.schema import check_count
 from diskreplay.views.batch import Batch, map_arrays
 from diskreplay.views.transition import check_gamma
