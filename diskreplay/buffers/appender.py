@@ -127,8 +127,11 @@ class Appender:
     ) -> None:  # fmt: skip
         """Adds one row; InputError, before any change, where an argument breaks its rule."""
         is_valid = self._all_valid if valid is None else self.flag[VALID].check(valid)
-        given = self._check_obs(self.obs, obs, OBS, is_valid)
-        following = self._check_obs(self.next_obs, next_obs, "next_obs", is_valid)
+        if self._nested_obs:
+            given = self._check_obs(self.obs, obs, OBS, is_valid)
+            following = self._check_obs(self.next_obs, next_obs, "next_obs", is_valid)
+        else:
+            given, following = [self.obs[0].check(obs, is_valid)], [self.next_obs[0].check(next_obs, is_valid)]
         self.check_columns(extra)
         extras = [slot.check(extra[name], is_valid) for name, slot in self.extras.items()]
         flat = spaces.flatten(self.schema.action_tree, action, "action") if self._nested_action else (action,)
@@ -237,9 +240,7 @@ class Appender:
         return acting
 
     def _check_obs(self, slots: list[Slot], value: Any, what: str, is_valid: Any) -> list[Array]:
-        """The leaves of an observation, as given."""
-        if not self._nested_obs:
-            return [slots[0].check(value, is_valid)]
+        """The leaves of a nested observation, as given."""
         flat = spaces.flatten(self.schema.obs_tree, value, what)
         return [slot.check(part, is_valid) for slot, part in zip(slots, flat, strict=True)]
 
