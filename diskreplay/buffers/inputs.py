@@ -75,12 +75,15 @@ class Slot:
         self.lossy = lossy
         self.finite = finite and dtype.kind in "fc"
         self.choices = choices
-        self.least, self.most = (None, None) if choices is None else (_bound(bound, dtype) for bound in choices)
+        self.least: Any = None
+        self.most: Any = None
         self.unsigned: np.dtype[Any] | None = None
-        if choices is not None and not np.any(self.least):
-            # As unsigned integers, negative numbers lie above all others: one comparison instead of two.
-            self.unsigned = np.dtype(f"u{dtype.itemsize}")
-            self.most = self.most.view(self.unsigned)
+        if choices is not None:
+            self.least, self.most = (_bound(bound, dtype) for bound in choices)
+            if not np.any(self.least):
+                # As unsigned integers, negative numbers lie above all others: one comparison instead of two.
+                self.unsigned = np.dtype(f"u{dtype.itemsize}")
+                self.most = self.most.view(self.unsigned)
         # Scalars that need no conversion make up most calls with one environment: those of types that fit whatever
         # they are, and those of types that fit from low to high.
         self.exact: tuple[type, ...] = ()

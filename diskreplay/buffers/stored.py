@@ -6,7 +6,6 @@ looks like is the business of the classes over this one.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from diskreplay.index.episodes import Episode, episodes
 from diskreplay.paths import PathLike, full_path
 from diskreplay.schema import Schema
 from diskreplay.storage.files import Files, LocalFiles
+from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.batch import Batch
@@ -248,16 +248,14 @@ class StoredBuffer:
 
         Args:
             name: printable, without the characters that file systems reserve; not in use.
-            metadata: anything that JSON can hold; comes back by :meth:`checkpoint_metadata`.
+            metadata: a mapping of anything that JSON can hold, 16 MiB at most; comes back by
+                :meth:`checkpoint_metadata`.
 
         Raises InputError or CheckpointError for a bad name or metadata, and what :meth:`commit` raises.
         """
         with self._write_lock:
             writer = self._writable()
-            try:
-                given = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
-            except (TypeError, ValueError) as error:
-                raise InputError(f"metadata must be JSON (call .item() on numpy scalars): {error}") from error
+            given = plain("metadata", metadata or {})
             self._store.check_new_checkpoint(name)
             self.commit()
             for _ in range(10):
