@@ -79,7 +79,7 @@ class Appender:
         """Axes before the frames: the environments, when there are several."""
         self.leaves = [ObsLeaf(c, s, num_envs) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
         self.obs, self.next_obs = obs_slots(schema, [leaf.shape for leaf in self.leaves], num_envs, freedoms)
-        self.actions = action_slots(schema, num_envs)
+        self.actions = action_slots(schema, num_envs, freedoms)
         self.reward = Slot(REWARD, (), writer.rows[REWARD].column.dtype, num_envs, lossy=True)
         self._largest_reward = float(np.finfo(self.reward.dtype).max)
         self.flag = {name: Slot(name, (), np.dtype(bool), num_envs) for name in (TERMINATED, TRUNCATED, VALID)}

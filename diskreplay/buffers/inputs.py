@@ -28,19 +28,21 @@ class Freedoms:
     """What a kind of buffer takes though a rule of this module is against it.
 
     Attributes:
+        anything: values outside of discrete spaces, which older stores may hold, for copies of them.
         unknown: a column in which NaN stands for what is not known yet, also with ``finite=True``.
         alive: the column, bool ``(num_envs, n_agents)``, that says which agents act. The actions of the others are not
             looked at, nor are the agents' discrete observations: who is out of the game has none.
         agents: the observation leaf of the agents, or the group of their leaves.
     """
 
+    anything: bool = False
     unknown: str | None = None
     alive: str | None = None
     agents: str | None = None
 
-    def observed_by_agents(self, leaf: str) -> bool:
-        """Whether an observation leaf is the agents'."""
-        return self.agents is not None and f"{leaf}/".startswith(f"{self.agents}/")
+    def looks_at(self, leaf: str) -> bool:
+        """Whether an observation leaf must lie in its discrete space."""
+        return not self.anything and (self.agents is None or not f"{leaf}/".startswith(f"{self.agents}/"))
 
 
 NO_FREEDOMS = Freedoms()
@@ -142,9 +144,9 @@ class Slot:
             return array
         with np.errstate(all="ignore"):
             converted = array.astype(self.dtype)
+            _check_range(self.name, array, converted)
             if self.lossy:
                 return converted
-            _check_range(self.name, array, converted)
             weak = isinstance(value, list | tuple | float) and self.dtype.kind == "f"
             if not weak and not _same_values(converted, array):
                 raise InputError(
@@ -198,7 +200,7 @@ def obs_slots(
         return [
             Slot(
                 f"{prefix}{column.name}", shape, column.dtype, num_envs, finite=schema.finite,
-                choices=None if freedoms.observed_by_agents(column.name) else spaces.choices(space),
+                choices=spaces.choices(space) if freedoms.looks_at(column.name) else None,
             )
             for column, shape, space in zip(schema.obs_columns, shapes, leaves, strict=True)
         ]  # fmt: skip
@@ -206,11 +208,18 @@ def obs_slots(
     return slots(""), slots("next_")
 
 
-def action_slots(schema: Schema, num_envs: int) -> list[Slot]:
+def action_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> list[Slot]:
     """The rules for the leaves of an action."""
     leaves = spaces.leaf_spaces(schema.action_space)
     return [
-        Slot(column.name, column.shape, column.dtype, num_envs, finite=schema.finite, choices=spaces.choices(space))
+        Slot(
+            column.name,
+            column.shape,
+            column.dtype,
+            num_envs,
+            finite=schema.finite,
+            choices=None if freedoms.anything else spaces.choices(space),
+        )
         for column, space in zip(schema.action_columns, leaves, strict=True)
     ]
 
