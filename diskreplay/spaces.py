@@ -205,7 +205,11 @@ def from_json(document: Any) -> gymnasium.Space[Any]:
 def _bound_to_json(bound: np.ndarray[Any, Any]) -> Any:
     values = bound.ravel()
     same = np.array_equal(values, np.full_like(values, values[0]), equal_nan=values.dtype.kind == "f")
-    return _number_to_json(values[0]) if same else [_number_to_json(value) for value in values]
+    if same:
+        return _number_to_json(values[0])
+    different, places = np.unique(values, return_inverse=True)
+    numbers = [_number_to_json(value) for value in different]
+    return [numbers[place] for place in places.ravel().tolist()]
 
 
 def _bound_from_json(stored: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

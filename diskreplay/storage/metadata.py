@@ -25,11 +25,11 @@ MAX_BYTES = 16 << 20
 """Of a document; none is written that is larger."""
 MAX_CHECKPOINT_BYTES = 1 << 30
 """Of a checkpoint's that is read: older versions wrote them as large as they were asked to."""
-INDENTED_BYTES = 1 << 20
+INDENTED_BYTES = 1 << 16
 """Larger documents are not for people, and have no white space."""
 MAX_DEPTH = 200
 """Of metadata: what every reader's stack holds."""
-MAX_INTEGER_BITS = 14_000
+MAX_INTEGER_BITS = 14_280
 """Of an integer in metadata: Python reads no more than 4300 digits."""
 CHECKPOINTS = "checkpoints"
 SHUFFLED_KINDS = "iufc"
@@ -108,37 +108,41 @@ def dump(document: dict[str, Any], what: str = "the document") -> bytes:
     data = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     if len(data) > MAX_BYTES:
         raise InputError(f"{what} would take {len(data):,} bytes; at most {MAX_BYTES:,} are read back")
-    return data if len(data) > INDENTED_BYTES else json.dumps(document, indent=1, allow_nan=False).encode()
+    if len(data) > INDENTED_BYTES:
+        return data
+    indented = json.dumps(document, indent=1, allow_nan=False).encode()
+    return indented if len(indented) <= MAX_BYTES else data
 
 
 def plain(what: str, given: Any) -> dict[str, Any]:
     """A mapping as a document gives it back; InputError where it is no JSON, or more than is read back."""
     try:
-        found = dict(given)
-        _check_plain(what, found, 0)
-        text = json.dumps(found, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(dict(given), separators=(",", ":"), allow_nan=False)
+        if len(text) > MAX_BYTES:
+            raise InputError(
+                f"{what} would take {len(text):,} bytes as JSON, and a document at most {MAX_BYTES:,}: keep it in a "
+                "file of your own, and the file's name here"
+            )
+        found: dict[str, Any] = json.loads(text)
     except InputError:
         raise
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise InputError(f"{what} must be JSON (call .item() on numpy scalars): {error}") from error
-    if len(text) > MAX_BYTES:
-        raise InputError(
-            f"{what} would take {len(text):,} bytes as JSON, and a document at most {MAX_BYTES:,}: keep it in a file "
-            "of your own, and its name here"
-        )
-    stored: dict[str, Any] = json.loads(text)
-    return stored
+    except RecursionError as error:
+        raise _nested(what) from error
+    level: list[Any] = [found]
+    for _ in range(MAX_DEPTH):
+        parts = [part for group in level for part in (group.values() if isinstance(group, dict) else group)]
+        if any(type(part) is int and part.bit_length() > MAX_INTEGER_BITS for part in parts):
+            raise InputError(f"{what}: an integer may have {MAX_INTEGER_BITS} bits; give larger ones as text")
+        level = [part for part in parts if isinstance(part, dict | list)]
+        if not level:
+            return found
+    raise _nested(what)
 
 
-def _check_plain(what: str, value: Any, depth: int) -> None:
-    """InputError for JSON that a reader may refuse: nested too deeply, or integers of too many digits."""
-    if depth > MAX_DEPTH:
-        raise InputError(f"{what} must not be nested more than {MAX_DEPTH} deep")
-    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
-        raise InputError(f"{what}: an integer may have {MAX_INTEGER_BITS} bits, got {value.bit_length()}: give text")
-    if isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            _check_plain(what, part, depth + 1)
+def _nested(what: str) -> InputError:
+    return InputError(f"{what} must not be nested more than {MAX_DEPTH} deep; give it as text")
 
 
 def write(files: fs.Files, directory: str, document: dict[str, Any]) -> None:
