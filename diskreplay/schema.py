@@ -90,6 +90,8 @@ class Codec:
     def __post_init__(self) -> None:
         if self.name not in ("lz4hc", "lz4", "zstd", "none"):
             raise SchemaError(f"codec must be 'lz4hc', 'lz4', 'zstd' or 'none', got {self.name!r}")
+        if isinstance(self.level, np.integer):
+            object.__setattr__(self, "level", int(self.level))
         if not isinstance(self.level, int) or not 1 <= self.level <= 9:
             raise SchemaError(f"codec level must be 1 to 9, got {self.level!r}")
 
@@ -207,6 +209,7 @@ class Schema:
         num_envs: environments of the first stream.
         capacity: transitions of a stream's window.
         identity: of the store, which seals its shards; empty for one without seals.
+        finite: whether ``add`` refuses NaN and infinity in observations, actions and columns.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -217,6 +220,7 @@ class Schema:
     num_envs: int
     capacity: int
     identity: str = dataclasses.field(default="", compare=False)
+    finite: bool = dataclasses.field(default=False, compare=False)
     obs_tree: spaces.Tree = dataclasses.field(init=False)
     action_tree: spaces.Tree = dataclasses.field(init=False)
 
@@ -288,6 +292,7 @@ class Schema:
             "num_envs": self.num_envs,
             "capacity": self.capacity,
             **({"identity": self.identity} if self.identity else {}),
+            **({"finite": True} if self.finite else {}),
         }
 
     @classmethod
@@ -302,6 +307,7 @@ class Schema:
                 check_count("num_envs", stored["num_envs"]),
                 check_count("capacity", stored["capacity"]),
                 str(stored.get("identity", "")),
+                stored.get("finite", False) is True,
             )
         except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
             raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
@@ -324,6 +330,20 @@ def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> i
     return int(value)
 
 
+def check_share(what: str, value: Any) -> float:
+    """``value``, a number of Python's or numpy's, as a float in ``[0, 1]``, else InputError."""
+    if not isinstance(value, int | float | np.integer | np.floating) or not 0.0 <= value <= 1.0:
+        raise InputError(f"{what} must be 0 to 1, got {value!r}")
+    return float(value)
+
+
+def check_flag(what: str, value: Any) -> bool:
+    """``value``, of Python or numpy, as a bool, else InputError."""
+    if not isinstance(value, bool | np.bool):
+        raise InputError(f"{what} must be True or False, got {value!r}")
+    return bool(value)
+
+
 def build(
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
@@ -338,6 +358,7 @@ def build(
     codec: str | Codec | Mapping[str, str | Codec] | None = None,
     chunk_rows: int | Mapping[str, int] | None = None,
     shard_rows: int | Mapping[str, int] | None = None,
+    finite: bool = False,
 ) -> Schema:
     """The schema of a new store; arguments as of ``ReplayBuffer.create``. SchemaError or InputError for bad ones."""
     num_envs = check_count("num_envs", num_envs, most=1 << 20)
@@ -386,7 +407,10 @@ def build(
         for name, shape, dtype in layouts
     )  # fmt: skip
     padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
-    return Schema(observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity)
+    return Schema(
+        observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity,
+        finite=check_flag("finite", finite),
+    )  # fmt: skip
 
 
 def _column(

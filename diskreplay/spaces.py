@@ -21,6 +21,10 @@ from diskreplay.errors import CorruptionError, InputError, SchemaError
 Tree = str | dict[str, Any] | tuple[Any, ...]
 """A leaf's name, or a dict or tuple of trees."""
 
+MAX_VALUE_BYTES = 1 << 30
+"""Of one value of a leaf: more does not fit into a chunk."""
+MAX_DEPTH = 100
+"""Of Dict and Tuple spaces in each other: far from what a reader's stack holds."""
 MAX_KEY_BYTES = 128
 """A key names a file or directory, with a few letters more while it is being made."""
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -34,6 +38,8 @@ ADVICE = {
 
 def tree(space: gymnasium.Space[Any], name: str) -> Tree:
     """The structure of ``space`` with its leaves named under ``name``; SchemaError where a leaf cannot be stored."""
+    if name.count("/") > MAX_DEPTH:
+        raise SchemaError(f"{name[:80]}...: Dict and Tuple spaces may be {MAX_DEPTH} deep; flatten the space")
     if isinstance(space, spaces.Dict):
         if not space.spaces:
             raise SchemaError(f"{name}: a Dict space needs at least one entry")
@@ -114,6 +120,23 @@ def leaf_layout(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int, ...]
     return tuple(int(n) for n in shape), np.dtype(dtype)
 
 
+def choices(space: gymnasium.Space[Any]) -> tuple[Any, Any] | None:
+    """The least and the largest value of a discrete leaf space: integers, or arrays of its shape; None of a Box."""
+    match space:
+        case spaces.Discrete():
+            return int(space.start), int(space.start) + int(space.n) - 1
+        case spaces.MultiDiscrete():
+            wide = np.uint64 if space.dtype == np.uint64 else np.int64
+            least = space.start.astype(wide)
+            most = least + (space.nvec.astype(wide) - wide(1))
+            if (least == least.flat[0]).all() and (most == most.flat[0]).all():
+                return int(least.flat[0]), int(most.flat[0])
+            return least, most
+        case spaces.MultiBinary():
+            return 0, 1
+    return None
+
+
 def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
     """A JSON document that :func:`from_json` turns into an equal space."""
     match space:
@@ -159,8 +182,8 @@ def from_json(document: Any) -> gymnasium.Space[Any]:
             return spaces.Tuple([from_json(sub) for sub in document["spaces"]])
         if kind == "Box":
             shape, dtype = tuple(document["shape"]), np.dtype(document["dtype"])
-            if math.prod(shape) > 1 << 31:
-                raise ValueError(f"shape {shape} is too large")
+            if math.prod(shape) * dtype.itemsize > MAX_VALUE_BYTES:
+                raise ValueError(f"shape {shape} of {dtype} is too large")
             low, high = (_bound_from_json(document[key], shape, dtype) for key in ("low", "high"))
             return spaces.Box(low, high, shape, cast(Any, dtype.type))
         if kind == "Discrete":
@@ -181,8 +204,12 @@ def from_json(document: Any) -> gymnasium.Space[Any]:
 
 def _bound_to_json(bound: np.ndarray[Any, Any]) -> Any:
     values = bound.ravel()
-    same = bool((values == values[0]).all())
-    return _number_to_json(values[0]) if same else [_number_to_json(value) for value in values]
+    same = np.array_equal(values, np.full_like(values, values[0]), equal_nan=values.dtype.kind == "f")
+    if same:
+        return _number_to_json(values[0])
+    different, places = np.unique(values, return_inverse=True)
+    numbers = [_number_to_json(value) for value in different]
+    return [numbers[place] for place in places.ravel().tolist()]
 
 
 def _bound_from_json(stored: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -192,5 +219,6 @@ def _bound_from_json(stored: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def _number_to_json(value: np.generic) -> Any:
-    number = value.item()
+    # The shortest decimal that gives the same number back: 0.1, and not 0.10000000149011612.
+    number = float(str(value)) if isinstance(value, np.float16 | np.float32) else value.item()
     return repr(number) if isinstance(number, float) and not math.isfinite(number) else number

@@ -240,7 +240,8 @@ class SamplerMachine(RuleBasedStateMachine):
         asked = np.random.default_rng(seed).permutation(asked)
         found = self.sampler.probability(asked, self.world.windows(), self.world.standing)
         self.oracle.catch_up(self.world)
-        chances = {k: p for each in distributions(self.oracle, self.alpha, self.by_rank) for k, p in each.items()}
+        groups = [each for each in distributions(self.oracle, self.alpha, self.by_rank) if each]
+        chances = {k: p / len(groups) for each in groups for k, p in each.items()}
         np.testing.assert_allclose(found, [chances.get(each, 0.0) for each in asked.tolist()], rtol=1e-9)
 
     @invariant()

@@ -142,3 +142,47 @@ def test_nested_values_are_checked_on_the_way() -> None:
         ours.flatten(tree, {"a": (0, {"c": 1})}, "obs")
     with pytest.raises(InputError, match=r"obs\['a'\]: must be a tuple of 2 values"):
         ours.flatten(tree, {"a": (0,)}, "obs")
+
+
+def test_bounds_are_stored_compactly() -> None:
+    """One number where all are one, in the shortest decimal that gives it back."""
+    third = np.full((4, 4), 1 / 3, np.float32)
+    space = spaces.Box(-third, third, dtype=np.float32)
+    assert ours.to_json(space)["high"] == 0.33333334
+    assert ours.from_json(ours.to_json(space)) == space
+    low = np.array([0.1, -0.1, 1e-45, -3.4e38], np.float32)
+    space = spaces.Box(low, np.float32(np.inf), dtype=np.float32)
+    assert ours.to_json(space)["low"] == [0.1, -0.1, 1e-45, -3.4e38]
+    assert ours.to_json(space)["high"] == "inf"
+    assert ours.from_json(json.loads(json.dumps(ours.to_json(space)))) == space
+
+
+@pytest.mark.parametrize("shape", [[1 << 31], [1 << 28], [1 << 20, 1 << 20]])
+def test_a_value_that_no_chunk_holds(shape: list[int]) -> None:
+    document = {"kind": "Box", "shape": shape, "dtype": "float64", "low": 0.0, "high": 1.0}
+    with pytest.raises(CorruptionError, match="too large"):
+        ours.from_json(document)
+
+
+def test_spaces_nested_too_deeply() -> None:
+    space: gymnasium.Space[Any] = spaces.Discrete(2)
+    for _ in range(101):
+        space = spaces.Tuple([space])
+    with pytest.raises(SchemaError, match="100 deep"):
+        ours.tree(space, "obs")
+    assert ours.leaves(ours.tree(space.spaces[0], "obs")) == ["obs" + "/0" * 100]
+
+
+@pytest.mark.parametrize(
+    ("space", "choices"),
+    [
+        (spaces.Discrete(3, start=-1), (-1, 1)),
+        (spaces.MultiDiscrete([3, 3]), (0, 2)),
+        (spaces.MultiDiscrete([3, 5], start=[1, 0]), ([1, 0], [3, 4])),
+        (spaces.MultiBinary(4), (0, 1)),
+        (spaces.Box(0, 1, (2,), np.int8), None),
+    ],
+)
+def test_choices(space: gymnasium.Space[Any], choices: Any) -> None:
+    found = ours.choices(space)
+    assert found == choices if found is None else [np.asarray(part).tolist() for part in found] == list(choices)

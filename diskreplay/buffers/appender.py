@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
-from diskreplay.buffers.inputs import Slot, check_reward
+from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms, Slot, action_slots, check_reward, column_slots, obs_slots
 from diskreplay.errors import InputError
 from diskreplay.index.log import NEXT_PATCH, Mark, StreamLog
 from diskreplay.schema import OBS, PLACE, REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema, Stack, Start
@@ -48,7 +48,7 @@ class ObsLeaf:
             shape = (stack.frames * shape[0], *shape[1:]) if stack.channels else (stack.frames, *shape)
         elif stack.axis == -1:
             shape = (*shape[:-1], stack.frames * shape[-1]) if stack.channels else (*shape, stack.frames)
-        self.slot = Slot(column.name, shape, column.dtype, num_envs)
+        self.shape = shape
         self.lead = 0 if num_envs == 1 else 1
         self.column = column
 
@@ -73,7 +73,7 @@ class ObsLeaf:
 class Appender:
     """Writes one stream: the only way rows come into it. The buffer's lock guards every call."""
 
-    def __init__(self, schema: Schema, writer: StreamWriter, log: StreamLog) -> None:
+    def __init__(self, schema: Schema, writer: StreamWriter, log: StreamLog, freedoms: Freedoms = NO_FREEDOMS) -> None:
         num_envs = log.num_envs
         self.schema = schema
         self.writer = writer
@@ -82,11 +82,13 @@ class Appender:
         self.lead = 0 if num_envs == 1 else 1
         """Axes before the frames: the environments, when there are several."""
         self.leaves = [ObsLeaf(c, s, num_envs) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
-        self.actions = [Slot(c.name, c.shape, c.dtype, num_envs) for c in schema.action_columns]
+        self.obs, self.next_obs = obs_slots(schema, [leaf.shape for leaf in self.leaves], num_envs, freedoms)
+        self.actions = action_slots(schema, num_envs, freedoms)
         self.reward = Slot(REWARD, (), writer.rows[REWARD].column.dtype, num_envs, lossy=True)
         self._largest_reward = float(np.finfo(self.reward.dtype).max)
         self.flag = {name: Slot(name, (), np.dtype(bool), num_envs) for name in (TERMINATED, TRUNCATED, VALID)}
-        self.extras = {c.name: Slot(c.name, c.shape, c.dtype, num_envs) for c in schema.extra_columns}
+        self.extras = column_slots(schema, num_envs, freedoms)
+        self.alive = freedoms.alive
         self.single_frames = not any(leaf.stacked for leaf in self.leaves)
         self._nested_obs = not isinstance(schema.obs_tree, str)
         self._nested_action = not isinstance(schema.action_tree, str)
@@ -135,15 +137,20 @@ class Appender:
         valid: Any, extra: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Adds one row; InputError, before any change, where an argument breaks its rule."""
-        given, following = self._check_obs(obs, OBS), self._check_obs(next_obs, "next_obs")
+        is_valid = self._all_valid if valid is None else self.flag[VALID].check(valid)
+        if self._nested_obs:
+            given = self._check_obs(self.obs, obs, OBS, is_valid)
+            following = self._check_obs(self.next_obs, next_obs, "next_obs", is_valid)
+        else:
+            given, following = [self.obs[0].check(obs, is_valid)], [self.next_obs[0].check(next_obs, is_valid)]
+        self.check_columns(extra)
+        extras = [slot.check(extra[name], is_valid) for name, slot in self.extras.items()]
         flat = spaces.flatten(self.schema.action_tree, action, "action") if self._nested_action else (action,)
-        values = [slot.check(value) for slot, value in zip(self.actions, flat, strict=True)]
+        acting = is_valid if self.alive is None else self.acting(is_valid, extra[self.alive])
+        values = [slot.check(value, acting) for slot, value in zip(self.actions, flat, strict=True)]
         rewards = self.reward.check(reward)
         check_reward(rewards, self._largest_reward)
         ends, cuts = self.flag[TERMINATED].check(terminated), self.flag[TRUNCATED].check(truncated)
-        is_valid = self._all_valid if valid is None else self.flag[VALID].check(valid)
-        self.check_columns(extra)
-        extras = [slot.check(extra[name]) for name, slot in self.extras.items()]
         self.writer.check()
 
         log = self.log
@@ -254,12 +261,16 @@ class Appender:
                 f"add: the columns {missing} are missing" if missing else f"add: unknown columns {unknown}"
             )
 
-    def _check_obs(self, value: Any, what: str) -> list[Array]:
-        """The leaves of an observation, as given."""
-        if not self._nested_obs:
-            return [self.leaves[0].slot.check(value)]
+    @staticmethod
+    def acting(is_valid: Any, alive: Any) -> Array:
+        """Which agents act in a transition, ``(..., n_agents)``."""
+        acting: Array = np.asarray(is_valid)[..., None] & np.asarray(alive, bool)
+        return acting
+
+    def _check_obs(self, slots: list[Slot], value: Any, what: str, is_valid: Any) -> list[Array]:
+        """The leaves of a nested observation, as given."""
         flat = spaces.flatten(self.schema.obs_tree, value, what)
-        return [leaf.slot.check(part) for leaf, part in zip(self.leaves, flat, strict=True)]
+        return [slot.check(part, is_valid) for slot, part in zip(slots, flat, strict=True)]
 
     def _split(self, given: list[Array]) -> tuple[list[Array], list[Array]]:
         """The leaves as stacks, where they are given so, and their newest frames."""

@@ -1,57 +1,133 @@
 """Arguments of ``add`` as arrays of just the right shape and dtype, checked before anything changes.
 
-A value of another dtype is taken where no bit of information is lost, and refused otherwise: what was stored is what
-was given.
+1. A value of another dtype is taken where no bit of information is lost, and refused otherwise: what was stored is what
+   was given. Python's floats, and lists of them, take on the column's precision, as everywhere in numpy; but a finite
+   number never becomes infinite.
+2. Values of discrete spaces must lie in them. A Box's bounds are not looked at: many environments leave them.
+3. NaN and infinity that were given are kept, unless the store was made with ``finite=True``.
+4. Rules 2 and 3 are about transitions: a row that is none may hold anything that its dtype can.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay import spaces
 from diskreplay.errors import InputError
+from diskreplay.schema import Schema
+
+Array = NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Freedoms:
+    """What a kind of buffer takes though a rule of this module is against it.
+
+    Attributes:
+        anything: values outside of discrete spaces, which older stores may hold, for copies of them.
+        unknown: a column in which NaN stands for what is not known yet, also with ``finite=True``.
+        alive: the column, bool ``(num_envs, n_agents)``, that says which agents act. The actions of the others are not
+            looked at, nor are the agents' discrete observations: who is out of the game has none.
+        agents: the observation leaf of the agents, or the group of their leaves.
+    """
+
+    anything: bool = False
+    unknown: str | None = None
+    alive: str | None = None
+    agents: str | None = None
+
+    def looks_at(self, leaf: str) -> bool:
+        """Whether an observation leaf must lie in its discrete space."""
+        return not self.anything and (self.agents is None or not f"{leaf}/".startswith(f"{self.agents}/"))
+
+
+NO_FREEDOMS = Freedoms()
 
 
 class Slot:
-    """The rule for one argument: ``(num_envs, *shape)``, or ``shape`` when there is one environment."""
+    """The rule for one argument: ``(num_envs, *shape)``, or ``shape`` when there is one environment.
 
-    __slots__ = ("dtype", "high", "lossy", "low", "name", "num_envs", "scalars", "shape", "value_shape")
+    Args:
+        name: of the argument, for messages.
+        shape, dtype: of one value.
+        num_envs: environments.
+        lossy: whether values are rounded to the dtype.
+        finite: whether values must be finite.
+        choices: the least and the largest value, of all elements or of each; None for any.
+    """
+
+    __slots__ = (
+        "choices", "dtype", "exact", "finite", "high", "least", "lossy", "low", "most", "name", "num_envs", "ranged",
+        "shape", "unsigned", "value_shape",
+    )  # fmt: skip
 
     def __init__(
-        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], num_envs: int, lossy: bool = False
-    ) -> None:
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], num_envs: int, lossy: bool = False,
+        finite: bool = False, choices: tuple[Any, Any] | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.value_shape = shape
         self.shape = shape if num_envs == 1 else (num_envs, *shape)
         self.dtype = dtype
         self.num_envs = num_envs
         self.lossy = lossy
-        # Scalars that need no conversion at all: they make up most calls with one environment.
-        self.scalars: tuple[type, ...] = ()
+        self.finite = finite and dtype.kind in "fc"
+        self.choices = choices
+        self.least: Any = None
+        self.most: Any = None
+        self.unsigned: np.dtype[Any] | None = None
+        if choices is not None:
+            self.least, self.most = (_bound(bound, dtype) for bound in choices)
+            if not np.any(self.least):
+                # As unsigned integers, negative numbers lie above all others: one comparison instead of two.
+                self.unsigned = np.dtype(f"u{dtype.itemsize}")
+                self.most = self.most.view(self.unsigned)
+        # Scalars that need no conversion make up most calls with one environment: those of types that fit whatever
+        # they are, and those of types that fit from low to high.
+        self.exact: tuple[type, ...] = ()
+        self.ranged: tuple[type, ...] = ()
+        self.low: Any = None
+        self.high: Any = None
         if self.shape == ():
-            # A Python float takes on the column's precision, as everywhere in numpy.
-            python = {"b": (bool,), "f": (float,)}.get(dtype.kind, ())
-            self.scalars = (dtype.type, *python)
-        self.low, self.high = 1, 0  # of Python integers: none
-        if self.shape == () and dtype.kind in "iu":
-            self.low, self.high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+            kind: type = dtype.type
+            if dtype.kind == "f":
+                self.high = float(np.finfo(dtype).max)
+                self.low = -self.high
+                self.exact, self.ranged = ((), (kind, float)) if finite else ((kind,), (float,))
+            elif dtype.kind in "iu":
+                limits = np.iinfo(dtype)
+                self.low, self.high = choices or (int(limits.min), int(limits.max))
+                self.exact, self.ranged = ((), (kind, int)) if choices else ((kind,), (int,))
+            elif not finite:
+                self.exact = (kind, bool) if dtype.kind == "b" else (kind,)
 
-    def check(self, value: Any) -> Any:
-        """``value`` as an array of the slot's shape and dtype, without a copy where it is one; InputError otherwise."""
+    def check(self, value: Any, counts: Any = True) -> Any:
+        """``value`` as an array of the slot's shape and dtype, without a copy where it is one; InputError otherwise.
+
+        Args:
+            counts: where the value is one of a transition: a bool, or an array of the value's first axes.
+        """
         kind = type(value)
-        if kind in self.scalars or (kind is int and self.low <= value <= self.high):
+        if kind in self.exact or (kind in self.ranged and self.low <= value <= self.high):
             return value
-        if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == self.shape:
-            return value
-        return self._convert(value, self.shape)
+        fits = kind is np.ndarray and value.dtype == self.dtype and value.shape == self.shape
+        array = value if fits else self._convert(value, self.shape)
+        if self.finite or self.choices is not None:
+            self._check_values(array, counts)
+        return array
 
-    def check_steps(self, values: Any, steps: int) -> NDArray[Any]:
+    def check_steps(self, values: Any, steps: int, counts: Any = True) -> Array:
         """``values`` of several steps, ``(steps, *shape)``, as :meth:`check` takes those of one."""
-        return self._convert(values, (steps, *self.shape))
+        array = self._convert(values, (steps, *self.shape))
+        if self.finite or self.choices is not None:
+            self._check_values(array, counts)
+        return array
 
-    def _convert(self, value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _convert(self, value: Any, shape: tuple[int, ...]) -> Array:
         try:
             array = np.asarray(value)
         except ValueError as error:
@@ -68,16 +144,127 @@ class Slot:
             return array
         with np.errstate(all="ignore"):
             converted = array.astype(self.dtype)
+            _check_range(self.name, array, converted)
+            if self.lossy:
+                return converted
             weak = isinstance(value, list | tuple | float) and self.dtype.kind == "f"
-            if not self.lossy and not weak and not _same_values(converted, array):
+            if not weak and not _same_values(converted, array):
                 raise InputError(
                     f"{self.name}: must have dtype {self.dtype}; the {array.dtype} values do not fit without loss: "
                     f"convert them with .astype, or declare the space with that dtype"
                 )
         return converted
 
+    def _check_values(self, array: Array, counts: Any) -> None:
+        """InputError where an element that counts is not finite, or none of the choices."""
+        if self.choices is None:
+            wrong = ~np.isfinite(array)
+        elif self.unsigned is not None:
+            wrong = array.view(self.unsigned) > self.most
+        else:
+            wrong = (array < self.least) | (array > self.most)
+        if not np.count_nonzero(wrong):
+            return
+        counts = np.asarray(counts)
+        at = np.argwhere(wrong & counts.reshape(counts.shape + (1,) * (wrong.ndim - counts.ndim)))
+        if not len(at):
+            return
+        place = tuple(at[0].tolist())
+        value, where = array[place], f" at {list(place)}" if place else ""
+        if self.choices is None:
+            raise InputError(
+                f"{self.name}: must be finite, as the store was made with finite=True, got {value}{where} of dtype "
+                f"{self.dtype}; nothing was added: leave the step out, or add it with valid=False"
+            )
+        element = place[len(place) - len(self.value_shape) :]
+        low, high = (np.broadcast_to(bound, self.value_shape)[element] for bound in self.choices)
+        raise InputError(
+            f"{self.name}: must lie in its space, which goes from {low} to {high} ({self.dtype}), got {value}{where}; "
+            "nothing was added: correct it, add the step with valid=False, or make the store with a wider space"
+        )
 
-def _same_values(converted: NDArray[Any], given: NDArray[Any]) -> bool:
+
+def _bound(bound: Any, dtype: np.dtype[Any]) -> Any:
+    """A bound of choices in their own dtype, in which numpy compares fastest."""
+    limits = np.iinfo(dtype)
+    return np.clip(np.asarray(bound), limits.min, limits.max).astype(dtype)[()]
+
+
+def obs_slots(
+    schema: Schema, shapes: list[tuple[int, ...]], num_envs: int, freedoms: Freedoms
+) -> tuple[list[Slot], list[Slot]]:
+    """The rules for an observation and for the next one, of leaves that are given with ``shapes``."""
+    leaves = spaces.leaf_spaces(schema.observation_space)
+
+    def slots(prefix: str) -> list[Slot]:
+        return [
+            Slot(
+                f"{prefix}{column.name}", shape, column.dtype, num_envs, finite=schema.finite,
+                choices=spaces.choices(space) if freedoms.looks_at(column.name) else None,
+            )
+            for column, shape, space in zip(schema.obs_columns, shapes, leaves, strict=True)
+        ]  # fmt: skip
+
+    return slots(""), slots("next_")
+
+
+def action_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> list[Slot]:
+    """The rules for the leaves of an action."""
+    leaves = spaces.leaf_spaces(schema.action_space)
+    return [
+        Slot(
+            column.name,
+            column.shape,
+            column.dtype,
+            num_envs,
+            finite=schema.finite,
+            choices=None if freedoms.anything else spaces.choices(space),
+        )
+        for column, space in zip(schema.action_columns, leaves, strict=True)
+    ]
+
+
+def column_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> dict[str, Slot]:
+    """The rules for the user's own columns, by name."""
+    return {
+        column.name: Slot(
+            column.name, column.shape, column.dtype, num_envs,
+            finite=schema.finite and column.name != freedoms.unknown,
+        )
+        for column in schema.extra_columns
+    }  # fmt: skip
+
+
+def rounded(name: str, given: Any, dtype: Any = np.float32) -> Array:
+    """Real numbers rounded to a floating point dtype; InputError where they are none, or one would become infinite."""
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise InputError(f"{name}: must be an array of numbers, got a ragged value") from error
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name}: must be real numbers, got {array.dtype} ({given!r:.80})")
+    if array.dtype == dtype:
+        return array
+    with np.errstate(all="ignore"):
+        converted: Array = array.astype(dtype)
+        _check_range(name, array, converted)
+    return converted
+
+
+def _check_range(name: str, given: Array, converted: Array) -> None:
+    """InputError where a finite number has become infinite."""
+    if converted.dtype.kind not in "fc" or np.isfinite(converted).all():
+        return
+    lost = ~np.isfinite(converted) & np.isfinite(given)
+    if lost.any():
+        dtype = converted.dtype
+        raise InputError(
+            f"{name}: {given[lost][0]} is too large for {dtype}, which goes up to {np.finfo(dtype).max:.3g}, and would "
+            f"become infinite; scale the values down, or store them with a wider dtype"
+        )
+
+
+def _same_values(converted: Array, given: Array) -> bool:
     """Whether a conversion lost nothing."""
     if not np.array_equal(converted, given, equal_nan=given.dtype.kind in "fc"):
         return False

@@ -10,19 +10,13 @@ import gymnasium
 from diskreplay import schema as schemas
 from diskreplay.buffers import multi_agent_layout as layout
 from diskreplay.buffers import owners
+from diskreplay.buffers.inputs import Freedoms
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.buffers.multi_agent_view import AgentsView
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import settings
-from diskreplay.buffers.stored import (
-    CACHE_BYTES,
-    COMMIT_ROWS,
-    COMMIT_SECONDS,
-    PathLike,
-    check_options,
-    full_path,
-    open_store,
-)
+from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
+from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.window import Sampler
 from diskreplay.schema import Codec, Schema
 from diskreplay.storage.files import Files, LocalFiles
@@ -35,6 +29,8 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
 
     A transition is one step of one environment with all its agents.
     """
+
+    FREEDOMS = Freedoms(alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
 
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
@@ -61,6 +57,7 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
         codec: str | Codec | Mapping[str, str | Codec] | None = None,
         chunk_rows: int | Mapping[str, int] | None = None,
         shard_rows: int | Mapping[str, int] | None = None,
+        finite: bool = False,
         view: View | None = None,
         sampler: Sampler | None = None,
         cache_bytes: int = CACHE_BYTES,
@@ -82,8 +79,8 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
             rewards: "team", one reward for all, or "agent", one for each.
             mean_action_shape: of the mean-field action probabilities that come with each step, such as
                 ``(n_agents, n_actions)``; None where there are none.
-            columns, codec, chunk_rows, shard_rows, sampler, cache_bytes, commit_rows, commit_seconds, seed, files: as
-                of :meth:`diskreplay.ReplayBuffer.create`; the store's columns are ``obs/obs``, ``obs/state``,
+            columns, codec, chunk_rows, shard_rows, finite, sampler, cache_bytes, commit_rows, commit_seconds, seed,
+                files: as of :meth:`diskreplay.ReplayBuffer.create`; the store's columns are ``obs/obs``, ``obs/state``,
                 ``obs/available_actions``, ``agent_mask``, ``agent_reward``, ``mean_action`` and the usual ones.
             view: ``Transition(...)``, as if None, ``Sequence(...)`` or ``PaddedEpisodes(...)``.
 
@@ -95,7 +92,7 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
         )
         schema = schemas.build(
             obs_space, act_space, capacity=capacity, num_envs=num_envs, columns=agents.columns(columns), codec=codec,
-            chunk_rows=chunk_rows, shard_rows=shard_rows,
+            chunk_rows=chunk_rows, shard_rows=shard_rows, finite=finite,
         )  # fmt: skip
         owners.check_free(sampler, None)
         view, sampler = settings({}, view, sampler)
@@ -161,7 +158,7 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
         Args:
             obs, next_obs: ``(n_agents, *obs_shape)``; next ones as of :meth:`diskreplay.ReplayBuffer.add`: at an
                 episode's end the true final ones. So are the others named ``next_``.
-            action: ``(n_agents, *action_shape)``.
+            action: ``(n_agents, *action_shape)``; anything that the dtype can hold for agents that are not alive.
             reward: scalar, or ``(n_agents,)`` with ``rewards="agent"``; finite.
             terminated, truncated: bool, of the episode; an agent that drops out before is said by ``agent_mask``.
             state, next_state: ``(*state_shape)``, where there is a global state.

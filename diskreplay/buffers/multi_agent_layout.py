@@ -19,12 +19,15 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from diskreplay.buffers.inputs import rounded
 from diskreplay.errors import InputError, NotAStoreError, SchemaError
-from diskreplay.schema import check_count
+from diskreplay.schema import check_count, check_flag
 
 OBS, STATE, AVAILABLE = "obs", "state", "available_actions"
 AGENT_MASK, AGENT_REWARD, MEAN_ACTION = "agent_mask", "agent_reward", "mean_action"
 OWN_COLUMNS = (AGENT_MASK, AGENT_REWARD, MEAN_ACTION)
+AGENTS_LEAF = f"obs/{OBS}"
+"""The agents' observations, as the store names them."""
 KEY = "agents"
 """Where a store's settings have the layout."""
 
@@ -97,10 +100,10 @@ class Agents:
         shape = (*lead, self.n_agents)
         columns = {**extra, AGENT_MASK: np.ones(shape, bool) if agent_mask is None else agent_mask}
         if held:
-            columns[MEAN_ACTION] = _floats(MEAN_ACTION, mean_action)
+            columns[MEAN_ACTION] = rounded(MEAN_ACTION, mean_action)
         if self.rewards == "team":
             return reward, columns
-        rewards = _floats("reward", reward)
+        rewards = rounded("reward", reward)
         if rewards.shape != shape:
             raise InputError(f"reward must be one for each agent, of shape {shape}, got {rewards.shape}")
         columns[AGENT_REWARD] = rewards
@@ -123,8 +126,7 @@ def lay_out(
         raise SchemaError(f"state_space must be a Gymnasium space, or None, got {state_space!r}")
     if rewards not in ("team", "agent"):
         raise InputError(f"rewards must be 'team' or 'agent', got {rewards!r}")
-    if not isinstance(available_actions, bool):
-        raise InputError(f"available_actions must be True or False, got {available_actions!r}")
+    available_actions = check_flag("available_actions", available_actions)
     discrete = isinstance(action_space, spaces.Discrete)
     if available_actions and not discrete:
         raise InputError(f"available_actions needs a Discrete action space, got {action_space}")
@@ -172,12 +174,3 @@ def _zeros_and_ones(what: str, value: Any) -> NDArray[np.int8]:
     if array.dtype.kind not in "iuf" or not ((array == 0) | (array == 1)).all():
         raise InputError(f"{what} must be bool, or 0 and 1, got {array.dtype}")
     return array.astype(np.int8)
-
-
-def _floats(what: str, value: Any) -> NDArray[np.float32]:
-    try:
-        with np.errstate(over="ignore"):
-            array: NDArray[np.float32] = np.asarray(value).astype(np.float32)
-            return array
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what} must be numbers, got {value!r:.80}") from error

@@ -11,20 +11,14 @@ from numpy.typing import NDArray
 
 from diskreplay import returns
 from diskreplay.buffers import multi_agent_layout as layout
+from diskreplay.buffers.inputs import Freedoms
 from diskreplay.buffers.multi_agent_batch import MultiAgentRolloutBatch
 from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD, AVAILABLE, MEAN_ACTION, OBS, STATE
 from diskreplay.buffers.multi_agent_view import onehot_later
-from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer
-from diskreplay.buffers.stored import (
-    CACHE_BYTES,
-    COMMIT_ROWS,
-    COMMIT_SECONDS,
-    PathLike,
-    check_options,
-    open_store,
-)
-from diskreplay.errors import InputError
-from diskreplay.schema import Codec
+from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
+from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
+from diskreplay.paths import PathLike
+from diskreplay.schema import Codec, check_share
 from diskreplay.storage.files import Files
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 from diskreplay.views.samples import Samples
@@ -39,6 +33,7 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
     """
 
     KIND = "multi_agent_rollout"
+    FREEDOMS = Freedoms(unknown=FINAL_VALUE, alive=AGENT_MASK, agents=layout.AGENTS_LEAF)
 
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
@@ -69,6 +64,7 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
         codec: str | Codec | Mapping[str, str | Codec] | None = None,
         chunk_rows: int | Mapping[str, int] | None = None,
         shard_rows: int | Mapping[str, int] | None = None,
+        finite: bool = False,
         cache_bytes: int = CACHE_BYTES,
         commit_rows: int = COMMIT_ROWS,
         commit_seconds: float = COMMIT_SECONDS,
@@ -84,14 +80,13 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
             td_lambda: 0 to 1: returns are TD(lambda) targets of the values given, as COMA's critic learns them
                 (Foerster et al. 2018, "Counterfactual Multi-Agent Policy Gradients"), and advantages are returns less
                 values; None for generalised advantage estimation.
-            columns, codec, chunk_rows, shard_rows, cache_bytes, commit_rows, commit_seconds, seed, files: as of
+            columns, codec, chunk_rows, shard_rows, finite, cache_bytes, commit_rows, commit_seconds, seed, files: as of
                 :meth:`diskreplay.ReplayBuffer.create`.
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
         check_options(cache_bytes, commit_rows, commit_seconds, seed)
-        if td_lambda is not None and (not isinstance(td_lambda, int | float) or not 0.0 <= td_lambda <= 1.0):
-            raise InputError(f"td_lambda must be 0 to 1, or None, got {td_lambda!r}")
+        td_lambda = None if td_lambda is None else check_share("td_lambda", td_lambda)
         agents, obs_space, act_space = layout.lay_out(
             observation_space, action_space, n_agents, state_space, available_actions, rewards, mean_action_shape
         )
@@ -99,6 +94,7 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
             path, obs_space, act_space, steps=steps, num_envs=num_envs, gamma=gamma, gae_lambda=gae_lambda,
             normalize_advantage=normalize_advantage, value_shape=(agents.n_agents,), log_prob_shape=(agents.n_agents,),
             columns=agents.columns(columns), files=files, codec=codec, chunk_rows=chunk_rows, shard_rows=shard_rows,
+            finite=finite,
             settings={"td_lambda": td_lambda, layout.KEY: agents.to_json()},
         )  # fmt: skip
         return cls(

@@ -18,16 +18,17 @@ from numpy.typing import NDArray
 
 from diskreplay import returns, spaces
 from diskreplay import schema as schemas
+from diskreplay.buffers.inputs import Freedoms, rounded
 from diskreplay.buffers.passes import Passes, Slices
-from diskreplay.buffers.stored import StoredBuffer, full_path
+from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
+from diskreplay.paths import full_path
 from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Schema, Start
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
 from diskreplay.views.part import StreamPart
 from diskreplay.views.samples import Samples
-from diskreplay.views.transition import check_gamma
 from diskreplay.views.unroll import unroll
 
 Array = NDArray[Any]
@@ -58,6 +59,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     KIND = "rollout"
     """Where the store's settings have this class's own."""
+    FREEDOMS = Freedoms(unknown=FINAL_VALUE)
 
     def __init__(
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
@@ -85,11 +87,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     ) -> Store:  # fmt: skip
         """The new store of a rollout; InputError or SchemaError where an argument breaks its rule."""
         steps, num_envs = schemas.check_count("steps", steps), schemas.check_count("num_envs", num_envs)
-        check_gamma(gamma)
-        if not isinstance(gae_lambda, int | float) or not 0.0 <= gae_lambda <= 1.0:
-            raise InputError(f"gae_lambda must be 0 to 1, got {gae_lambda!r}")
-        if not isinstance(normalize_advantage, bool):
-            raise InputError(f"normalize_advantage must be True or False, got {normalize_advantage!r}")
+        gamma, gae_lambda = schemas.check_share("gamma", gamma), schemas.check_share("gae_lambda", gae_lambda)
+        normalize_advantage = schemas.check_flag("normalize_advantage", normalize_advantage)
         taken = sorted({*OWN_COLUMNS} & {*(columns or {})})
         if taken:
             raise InputError(f"columns: {taken[0]!r} is a name of the rollout's own; choose another")
@@ -167,7 +166,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
                 final_value = np.full((*self._lead, *self._value_shape), np.nan, np.float32)
             extra = {**extra, FINAL_VALUE: final_value}
             for name in OWN_COLUMNS:
-                extra[name] = _rounded(extra[name])
+                extra[name] = rounded(name, extra[name])  # unlike data, estimates lose nothing that counts
             self._add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
 
     @property
@@ -243,8 +242,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
                 final[missing] = self._true(self._final_values(ids, missing, value_fn), value_normalizer)
             following = np.where(widen(cut), final, np.concatenate([value[1:], newest[None]]))
             estimates = self._estimate(widen(grid(reward)), value, following, widen(terminated), widen(cut))
-            computed = {name: array.astype(np.float32) for name, array in estimates.items()}
-            self._finished = Finished(*window, computed)
+            self._finished = Finished(*window, {name: rounded(name, array) for name, array in estimates.items()})
 
     def _estimate(
         self, reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array
@@ -442,12 +440,6 @@ def normalized(advantage: Array, counted: Array) -> Array:
 def _finish(samples: Samples) -> None:
     for step in samples.rest:
         step()
-
-
-def _rounded(given: Any) -> Any:
-    """An estimate as float32: unlike data, it loses nothing that counts."""
-    array = np.asarray(given)
-    return array.astype(np.float32) if array.dtype.kind == "f" else given
 
 
 def _checked(what: str, given: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:

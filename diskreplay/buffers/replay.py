@@ -12,15 +12,8 @@ from diskreplay import schema as schemas
 from diskreplay.buffers import owners
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import settings
-from diskreplay.buffers.stored import (
-    CACHE_BYTES,
-    COMMIT_ROWS,
-    COMMIT_SECONDS,
-    PathLike,
-    check_options,
-    full_path,
-    open_store,
-)
+from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
+from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.window import Sampler
 from diskreplay.schema import Codec, Schema
 from diskreplay.storage.files import Files, LocalFiles
@@ -54,6 +47,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
         codec: str | Codec | Mapping[str, str | Codec] | None = None,
         chunk_rows: int | Mapping[str, int] | None = None,
         shard_rows: int | Mapping[str, int] | None = None,
+        finite: bool = False,
         view: View | None = None,
         sampler: Sampler | None = None,
         cache_bytes: int = CACHE_BYTES,
@@ -81,6 +75,8 @@ class ReplayBuffer(SampledBuffer[Batch]):
             codec: "lz4hc", "lz4", "zstd" (with a level: "lz4hc:5") or "none"; for the observations, or by column.
             chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from a row's bytes if
                 None.
+            finite: refuse NaN and infinity in observations, actions and columns, as always in rewards; the store keeps
+                it.
             view: what a sample looks like: ``Transition(...)``, as if None, ``Sequence(...)``, ``Hindsight(...)`` or
                 ``PaddedEpisodes(...)``.
             sampler: which transitions it holds: ``Uniform()``, as if None, ``Proportional(...)`` or ``RankBased(...)``;
@@ -101,7 +97,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
         schema = schemas.build(
             observation_space, action_space, capacity=capacity, num_envs=num_envs, frame_stack=frame_stack,
             stack_axis=stack_axis, stack_padding=stack_padding, columns=columns, reward_dtype=reward_dtype, codec=codec,
-            chunk_rows=chunk_rows, shard_rows=shard_rows,
+            chunk_rows=chunk_rows, shard_rows=shard_rows, finite=finite,
         )  # fmt: skip
         owners.check_free(sampler, None)
         view, sampler = settings({}, view, sampler)
@@ -175,17 +171,20 @@ class ReplayBuffer(SampledBuffer[Batch]):
 
         Args:
             obs: what ``action`` was chosen from, ``(*obs_shape)``, nested as the space.
-            action: ``(*action_shape)``.
+            action: ``(*action_shape)``. Values of Discrete, MultiDiscrete and MultiBinary spaces, here and in
+                observations, must lie in them; the bounds of a Box are not looked at.
             reward: scalar; must be finite.
             next_obs: the true next observation; at an episode's end its final observation, not the one after the reset.
                 For vector environments that reset in the same step, see :func:`diskreplay.final_observations`.
             terminated, truncated: bool, as Gymnasium defines them.
             valid: bool; False where an environment's step is no transition, as in the step in which Gymnasium's
-                next-step autoreset resets; such a row is never sampled. All True if None.
+                next-step autoreset resets; such a row is never sampled, and may hold any values that their dtypes
+                can. All True if None.
             **extra: the user's own columns, all of them.
 
         Raises:
-            InputError: for wrong shapes, dtypes that would lose information, NaN rewards; nothing was added.
+            InputError: for wrong shapes, dtypes that would lose information, numbers that would become infinite,
+                discrete values outside of their space, NaN rewards; nothing was added.
             ReadOnlyError, ClosedError, StateError: when this buffer takes no rows.
             WriteFailedError: when an automatic commit failed; the row is in RAM, the last commit intact.
         """

@@ -10,14 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer
-from diskreplay.buffers.stored import (
-    CACHE_BYTES,
-    COMMIT_ROWS,
-    COMMIT_SECONDS,
-    PathLike,
-    check_options,
-    open_store,
-)
+from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
+from diskreplay.paths import PathLike
 from diskreplay.schema import Codec
 from diskreplay.storage.files import Files
 from diskreplay.storage.store import FIRST_STREAM
@@ -51,6 +45,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
         codec: str | Codec | Mapping[str, str | Codec] | None = None,
         chunk_rows: int | Mapping[str, int] | None = None,
         shard_rows: int | Mapping[str, int] | None = None,
+        finite: bool = False,
         cache_bytes: int = CACHE_BYTES,
         commit_rows: int = COMMIT_ROWS,
         commit_seconds: float = COMMIT_SECONDS,
@@ -65,8 +60,8 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
             gamma: discount factor, 0 to 1.
             gae_lambda: of generalised advantage estimation (Schulman et al. 2016), 0 to 1; 1 gives discounted returns.
             normalize_advantage: give each minibatch's advantages mean 0 and standard deviation 1.
-            frame_stack, stack_axis, stack_padding, columns, reward_dtype, codec, chunk_rows, shard_rows, cache_bytes,
-                commit_rows, commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`.
+            frame_stack, stack_axis, stack_padding, columns, reward_dtype, codec, chunk_rows, shard_rows, finite,
+                cache_bytes, commit_rows, commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`.
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
@@ -75,7 +70,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
             path, observation_space, action_space, steps=steps, num_envs=num_envs, gamma=gamma, gae_lambda=gae_lambda,
             normalize_advantage=normalize_advantage, value_shape=(), log_prob_shape=(), columns=columns, files=files,
             settings={}, frame_stack=frame_stack, stack_axis=stack_axis, stack_padding=stack_padding,
-            reward_dtype=reward_dtype, codec=codec, chunk_rows=chunk_rows, shard_rows=shard_rows,
+            reward_dtype=reward_dtype, codec=codec, chunk_rows=chunk_rows, shard_rows=shard_rows, finite=finite,
         )  # fmt: skip
         return cls(
             store, stream=FIRST_STREAM, cache_bytes=cache_bytes, commit_rows=commit_rows, commit_seconds=commit_seconds,
@@ -119,7 +114,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
             value: the critic's value of ``obs``, scalar.
             log_prob: the policy's log-probability of ``action``, scalar.
             final_value: the value of ``next_obs``, scalar, read where an episode was truncated; NaN, or None for all,
-                where :meth:`finish` shall ask its ``value_fn``.
+                where :meth:`finish` shall ask its ``value_fn``. NaN is allowed with ``finite=True`` too.
 
         Raises InputError, StateError when the rollout is full, and what :meth:`diskreplay.ReplayBuffer.add` raises.
         """

@@ -52,24 +52,26 @@ def checked(
     if rewards.ndim != 1 + appender.lead:
         raise InputError(f"reward must lead with the steps, got shape {rewards.shape}")
     count = len(rewards)
-    obs_slots = [leaf.slot for leaf in appender.leaves]
+    is_valid = None if valid is None else flags[VALID].check_steps(valid, count)
+    counts = True if is_valid is None else is_valid
     leaves, following = (
         [
-            slot.check_steps(part, count)
-            for slot, part in zip(obs_slots, spaces.flatten(schema.obs_tree, given, what), strict=True)
+            slot.check_steps(part, count, counts)
+            for slot, part in zip(slots, spaces.flatten(schema.obs_tree, given, what), strict=True)
         ]
-        for what, given in ((OBS, obs), ("next_obs", next_obs))
+        for what, slots, given in ((OBS, appender.obs, obs), ("next_obs", appender.next_obs, next_obs))
     )
     actions = spaces.flatten(schema.action_tree, action, "action")
-    values = [slot.check_steps(part, count) for slot, part in zip(appender.actions, actions, strict=True)]
+    values = [slot.check_steps(part, count, counts) for slot, part in zip(appender.actions, actions, strict=True)]
     rewards = appender.reward.check_steps(rewards, count)
     if not np.isfinite(rewards).all():
         step = int(np.argwhere(~np.isfinite(rewards))[0, 0])
         raise InputError(f"reward of step {step} must be finite, got {rewards[step]}; nothing was added")
     ends, cuts = flags[TERMINATED].check_steps(terminated, count), flags[TRUNCATED].check_steps(truncated, count)
-    is_valid = np.ones(ends.shape, bool) if valid is None else flags[VALID].check_steps(valid, count)
+    if is_valid is None:
+        is_valid = np.ones(ends.shape, bool)
     appender.check_columns(extra)
-    extras = [slot.check_steps(extra[name], count) for name, slot in appender.extras.items()]
+    extras = [slot.check_steps(extra[name], count, counts) for name, slot in appender.extras.items()]
     starts = np.full(ends.shape, Start.CONTINUES, np.uint8)
     ended = ends | cuts | ~is_valid
     return Steps(

@@ -6,8 +6,6 @@ looks like is the business of the classes over this one.
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from diskreplay import schema as schemas
 from diskreplay.buffers import forks, unclosed
 from diskreplay.buffers.appender import Appender
+from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
@@ -32,8 +31,10 @@ from diskreplay.errors import (
 )
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.interrupts import held_back
+from diskreplay.paths import PathLike, full_path
 from diskreplay.schema import Schema
 from diskreplay.storage.files import Files, LocalFiles
+from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.batch import Batch
@@ -50,8 +51,6 @@ COMMIT_BYTES = 64 << 20
 WAITING_ROWS = 64
 """After every so many rows it is counted how many bytes wait."""
 
-PathLike = str | os.PathLike[str]
-
 
 class StoredBuffer:
     """What the buffers share. One thread may add while several sample.
@@ -62,6 +61,9 @@ class StoredBuffer:
 
     _forked = ""
     """Why a copy in a forked process cannot be used."""
+
+    FREEDOMS: Freedoms = NO_FREEDOMS
+    """Of ``add``."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class StoredBuffer:
         try:
             written = self._streams.written
             if self._streams.writer is not None and written is not None:
-                self._appender = Appender(store.schema, self._streams.writer, written.log)
+                self._appender = Appender(store.schema, self._streams.writer, written.log, self.FREEDOMS)
                 self._appender.resume(written.pending())
             self._last_commit = time.monotonic()
             forks.watch(self)
@@ -250,16 +252,14 @@ class StoredBuffer:
 
         Args:
             name: printable, without the characters that file systems reserve; not in use.
-            metadata: anything that JSON can hold; comes back by :meth:`checkpoint_metadata`.
+            metadata: a mapping of anything that JSON can hold, 16 MiB at most; comes back by
+                :meth:`checkpoint_metadata`.
 
         Raises InputError or CheckpointError for a bad name or metadata, and what :meth:`commit` raises.
         """
         with self._write_lock:
             writer = self._writable()
-            try:
-                given = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
-            except (TypeError, ValueError) as error:
-                raise InputError(f"metadata must be JSON (call .item() on numpy scalars): {error}") from error
+            given = plain("metadata", metadata or {})
             self._store.check_new_checkpoint(name)
             self.commit()
             for _ in range(10):
@@ -402,8 +402,9 @@ class StoredBuffer:
 def check_options(cache_bytes: int, commit_rows: int, commit_seconds: float, seed: int | None) -> None:
     schemas.check_count("cache_bytes", cache_bytes, least=0)
     schemas.check_count("commit_rows", commit_rows)
-    if not isinstance(commit_seconds, int | float) or not commit_seconds > 0:
-        raise InputError(f"commit_seconds must be above 0, got {commit_seconds!r}")
+    number = isinstance(commit_seconds, int | float | np.integer | np.floating)
+    if not number or not commit_seconds > 0:
+        raise InputError(f"commit_seconds must be a number above 0, got {commit_seconds!r}")
     if seed is not None:
         schemas.check_count("seed", seed, least=0, most=1 << 128)
 
@@ -434,10 +435,3 @@ def open_store(
             schemas.check_count("capacity", capacity if capacity is not None else store.schema.capacity),
         )
     return store, stream, cut
-
-
-def full_path(path: PathLike) -> str:
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str) or not text:
-        raise InputError(f"path must be a non-empty text or path, got {path!r}")
-    return os.path.abspath(text)  # noqa: PTH100  # resolve() would follow links, which the user may move

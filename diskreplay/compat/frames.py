@@ -19,10 +19,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.buffers.stored import PathLike
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Rows
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
+from diskreplay.paths import PathLike
 from diskreplay.schema import VALID, check_count
 from diskreplay.views.batch import Batch
 from diskreplay.views.part import StreamPart

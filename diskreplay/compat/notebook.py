@@ -22,10 +22,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.buffers.stored import PathLike
 from diskreplay.compat.kept import Kept
 from diskreplay.compat.place import Place, close_with
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
+from diskreplay.paths import PathLike
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform

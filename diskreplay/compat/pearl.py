@@ -21,10 +21,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.buffers.stored import PathLike
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Rows
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.paths import PathLike
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Ids, Standings, Windows
 from diskreplay.schema import check_count

@@ -17,8 +17,9 @@ import numpy as np
 
 from diskreplay import exits
 from diskreplay.buffers import unclosed
-from diskreplay.buffers.stored import PathLike, StoredBuffer, full_path
+from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.errors import DiskReplayError
+from diskreplay.paths import PathLike, full_path
 
 
 class Place:

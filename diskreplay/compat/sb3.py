@@ -30,10 +30,10 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("diskreplay.compat.sb3 needs Stable-Baselines3: pip install stable-baselines3") from error
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.buffers.stored import PathLike, full_path
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Rows
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.window import Sampler
 from diskreplay.views.batch import Batch, map_arrays
 from diskreplay.views.transition import Transition

@@ -23,8 +23,8 @@ from diskreplay.compat.xuance_marl_base import (
 from diskreplay.compat.xuance_marl_returns import path_estimates
 from diskreplay.compat.xuance_marl_steps import LaggingSteps, Layout, open_steps
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.schema import check_count
-from diskreplay.views.transition import Transition, check_gamma
+from diskreplay.schema import check_count, check_share
+from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -56,10 +56,7 @@ class MARL_OnPolicyBuffer(StoredBuffer):
         super().__init__(n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size)
         self.use_gae = bool(use_gae)
         self.use_advantage_norm = bool(use_advnorm)
-        check_gamma(gamma)
-        if not isinstance(gae_lam, int | float) or not 0.0 <= gae_lam <= 1.0:
-            raise InputError(f"gae_lam must be 0 to 1, got {gae_lam!r}")
-        self.gamma, self.gae_lambda = gamma, gae_lam
+        self.gamma, self.gae_lambda = check_share("gamma", gamma), check_share("gae_lam", gae_lam)
         self._check_shapes()
         zeros = ("start_ids", "open")
         self._held.marks = {name: np.zeros(self.n_envs, np.int64) for name in zeros}
@@ -328,6 +325,4 @@ def onehot(actions: Array, dim_act: int) -> Array:
 
 def check_td_lambda(given: Any) -> float:
     """``given``; InputError where it is not 0 to 1."""
-    if not isinstance(given, int | float) or not 0.0 <= given <= 1.0:
-        raise InputError(f"td_lambda must be 0 to 1, got {given!r}")
-    return given
+    return check_share("td_lambda", given)

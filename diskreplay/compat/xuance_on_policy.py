@@ -9,7 +9,6 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.buffers.stored import PathLike
 from diskreplay.compat.kept import Held, InHeld, Kept, Lagging
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import Grid, fit
@@ -17,9 +16,9 @@ from diskreplay.compat.xuance_marl_on import normalized
 from diskreplay.compat.xuance_marl_returns import path_estimates
 from diskreplay.compat.xuance_memory import Buffer, create_memory, sample_batch, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.schema import check_count
+from diskreplay.paths import PathLike
+from diskreplay.schema import check_count, check_share
 from diskreplay.views.batch import Batch, map_arrays
-from diskreplay.views.transition import check_gamma
 
 CACHE_BYTES = 256 << 20
 VALUE = "value"
@@ -85,10 +84,7 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
         self.n_envs, self.n_size = check_count("n_envs", n_envs), check_count("n_size", n_size)
         self.buffer_size = self.n_size * self.n_envs
         self.use_gae, self.use_advnorm = bool(use_gae), bool(use_advnorm)
-        check_gamma(gamma)
-        if not isinstance(gae_lam, int | float) or not 0.0 <= gae_lam <= 1.0:
-            raise InputError(f"gae_lam must be 0 to 1, got {gae_lam!r}")
-        self.gamma, self.gae_lam = gamma, gae_lam
+        self.gamma, self.gae_lam = check_share("gamma", gamma), check_share("gae_lam", gae_lam)
         self._obs_shape = space_shape("observation_space", observation_space)
         self._action_shape = space_shape("action_space", action_space)
         self._objects = [name for name, shape in (auxiliary_shape or {}).items() if shape is None]

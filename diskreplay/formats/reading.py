@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay import spaces
 from diskreplay.buffers.inputs import Slot
 from diskreplay.errors import DiskReplayError, InputError, ReadFailedError
 from diskreplay.formats.facts import Read
@@ -60,6 +61,10 @@ def _checked(path: pathlib.Path, source: Source) -> Iterator[Steps]:
     """The steps, each value of the dtype that the layout says; InputError for what a store does not take."""
     layout, blocks = source.layout, source.blocks()
     reward = Slot("reward", (), layout.reward_dtype, 1)
+    observed, acted = (
+        dict(zip(leaves, map(spaces.choices, spaces.leaf_spaces(space)), strict=True))
+        for leaves, space in ((layout.obs, layout.observation_space), (layout.action, layout.action_space))
+    )
     while True:
         with naming(path):
             steps = next(blocks, None)
@@ -69,17 +74,21 @@ def _checked(path: pathlib.Path, source: Source) -> Iterator[Steps]:
             if not np.isfinite(rewards).all():
                 raise InputError(f"the rewards must be finite, got {rewards[~np.isfinite(rewards)][0]}")
             steps = dataclasses.replace(
-                steps, obs=_values(steps.obs, layout.obs), next_obs=_values(steps.next_obs, layout.obs, "next "),
-                action=_values(steps.action, layout.action), extra=_values(steps.extra, layout.columns), reward=rewards,
+                steps, obs=_values(steps.obs, layout.obs, observed), reward=rewards,
+                next_obs=_values(steps.next_obs, layout.obs, observed, "next "),
+                action=_values(steps.action, layout.action, acted), extra=_values(steps.extra, layout.columns, {}),
             )  # fmt: skip
         yield steps
 
 
-def _values(given: Mapping[str, Any], shapes: Mapping[str, Any], what: str = "") -> dict[str, Any]:
-    found = {
-        name: Slot(f"{what}{name}", shape, dtype, 1).check_steps(given[name], len(given[name]))
+def _values(
+    given: Mapping[str, Any], shapes: Mapping[str, Any], choices: Mapping[str, Any], what: str = ""
+) -> dict[str, Any]:
+    slots = {
+        name: Slot(f"{what}{name}", shape, dtype, 1, choices=choices.get(name))
         for name, (shape, dtype) in shapes.items()
     }
+    found = {name: slot.check_steps(given[name], len(given[name])) for name, slot in slots.items()}
     for name, values in found.items():
         if values.dtype.kind == "b" and (values.view(np.uint8) > 1).any():
             raise InputError(f"{what}{name} holds booleans that are neither 0 nor 1")

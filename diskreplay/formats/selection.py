@@ -26,6 +26,7 @@ from diskreplay.formats.rows import LogRows, open_rows
 from diskreplay.formats.steps import Source, Steps
 from diskreplay.index.episodes import Episode
 from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.paths import checked_path
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import START, Start
 from diskreplay.views.transition import Transition
@@ -211,7 +212,7 @@ def open_part(path: PathLike, selection: Selection = EVERYTHING) -> Iterator[Sto
         InputError: for a selection that names what is not there.
         StoreNotFoundError, NotAStoreError, FormatVersionError, CorruptionError: when the store cannot be opened.
     """
-    full = str(pathlib.Path(path).absolute())
+    full = str(pathlib.Path(checked_path(path)).absolute())
     store, streams = open_rows(full)
     with contextlib.closing(store):
         yield StorePart(full, streams, selection)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterator
 
+from diskreplay.buffers.inputs import Freedoms
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import CorruptionError, OpenError
 from diskreplay.formats.adding import add_steps
@@ -20,10 +21,16 @@ from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 
 
+class _Copy(ReplayBuffer):
+    """Takes whatever a store holds: versions before this one did not look at discrete spaces."""
+
+    FREEDOMS = Freedoms(anything=True)
+
+
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Writes a source to a new store that has room for just its steps."""
     capacity = max(1, source.steps + source.cuts)
-    with ReplayBuffer.create(target, **source.layout.create_arguments(), capacity=capacity) as buffer:
+    with _Copy.create(target, **source.layout.create_arguments(), capacity=capacity) as buffer:
         add_steps(buffer, source.blocks())
 
 

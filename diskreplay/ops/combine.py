@@ -26,6 +26,7 @@ from diskreplay.ops.convert import (
 )
 from diskreplay.ops.disk import room_for
 from diskreplay.ops.signals import Progress, stoppable
+from diskreplay.paths import checked_path
 
 STORE = formats.get("store")
 OTHER_NAME = "choose another name, or remove it before"
@@ -67,7 +68,7 @@ def merge(
         raise InputError("name at least one store to merge")
     target = absolute(out)
     for path in paths:
-        apart(pathlib.Path(path), target)
+        apart(pathlib.Path(checked_path(path)), target)
     vacant(target, OTHER_NAME)
     with (
         stoppable(progress) as report, room_for(target), replacing(target, "directory") as temporary,
@@ -109,7 +110,7 @@ def split(
         NotEnoughDataError: when there are fewer episodes than parts.
     """
     shares = checked_shares(fractions)
-    given = pathlib.Path(path)
+    given = pathlib.Path(checked_path(path))
     if not outs:
         outs = [given.with_name(f"{given.stem}-{part + 1}{given.suffix}") for part in range(len(shares))]
     if len(outs) != len(shares):

@@ -27,6 +27,7 @@ import numpy as np
 
 from diskreplay.ops.disk import tree_bytes
 from diskreplay.ops.verify import PathLike, Progress
+from diskreplay.paths import checked_path
 from diskreplay.storage import chunks, stream
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
@@ -78,7 +79,7 @@ def compact(
     nothing of that shard has changed.
     """
     started = time.perf_counter()
-    full = str(pathlib.Path(path).absolute())
+    full = str(pathlib.Path(checked_path(path)).absolute())
     with contextlib.ExitStack() as opened:
         opened.enter_context(fs.translate("compacting", full))
         store = opened.enter_context(contextlib.closing(Store(full, files or LocalFiles())))

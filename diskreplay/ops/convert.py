@@ -33,6 +33,7 @@ from diskreplay.formats.target import replacing
 from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.signals import Progress, stoppable
+from diskreplay.paths import checked_path
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Stack, check_count
 from diskreplay.storage.store import FIRST_STREAM
@@ -139,7 +140,7 @@ def export(
         raise InputError(f"{format}: compression must be one of {', '.join(chosen.compressions)}, got {compression!r}")
     check_installed(chosen)
     target = absolute(out)
-    apart(pathlib.Path(path), target)
+    apart(pathlib.Path(checked_path(path)), target)
     with (
         stoppable(progress) as report,
         room_for(target),
@@ -232,7 +233,7 @@ def opened(source: PathLike | Source, format: str | None, target: pathlib.Path) 
     if isinstance(source, Source):
         yield "arrays", source
         return
-    origin = pathlib.Path(source).absolute()
+    origin = pathlib.Path(checked_path(source, "source")).absolute()
     if not origin.exists():
         raise InputError(f"there is no dataset at {str(origin)!r}")
     chosen = formats.guess(origin) if format is None else formats.get(format)
@@ -379,7 +380,7 @@ def env_spaces(env_id: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 
 def absolute(path: PathLike) -> pathlib.Path:
     """The path without links in it, but for its last part."""
-    full = pathlib.Path(path).absolute()
+    full = pathlib.Path(checked_path(path)).absolute()
     return full.parent.resolve() / full.name
 
 

@@ -21,6 +21,7 @@ from diskreplay.ops.inspect import Facts, inspect
 from diskreplay.ops.record import Progress, record
 from diskreplay.ops.show import show
 from diskreplay.ops.verify import verify
+from diskreplay.paths import checked_path
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.views.batch import Batch
@@ -54,7 +55,7 @@ def demo(
         ModuleNotFoundError: when ale-py is not installed.
     """
     started = time.perf_counter()
-    folder = pathlib.Path(directory)
+    folder = pathlib.Path(checked_path(directory, "directory"))
     store = folder / STORE
     clear(folder)
     say(f"1. Recording {steps:,} steps of real Pong (ALE/Pong-v5, random policy, 84x84 grey) into {store}")

@@ -19,6 +19,7 @@ import numpy as np
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.ops.disk import file_bytes, tree_bytes
 from diskreplay.ops.problems import DAMAGE
+from diskreplay.paths import checked_path
 from diskreplay.schema import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
@@ -189,7 +190,7 @@ def inspect(path: PathLike) -> Facts:
     Raises StoreNotFoundError, NotAStoreError, FormatVersionError, or CorruptionError when not even its schema can be
     read; other damage is named in ``health``.
     """
-    store = Store(str(pathlib.Path(path).absolute()), LocalFiles())
+    store = Store(str(pathlib.Path(checked_path(path)).absolute()), LocalFiles())
     with contextlib.closing(store):
         found = _Found()
         try:

@@ -26,6 +26,7 @@ from diskreplay.buffers.stored import COMMIT_SECONDS
 from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals
 from diskreplay.ops.disk import tree_bytes
+from diskreplay.paths import checked_path
 from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
 
@@ -117,6 +118,7 @@ def record(
     for what, value in (("envs", num_envs), ("frame_stack", frame_stack), ("capacity", capacity)):
         if value is not None:
             check_count(what, value, most=1 << 40)
+    checked_path(path)
     there = os.path.lexists(path) and not _is_empty_directory(path)
     if there and not resume:
         raise StoreExistsError(f"{os.fspath(path)!r} exists already; choose another path, or go on with it by --resume")

@@ -37,6 +37,7 @@ from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair_stream import Loss, StreamRepair
 from diskreplay.ops.verify import PathLike, Progress, Verified, check_checkpoint, verify
+from diskreplay.paths import checked_path
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import shard_number
@@ -88,7 +89,7 @@ def repair(path: PathLike, progress: Progress | None = None, files: fs.Files | N
     raises when the root's document cannot be read: that cannot be repaired.
     """
     started = time.perf_counter()
-    full = str(pathlib.Path(path).absolute())
+    full = str(pathlib.Path(checked_path(path)).absolute())
     files = files or LocalFiles()
     quarantine = Quarantine(files, full)
     with fs.translate("repairing", full):

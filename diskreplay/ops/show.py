@@ -24,6 +24,7 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.rows import LogRows, open_rows
 from diskreplay.formats.target import replacing
 from diskreplay.index.episodes import Episode
+from diskreplay.paths import checked_path
 from diskreplay.schema import OBS, Column, Schema
 
 SHEET_FRAMES = 40
@@ -85,7 +86,7 @@ def show(
         NotEnoughDataError: when there is no episode.
         OpenError, CorruptionError: when the store cannot be opened or read.
     """
-    target = pathlib.Path(out)
+    target = pathlib.Path(checked_path(out, "out"))
     kind = target.suffix.lower()
     if kind not in (".png", ".gif"):
         raise InputError(f"{str(target)!r}: the name must end in .png (a contact sheet) or .gif (an animation)")
@@ -96,7 +97,7 @@ def show(
             raise InputError(f"{what} must be 1 to {most}, got {value}")
     if not 0.1 <= fps <= 100:
         raise InputError(f"fps must be 0.1 to 100, got {fps}")
-    store, streams = open_rows(str(pathlib.Path(path).absolute()))
+    store, streams = open_rows(str(pathlib.Path(checked_path(path)).absolute()))
     with contextlib.closing(store):
         leaf, space = image_leaf(store.schema, column)
         rows, chosen, number, count = _episode(streams, episode)

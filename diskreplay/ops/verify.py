@@ -37,6 +37,7 @@ from diskreplay.errors import CheckpointError, DiskReplayError, FormatVersionErr
 from diskreplay.ops.problems import DAMAGE, Findings, Problem
 from diskreplay.ops.verify_chunks import ColumnCheck, Span
 from diskreplay.ops.verify_rows import RowCheck
+from diskreplay.paths import checked_path
 from diskreplay.schema import PLACE, Schema
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import ColumnReader
@@ -85,7 +86,7 @@ def verify(path: PathLike, progress: Progress | None = None, files: Files | None
     """
     started = time.perf_counter()
     found = Findings()
-    full = str(pathlib.Path(path).absolute())
+    full = str(pathlib.Path(checked_path(path)).absolute())
     try:
         store = Store(full, files or LocalFiles())
     except DAMAGE as error:

@@ -7,7 +7,8 @@
 4. Its weights are ``(N P(i))^-beta``, divided by the largest of all N transitions, so that they only scale down. N and
    the total cancel in that: a weight is ``(least p^alpha / p_i^alpha)^beta``.
 5. By environment, each has all that for itself: the sum, N, the largest priority so far, the slices and the largest
-   weight. A batch of B takes B / E from each of E environments.
+   weight. A batch of B takes B / E from each of E environments, so that P(i) over all of them is that of its
+   environment divided by E.
 """
 
 from __future__ import annotations
@@ -151,8 +152,9 @@ class Proportional(Priorities["SumTree"]):
 
     def _chances(self, places: Places, tree: SumTree, slots: Ids) -> Floats:
         totals = tree.totals(places.ranges)
+        held = totals > 0  # each environment that holds a transition is as likely as the others
         at = np.searchsorted(places.ranges[:, 0], slots, side="right") - 1
-        chances: Floats = tree.leaves[slots] / np.where(totals > 0, totals, 1.0)[at]
+        chances: Floats = tree.leaves[slots] / (np.where(held, totals, 1.0) * max(1, np.count_nonzero(held)))[at]
         return chances
 
     def _values(self, tree: SumTree, slots: Ids) -> Floats:

@@ -25,12 +25,18 @@ def _column(name: str, dtype: np.dtype[Any]) -> Column:
     return Column(name, (), dtype, CHUNK_ROWS, CHUNK_ROWS * SHARD_CHUNKS, Codec("zstd", 1), resident=True)
 
 
-def write(files: fs.Files, directory: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """Makes a Zarr array ``(rows, 1)`` of each ``(n,)`` below the group at ``directory``; what :func:`read` needs."""
-    facts = {}
+def facts(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """What :func:`read` needs to know of arrays ``(n,)`` that :func:`write` makes."""
+    return {
+        name: {"dtype": _column(name, values.dtype).dtype.name, "length": len(values), "crc32c": _crc32c(values)}
+        for name, values in arrays.items()
+    }
+
+
+def write(files: fs.Files, directory: str, arrays: dict[str, NDArray[Any]]) -> None:
+    """Makes a Zarr array ``(rows, 1)`` of each ``(n,)`` below the group at ``directory``."""
     for name, values in arrays.items():
         column = _column(name, values.dtype)
-        facts[name] = {"dtype": column.dtype.name, "length": len(values), "crc32c": _crc32c(values)}
         path = os.path.join(directory, name)
         files.mkdir(path)
         shards = max(1, -(-len(values) // column.shard_rows))
@@ -41,7 +47,6 @@ def write(files: fs.Files, directory: str, arrays: dict[str, NDArray[Any]]) -> d
             file.pwrite(_shard(column, rows), 0)
             file.sync()
         files.sync_dir(path)
-    return facts
 
 
 def _crc32c(values: NDArray[Any]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import google_crc32c
 
-from diskreplay.errors import CorruptionError
+from diskreplay.errors import CorruptionError, InputError
 from diskreplay.schema import Codec, Column
 from diskreplay.storage import files as fs
 
@@ -22,6 +22,16 @@ NAME = "zarr.json"
 KEY = "diskreplay"
 CHECKSUM = "checksum"
 MAX_BYTES = 16 << 20
+"""Of a document; none is written that is larger."""
+MAX_CHECKPOINT_BYTES = 1 << 30
+"""Of a checkpoint's that is read: older versions wrote them as large as they were asked to."""
+INDENTED_BYTES = 1 << 16
+"""Larger documents are not for people, and have no white space."""
+MAX_DEPTH = 200
+"""Of metadata: what every reader's stack holds."""
+MAX_INTEGER_BITS = 14_280
+"""Of an integer in metadata: Python reads no more than 4300 digits."""
+CHECKPOINTS = "checkpoints"
 SHUFFLED_KINDS = "iufc"
 
 
@@ -93,9 +103,46 @@ def array_document(column: Column, num_envs: int, rows: int) -> dict[str, Any]:
     }
 
 
-def dump(document: dict[str, Any]) -> bytes:
-    """A document's bytes."""
-    return json.dumps(document, indent=1, allow_nan=False).encode()
+def dump(document: dict[str, Any], what: str = "the document") -> bytes:
+    """A document's bytes; InputError where they are more than is read back."""
+    data = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{what} would take {len(data):,} bytes; at most {MAX_BYTES:,} are read back")
+    if len(data) > INDENTED_BYTES:
+        return data
+    indented = json.dumps(document, indent=1, allow_nan=False).encode()
+    return indented if len(indented) <= MAX_BYTES else data
+
+
+def plain(what: str, given: Any) -> dict[str, Any]:
+    """A mapping as a document gives it back; InputError where it is no JSON, or more than is read back."""
+    try:
+        text = json.dumps(dict(given), separators=(",", ":"), allow_nan=False)
+        if len(text) > MAX_BYTES:
+            raise InputError(
+                f"{what} would take {len(text):,} bytes as JSON, and a document at most {MAX_BYTES:,}: keep it in a "
+                "file of your own, and the file's name here"
+            )
+        found: dict[str, Any] = json.loads(text)
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} must be JSON (call .item() on numpy scalars): {error}") from error
+    except RecursionError as error:
+        raise _nested(what) from error
+    level: list[Any] = [found]
+    for _ in range(MAX_DEPTH):
+        parts = [part for group in level for part in (group.values() if isinstance(group, dict) else group)]
+        if any(type(part) is int and part.bit_length() > MAX_INTEGER_BITS for part in parts):
+            raise InputError(f"{what}: an integer may have {MAX_INTEGER_BITS} bits; give larger ones as text")
+        level = [part for part in parts if isinstance(part, dict | list)]
+        if not level:
+            return found
+    raise _nested(what)
+
+
+def _nested(what: str) -> InputError:
+    return InputError(f"{what} must not be nested more than {MAX_DEPTH} deep; give it as text")
 
 
 def write(files: fs.Files, directory: str, document: dict[str, Any]) -> None:
@@ -117,11 +164,12 @@ def read(files: fs.Files, directory: str) -> dict[str, Any]:
     CorruptionError when it is no JSON object.
     """
     path = os.path.join(directory, NAME)
+    most = MAX_CHECKPOINT_BYTES if os.path.basename(os.path.dirname(directory)) == CHECKPOINTS else MAX_BYTES
     try:
         with fs.translate_reads(path):
             size = files.size(path)
-            if size is not None and size > MAX_BYTES:
-                raise CorruptionError(f"{path!r} has {size} bytes; a zarr.json has at most {MAX_BYTES}", file=path)
+            if size is not None and size > most:
+                raise CorruptionError(f"{path!r} has {size} bytes; a zarr.json has at most {most}", file=path)
             document = json.loads(files.read(path), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptionError(f"{path!r} is not valid JSON: {error}", file=path) from error

@@ -25,6 +25,7 @@ from diskreplay.errors import (
     InputError,
     LockedError,
     NotAStoreError,
+    SchemaError,
     StoreExistsError,
     StoreNotFoundError,
 )
@@ -99,17 +100,25 @@ class Store:
 
     @staticmethod
     def create(path: str, files: fs.Files, schema: Schema, settings: dict[str, Any]) -> Store:
-        """Makes a store with one empty stream, whole or not at all."""
+        """Makes a store with one empty stream, whole or not at all; SchemaError where its documents were too large."""
         parent, name = os.path.split(path)
+        schema = dataclasses.replace(schema, identity=secrets.token_hex(8))
+        attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
+        document = metadata.group_document(attributes)
+        try:
+            metadata.dump(document, "the store's description")
+            metadata.dump(stream.largest_record(schema).to_json(), "a commit of so many columns")
+        except InputError as error:
+            raise SchemaError(
+                f"{error}: give a Box one bound for all elements (low=0, high=255), and the store fewer columns"
+            ) from error
         with fs.translate("creating", path):
             _check_free(files, path)
             fs.make_dirs(files, parent)
             temporaries.sweep(files, parent, name)
             temporary, lock = temporaries.take(files, parent, name)
             try:
-                schema = dataclasses.replace(schema, identity=secrets.token_hex(8))
-                attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
-                metadata.write(files, temporary, metadata.group_document(attributes))
+                metadata.write(files, temporary, document)
                 metadata.create_group(files, os.path.join(temporary, STREAMS))
                 metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
                 first = Commit(0, schema.num_envs, schema.capacity, time=time.time())
@@ -295,13 +304,15 @@ class Store:
             "state": checkpoint.state,
             "metadata": checkpoint.metadata,
             "time": checkpoint.time,
+            "arrays": arrays.facts(values or {}),
         }
+        document = metadata.group_document(attributes, f"{CHECKPOINTS}/{checkpoint.name}")
+        metadata.dump(document, f"the checkpoint {checkpoint.name!r}, with the sampler's state,")
         with writer.whole(f"writing the checkpoint {checkpoint.name!r} of"):
             temporary = os.path.join(writer.path, SCRATCH, f".tmp-checkpoint-{checkpoint.name}")
             fs.clear(self.files, temporary)
             metadata.create_group(self.files, temporary)
-            attributes["arrays"] = arrays.write(self.files, temporary, values or {})
-            document = metadata.group_document(attributes, f"{CHECKPOINTS}/{checkpoint.name}")
+            arrays.write(self.files, temporary, values or {})
             metadata.write(self.files, temporary, document)
             self.files.rename(temporary, target)
             self.files.sync_dir(os.path.dirname(target))

@@ -32,7 +32,7 @@ from diskreplay.storage.commit import Commit, Tail
 
 MAX_UNSYNCED = 64
 """Files of a commit that are open at a time, before they are synced."""
-STREAMS, CHECKPOINTS = "streams", "checkpoints"
+STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
 PATCHES = "patches"
 TEMPORARY_STREAM = ".tmp-stream-"
 SCRATCH = "start"
@@ -460,6 +460,13 @@ def write_commit(files: fs.Files, path: str, record: Commit) -> None:
     document = metadata.group_document(record.to_json(), f"{STREAMS}/{os.path.basename(path)}")
     temporary = os.path.join(path, SCRATCH, ".tmp-commit")
     fs.replace(files, os.path.join(path, metadata.NAME), metadata.dump(document), temporary)
+
+
+def largest_record(schema: Schema) -> Commit:
+    """A record with numbers as large as they can be: what the records of a store will never exceed."""
+    paths = [*(c.name for c in schema.columns), *(f"{PATCHES}/{c.name}" for c in schema.patch_columns)]
+    most = 1 << 62
+    return Commit(most, most, most, most, most, most, most, most, most, dict.fromkeys(paths, Tail(most, most)), 1 / 3)
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from diskreplay import spaces
 from diskreplay.errors import InputError, OpenError
 from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.schema import OBS, VALID, Schema
+from diskreplay.schema import OBS, VALID, Schema, check_share
 from diskreplay.views.batch import Batch, HindsightBatch
 from diskreplay.views.part import StreamPart
 from diskreplay.views.samples import Samples
-from diskreplay.views.transition import Transition, check_gamma
-from diskreplay.views.view import Draft, View
+from diskreplay.views.transition import Transition
+from diskreplay.views.view import Draft, View, keep
 
 Ids = NDArray[np.int64]
 Goal = Callable[[NDArray[Any], NDArray[Any], Mapping[str, Any]], Any]
@@ -58,9 +58,7 @@ class Hindsight(View):
             raise InputError("reward_fn and terminated_fn must be functions (achieved_goal, desired_goal, info)")
         if self.strategy not in STRATEGIES:
             raise InputError(f"strategy must be one of {', '.join(STRATEGIES)}, got {self.strategy!r}")
-        if not isinstance(self.ratio, int | float) or not 0.0 <= self.ratio <= 1.0:
-            raise InputError(f"ratio must be 0 to 1, got {self.ratio!r}")
-        check_gamma(self.gamma)
+        keep(self, ratio=check_share("ratio", self.ratio), gamma=check_share("gamma", self.gamma))
 
     @property
     def reach(self) -> int:

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.log import Standing
-from diskreplay.schema import START, VALID, Schema, Start, check_count
+from diskreplay.schema import START, VALID, Schema, Start, check_count, check_share
 from diskreplay.views.batch import EpisodeBatch
 from diskreplay.views.part import StreamPart
-from diskreplay.views.transition import check_gamma
 from diskreplay.views.unroll import by_item, unroll
-from diskreplay.views.view import Draft, View
+from diskreplay.views.view import Draft, View, keep
 
 Ids = NDArray[np.int64]
 
@@ -35,8 +34,8 @@ class PaddedEpisodes(View):
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
-        check_count("max_length", self.max_length, most=1 << 20)
-        check_gamma(self.gamma)
+        max_length = check_count("max_length", self.max_length, most=1 << 20)
+        keep(self, max_length=max_length, gamma=check_share("gamma", self.gamma))
 
     @property
     def reach(self) -> int:

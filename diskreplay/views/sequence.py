@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import InputError
 from diskreplay.index.log import Standing
-from diskreplay.schema import START, VALID, Schema, Start, check_count
+from diskreplay.schema import START, VALID, Schema, Start, check_count, check_flag, check_share
 from diskreplay.views.batch import SequenceBatch
 from diskreplay.views.part import StreamPart
-from diskreplay.views.transition import check_gamma
 from diskreplay.views.unroll import by_item, unroll
-from diskreplay.views.view import Draft, View
+from diskreplay.views.view import Draft, View, keep
 
 Ids = NDArray[np.int64]
 
@@ -49,13 +47,15 @@ class Sequence(View):
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
-        check_count("length", self.length, most=1 << 20)
-        check_count("burn_in", self.burn_in, least=0, most=1 << 20)
-        check_count("stride", self.stride)
-        check_gamma(self.gamma)
-        for name in ("pad", "across"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        keep(
+            self,
+            length=check_count("length", self.length, most=1 << 20),
+            burn_in=check_count("burn_in", self.burn_in, least=0, most=1 << 20),
+            stride=check_count("stride", self.stride),
+            pad=check_flag("pad", self.pad),
+            across=check_flag("across", self.across),
+            gamma=check_share("gamma", self.gamma),
+        )
 
     @property
     def steps(self) -> int:

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import InputError
-from diskreplay.schema import Schema, check_count
+from diskreplay.schema import Schema, check_count, check_share
 from diskreplay.views.part import StreamPart
 from diskreplay.views.samples import Samples
-from diskreplay.views.view import Draft, View
+from diskreplay.views.view import Draft, View, keep
 
 Ids = NDArray[np.int64]
 
@@ -35,8 +34,7 @@ class Transition(View):
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
-        check_count("n_step", self.n_step, most=1 << 16)
-        check_gamma(self.gamma)
+        keep(self, n_step=check_count("n_step", self.n_step, most=1 << 16), gamma=check_share("gamma", self.gamma))
 
     @property
     def reach(self) -> int:
@@ -59,12 +57,6 @@ class Transition(View):
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "Transition", "n_step": self.n_step, "gamma": self.gamma}
-
-
-def check_gamma(gamma: Any) -> None:
-    """InputError where it is no discount factor."""
-    if not isinstance(gamma, int | float) or not 0.0 <= gamma <= 1.0:
-        raise InputError(f"gamma must be 0 to 1, got {gamma!r}")
 
 
 def from_json(stored: dict[str, Any]) -> Transition:

@@ -64,3 +64,9 @@ class View(Protocol):
     def to_json(self) -> dict[str, Any]:
         """The constructor's arguments, and ``kind``."""
         raise NotImplementedError
+
+
+def keep(view: View, **values: Any) -> None:
+    """Puts checked arguments, plain numbers for those of numpy, into a frozen view."""
+    for name, value in values.items():
+        object.__setattr__(view, name, value)

@@ -36,6 +36,17 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from diskreplay.ops.combine import merge, split
+from diskreplay.ops.compact import compact
+from diskreplay.ops.convert import export, import_dataset
+from diskreplay.ops.demo import demo
+from diskreplay.ops.diff import diff
+from diskreplay.ops.episodes import episodes, head
+from diskreplay.ops.inspect import inspect
+from diskreplay.ops.record import record
+from diskreplay.ops.repair import repair
+from diskreplay.ops.show import show
+from diskreplay.ops.verify import verify
 
 BOX = spaces.Box(0, 255, (3,), np.uint8)
 DICT = spaces.Dict({"a": BOX, "b": spaces.Tuple([spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(4)])})
@@ -310,6 +321,45 @@ def test_bad_paths(text: Any) -> None:
         dr.ReplayBuffer.create(text, **CREATE)
     with pytest.raises(InputError, match="path must be"):
         dr.ReplayBuffer.open(text)
+
+
+BAD_NAMES = ["a\0b", "\ud800.replay", "caf\ud800/a.replay"]
+
+
+@pytest.mark.parametrize("text", BAD_NAMES)
+def test_paths_that_no_file_can_have(text: str, path: str) -> None:
+    """A ValueError of the system's came out."""
+    create(path).close()
+    calls: list[Callable[[], Any]] = [
+        lambda: dr.ReplayBuffer.create(text, **CREATE),
+        lambda: dr.ReplayBuffer.create(pathlib.Path(text), **CREATE),
+        lambda: dr.ReplayBuffer.open(text),
+        lambda: dr.RolloutBuffer.create(text, BOX, spaces.Discrete(3), steps=3),
+        lambda: dr.RolloutBuffer.open(text),
+        lambda: dr.MultiAgentReplayBuffer.create(text, BOX, spaces.Discrete(3), 2, capacity=3),
+        lambda: dr.MultiAgentReplayBuffer.open(text),
+        lambda: dr.MultiAgentRolloutBuffer.create(text, BOX, spaces.Discrete(3), 2, steps=3),
+        lambda: dr.MultiAgentRolloutBuffer.open(text),
+        lambda: verify(text), lambda: inspect(text), lambda: compact(text), lambda: repair(text),
+        lambda: episodes(text), lambda: head(text), lambda: diff(text, path), lambda: diff(path, text),
+        lambda: merge(text, [path]), lambda: merge(f"{path}2", [text]), lambda: split(text, [0.5]),
+        lambda: split(path, [0.5, 0.5], [text, f"{path}2"]), lambda: show(text, f"{path}.png"),
+        lambda: show(path, f"{text}.png"), lambda: export(text, f"{path}.hdf5", "d4rl"),
+        lambda: export(path, text, "d4rl"), lambda: import_dataset(text, f"{path}2"),
+        lambda: import_dataset(path, text), lambda: record("CartPole-v1", text, steps=3), lambda: demo(text),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(InputError, match=r"must not have a NUL character|must be text that the system can encode"):
+            call()
+    assert [one.name for one in pathlib.Path(path).parent.iterdir()] == [pathlib.Path(path).name]
+
+
+def test_names_that_are_no_text_of_the_systems(path: str) -> None:
+    """Bytes of no encoding, as os.listdir gives them, name files all the same."""
+    odd = os.fsdecode(os.fsencode(path) + b"\xff")
+    create(odd).close()
+    dr.ReplayBuffer.open(odd).close()
+    assert verify(odd).ok
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,18 @@ def test_each_environment_has_its_own_slices_maximum_and_weights() -> None:
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
     moved = [Window(3, 27, 24, 3), *windows[1:]]
     chances = sampler.probability([24, 25, 26, 0], moved, always)
-    np.testing.assert_allclose(chances, [1 / 8, 100 / 725, 1 / 8, 0])
+    np.testing.assert_allclose(chances, [1 / 32, 25 / 725, 1 / 32, 0])
+
+
+def test_by_environment_the_probabilities_of_all_sum_to_1() -> None:
+    """They summed to the number of environments."""
+    sampler = Proportional(by_env=True)
+    windows = [Window(0, 24, 24, 3), Window(1 << 48, (1 << 48) + 8, 8, 1)]
+    every = np.concatenate([np.arange(first, stop) for first, stop, *_ in windows])
+    sampler.update([4, 1 << 48], [25.0, 2.0], windows, always)
+    chances = sampler.probability(every, windows, always)
+    np.testing.assert_allclose(chances.sum(), 1.0)
+    np.testing.assert_allclose(chances[:24].reshape(8, 3).sum(axis=0), [0.25] * 3)
 
 
 def test_by_environment_what_has_no_meaning_is_refused() -> None:

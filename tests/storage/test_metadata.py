@@ -1,0 +1,194 @@
+"""Documents that cannot be read back are not written; those that older versions wrote all the same are read."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import diskreplay as dr
+from diskreplay.errors import InputError, SchemaError
+from diskreplay.ops.compact import compact
+from diskreplay.ops.inspect import inspect
+from diskreplay.ops.repair import repair
+from diskreplay.ops.verify import verify
+from diskreplay.storage import metadata
+
+BOX = spaces.Box(0, 255, (3,), np.uint8)
+
+
+def create(path: str, **options: Any) -> dr.ReplayBuffer:
+    return dr.ReplayBuffer.create(path, BOX, spaces.Discrete(3), capacity=32, shard_rows=16, chunk_rows=4, **options)
+
+
+def add(buffer: dr.ReplayBuffer, count: int) -> None:
+    for number in range(count):
+        obs = np.full(3, number, np.uint8)
+        buffer.add(obs, 0, float(number), obs + np.uint8(1), False, False)
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"blob": "x" * (17 << 20)},
+            r"metadata would take 17,825,\d{3} bytes as JSON, .* at most 16,777,216",
+        ),
+        ({"many": [1] * (9 << 20)}, "metadata would take 18,8"),
+        ({"deep": nested(300)}, "metadata must not be nested more than 200 deep"),
+        ({"deep": nested(100_000)}, "metadata must not be nested more than 200 deep"),
+        ({"large": 10**5000}, "metadata must be JSON"),
+        ({"a": {1, 2}}, "metadata must be JSON"),
+        ({"a": float("nan")}, "metadata must be JSON"),
+        ({"a": np.float32(1)}, "metadata must be JSON .call .item"),
+        (5, "metadata must be JSON"),
+    ],
+    ids=["text", "numbers", "deep", "very deep", "digits", "set", "nan", "numpy", "no mapping"],
+)
+def test_metadata_that_could_not_be_read_back(path: str, given: Any, message: str) -> None:
+    """It was accepted, and then the store could not be opened any more; very deep metadata were a RecursionError."""
+    with create(path) as buffer:
+        add(buffer, 5)
+        before = buffer.stats()
+        with pytest.raises(InputError, match=message):
+            buffer.checkpoint("one", given)
+        assert buffer.stats() == before
+        assert buffer.checkpoints == []
+        add(buffer, 60)
+        buffer.checkpoint("one", {"deep": nested(190), "large": 1 << 13_000, "text": "\ud800"})
+    with dr.ReplayBuffer.open(path, checkpoint="one") as buffer:
+        assert buffer.checkpoint_metadata("one") == {"deep": nested(190), "large": 1 << 13_000, "text": "\ud800"}
+
+
+def test_integers_of_more_digits_than_python_reads(path: str) -> None:
+    """Python writes them where its limit was lifted."""
+    limit = sys.get_int_max_str_digits()
+    with create(path) as buffer:
+        try:
+            sys.set_int_max_str_digits(0)
+            with pytest.raises(InputError, match="an integer may have 14280 bits"):
+                buffer.checkpoint("one", {"a": [1, {"b": -(10**5000)}]})
+        finally:
+            sys.set_int_max_str_digits(limit)
+        assert buffer.checkpoints == []
+
+
+def test_a_samplers_state_that_could_not_be_read_back(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written, and the buffer goes on."""
+    sampler = dr.Proportional(by_env=True)
+    with dr.ReplayBuffer.create(
+        path, BOX, spaces.Discrete(3), capacity=4000, num_envs=1000, sampler=sampler, seed=0
+    ) as buffer:
+
+        def step() -> None:
+            obs, flags = np.zeros((1000, 3), np.uint8), np.zeros(1000, bool)
+            buffer.add(obs, np.zeros(1000, np.int64), np.zeros(1000), obs, flags, flags)
+
+        step()
+        buffer.sample(1000)
+        monkeypatch.setattr(metadata, "MAX_BYTES", 4000)
+        with pytest.raises(InputError, match=r"checkpoint 'one', with the sampler's state, would take [\d,]+ bytes"):
+            buffer.checkpoint("one")
+        assert buffer.checkpoints == []
+        step()
+        buffer.commit()
+    monkeypatch.undo()
+    with dr.ReplayBuffer.open(path) as buffer:
+        assert len(buffer) == 2000
+    assert not list(pathlib.Path(path).rglob(".tmp*"))
+
+
+@pytest.fixture
+def broken(path: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store whose checkpoint has a document above 16 MiB, as older versions wrote it."""
+    with create(path) as buffer:
+        add(buffer, 40)
+        monkeypatch.setattr(metadata, "MAX_BYTES", 1 << 30)
+        buffer.checkpoint("large", {"blob": "x" * (17 << 20)})
+        monkeypatch.undo()
+    assert pathlib.Path(path, "checkpoints/large/zarr.json").stat().st_size > metadata.MAX_BYTES
+    return path
+
+
+def test_a_checkpoint_that_was_written_too_large_is_read(broken: str) -> None:
+    """checkpoints, drop_checkpoint, commits that evict and open raised CorruptionError."""
+    with dr.ReplayBuffer.open(broken, mode="r", checkpoint="large") as reader:
+        assert len(reader) == 32
+        assert len(reader.checkpoint_metadata("large")["blob"]) == 17 << 20
+    with dr.ReplayBuffer.open(broken) as buffer:
+        assert buffer.checkpoints == ["large"]
+        add(buffer, 100)
+        buffer.commit()  # evicts
+        buffer.drop_checkpoint("large")
+        assert buffer.checkpoints == []
+        add(buffer, 40)
+        assert buffer.get(np.arange(148, 180)).reward.tolist() == [float(n) for n in range(8, 40)]
+    assert verify(broken).ok
+
+
+def test_programs_over_stores_take_it_for_no_damage(broken: str) -> None:
+    assert verify(broken).ok
+    assert [one.name for one in inspect(broken).checkpoints] == ["large"]
+    assert not inspect(broken).health
+    repair(broken)
+    compact(broken)
+    with dr.ReplayBuffer.open(broken, checkpoint="large") as buffer:
+        assert len(buffer) == 32
+    assert verify(broken).ok
+
+
+def test_too_many_columns(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "MAX_BYTES", 3000)
+    with pytest.raises(SchemaError, match=r"the store's description would take [\d,]+ bytes; at most 3,000"):
+        create(path, columns={f"column {number}": float for number in range(99)})
+    assert list(pathlib.Path(path).parent.iterdir()) == []
+
+
+def test_columns_whose_commit_records_would_be_too_large(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A nested leaf's path stands once in the description, and twice in a record."""
+    space: Any = spaces.Dict({f"leaf {number}": BOX for number in range(10)})
+    for number in range(6):
+        space = spaces.Dict({f"{number}" * 120: space})
+    monkeypatch.setattr(metadata, "MAX_BYTES", 13_000)
+    with pytest.raises(SchemaError, match="a commit of so many columns would take"):
+        dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=9)
+    assert list(pathlib.Path(path).parent.iterdir()) == []
+
+
+# Bounds
+
+
+@pytest.mark.parametrize(
+    "low",
+    [
+        np.random.default_rng(0).integers(0, 9, (512, 512, 3), np.uint8),
+        np.broadcast_to(np.array([-2.1179, -2.0357, -1.8044], np.float32), (512, 512, 3)),
+    ],
+    ids=["integers", "by channel"],
+)
+def test_bounds_of_every_element_that_fit(path: str, low: np.ndarray) -> None:
+    """create wrote 41 MB, raised, and left a store that could not be opened."""
+    space = spaces.Box(low, low + low.dtype.type(9), low.shape, low.dtype.type)
+    dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=9).close()
+    assert pathlib.Path(path, "zarr.json").stat().st_size <= metadata.MAX_BYTES
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert buffer.schema.observation_space == space
+
+
+def test_bounds_of_every_element_that_do_not_fit(path: str) -> None:
+    low = np.random.default_rng(0).random((512, 512, 3))
+    space = spaces.Box(low, low + 1, low.shape, np.float64)
+    with pytest.raises(SchemaError, match=r"would take [\d,]+ bytes; at most 16,777,216 .* one bound for all elements"):
+        dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=9)
+    assert list(pathlib.Path(path).parent.iterdir()) == []
