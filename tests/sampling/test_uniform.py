@@ -86,6 +86,7 @@ class Sparse:
         return np.where(ids % self.every == 0, Standing.NOW, Standing.NEVER).astype(np.int8)
 
 
+@pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize(("held", "every", "size"), [(4000, 40, 32), (800, 40, 256), (20_000, 1000, 8), (900, 3, 400)])
 def test_flat_where_items_are_sparse(held: int, every: int, size: int) -> None:
     """Where drawing again is enough, where it never is, and where half of a batch is listed."""
