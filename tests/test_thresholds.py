@@ -165,18 +165,30 @@ def number(value: object) -> str:
 
 @pytest.mark.parametrize("row", rows_of_page(), ids=lambda row: row[0].strip("`"))
 def test_the_tests_of_a_threshold_are_there(row: list[str]) -> None:
-    """Those of the page: at least one with the engine's own value, and one with the small one."""
-    own, small = ([path for path in re.findall(r"`([^`]+)`", cell)] for cell in row[4:6])
+    """Those of the page: some with the engine's own value, and some with the small one."""
+    constant = row[0].strip("`").rpartition(".")[2]
+    own, small = (re.findall(r"`([^`]+)`", cell) for cell in row[4:6])
     assert own
     assert small
-    for path in (*own, *small):
-        file, _, name = path.partition("::")
-        text = (ROOT / "tests" / file).read_text()
-        assert not name or re.search(rf"^(def|class) {name}\b|^{name} = ", text, re.MULTILINE), path
+    for path in own:
+        assert '"small_thresholds"' not in setting_of(path), f"{path} never sees the engine's own value"
     for path in small:
-        file, _, name = path.partition("::")
-        lead = re.split(rf"^(?:def|class) {name}\b", (ROOT / "tests" / file).read_text(), flags=re.MULTILINE)
-        assert "thresholds" in lead[0] or "setattr" in lead[-1], f"{path} makes nothing small"
+        setting = setting_of(path)
+        assert re.search(rf"(small|both)_thresholds|SMALL|(setattr|object)\(.*{constant}", setting), path
+
+
+def setting_of(path: str) -> str:
+    """The source of a test, with its decorators; empty for a whole module."""
+    file, _, name = path.partition("::")
+    tree = ast.parse((ROOT / "tests" / file).read_text())
+    if not name:
+        return ""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return ast.unparse(node).replace("'", '"')
+        if isinstance(node, ast.Assign) and name in names_in(*node.targets):
+            return ast.unparse(node)
+    raise AssertionError(f"there is no {path}")
 
 
 def test_the_map_names_every_folder_of_tests() -> None:
