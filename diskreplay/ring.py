@@ -1,12 +1,17 @@
-"""Arrays addressed by ids that only ever grow.
+"""Arrays addressed by ids that only ever grow: the value of ``id`` stands at ``id % length``.
 
-A :class:`Ring` holds the values of ids ``[begin, end)``, half-open: the value of ``id`` stands at ``id % length``. It
-grows when they no longer fit, so it takes memory for what it holds, and nothing is lost.
+They grow when the ids that are held no longer fit, so they take memory for what they hold, and nothing is lost. What
+grows is a copy, which takes the place of the old arrays by one assignment: whatever interrupts it leaves either.
+
+A :class:`Table` is several arrays of one length, which belong together; a :class:`Ring` is a single array that knows
+which ids it holds.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,52 +19,119 @@ from numpy.typing import DTypeLike, NDArray
 
 FIRST_LENGTH = 1024
 FIRST_VALUES = 1 << 22
-"""Numbers in a new ring, at most, as long as that is room for a few ids."""
+"""Numbers in a new array, at most, as long as that is room for a few ids."""
+NO_LIMIT = 1 << 62
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+
+def first_length(shapes: list[tuple[int, ...]], most: int) -> int:
+    """The ids that new arrays have room for: those of the widest value decide for all."""
+    widest = max([1, *(math.prod(shape) for shape in shapes)])
+    return min(FIRST_LENGTH, max(most, 1), max(4, FIRST_VALUES // widest))
+
+
+def grown(array: Array, length: int, begin: int, end: int) -> Array:
+    """A longer copy that holds the values of ids ``[begin, end)``; the others are undefined."""
+    longer = np.zeros((length, *array.shape[1:]), array.dtype)
+    ids = np.arange(begin, end)
+    longer[ids % length] = array[ids % len(array)]
+    return longer
+
+
+def longer_length(length: int, needed: int, most: int) -> int:
+    """The next length of arrays that must hold ``needed`` ids: twice the old one, as far as that is of use."""
+    return max(needed, min(2 * length, most))
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Arrays ``(length, *shape)`` by name, all of one length.
+
+    It does not know which ids it holds: that stands where they are counted. It is never changed but replaced, by
+    :meth:`with_room`, so arrays of different lengths cannot come to stand together.
+    """
+
+    length: int
+    arrays: dict[str, Array]
+    most: int = NO_LIMIT
+    """Ids that will be held at a time, as far as is known; more is no error."""
+
+    def __post_init__(self) -> None:
+        wrong = [name for name, array in self.arrays.items() if len(array) != self.length]
+        if wrong:
+            raise AssertionError(f"arrays {wrong} are not of the length {self.length}")
+
+    @classmethod
+    def new(cls, fields: Mapping[str, tuple[tuple[int, ...], DTypeLike]], most: int = NO_LIMIT) -> Table:
+        """An empty table of arrays with these shapes and dtypes."""
+        length = first_length([shape for shape, _ in fields.values()], most)
+        return cls(length, {name: np.zeros((length, *shape), dtype) for name, (shape, dtype) in fields.items()}, most)
+
+    def with_room(self, begin: int, end: int, stop: int) -> Table:
+        """This table, or a longer one with the values of ids ``[begin, end)``, that has room for ``[begin, stop)``."""
+        if stop - begin <= self.length:
+            return self
+        length = longer_length(self.length, stop - begin, self.most)
+        return Table(length, {name: grown(array, length, begin, end) for name, array in self.arrays.items()}, self.most)
+
+    def take(self, name: str, ids: Ids) -> Array:
+        """A copy of the values of ``ids``."""
+        return self.arrays[name][ids % self.length]
+
+    def span(self, name: str, start: int, stop: int) -> Array:
+        """A copy of the values of ``[start, stop)``."""
+        return self.take(name, np.arange(start, stop))
 
 
 class Ring:
-    """The values of ids ``[begin, end)``: ``ring.array[ids % ring.length]`` is ``(*ids.shape, *shape)``."""
+    """The values of ids ``[begin, end)`` in one array: those of ``ids`` are ``ring.array[ids % ring.length]``."""
 
-    __slots__ = ("array", "begin", "end", "length", "most")
+    __slots__ = ("array", "begin", "end", "most")
 
-    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, most: int = 1 << 62) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, most: int = NO_LIMIT) -> None:
         """``most`` is the number of ids that will be held at a time, as far as is known; more is no error."""
-        self.length = min(FIRST_LENGTH, max(most, 1), max(4, FIRST_VALUES // max(1, math.prod(shape))))
         self.most = most
-        self.array: NDArray[Any] = np.zeros((self.length, *shape), dtype)
+        self.array: Array = np.zeros((first_length([shape], most), *shape), dtype)
         self.begin = 0
         self.end = 0
 
+    @property
+    def length(self) -> int:
+        """Ids that there is room for."""
+        return len(self.array)
+
     def reserve(self, end: int) -> None:
         """Makes room for ids up to ``end``; their values are undefined until they are set."""
-        needed = end - self.begin
-        if needed > self.length:
-            length = max(needed, min(2 * self.length, self.most))
-            array = np.zeros((length, *self.array.shape[1:]), self.array.dtype)
-            ids = np.arange(self.begin, self.end)
-            array[ids % length] = self.array[ids % self.length]
-            self.array, self.length = array, length
-        self.end = max(self.end, end)
+        if end - self.begin > self.length:
+            length = longer_length(self.length, end - self.begin, self.most)
+            self.array = grown(self.array, length, self.begin, self.end)
 
-    def extend(self, values: NDArray[Any]) -> None:
+    def extend(self, values: Array) -> None:
         """Appends ``values`` (n, *shape) at ``end``."""
-        start = self.end
-        self.reserve(start + len(values))
-        self.array[np.arange(start, self.end) % self.length] = values
+        self.write(self.end, values)
+
+    def write(self, start: int, values: Array) -> None:
+        """Sets the values (n, *shape) of ids from ``start``, at most ``end``, on: nothing is held after them."""
+        stop = start + len(values)
+        self.reserve(stop)
+        self.array[np.arange(start, stop) % self.length] = values
+        self.end = stop
 
     def trim(self, begin: int) -> None:
         """Forgets the ids below ``begin``."""
+        self.end = max(self.end, begin)
         self.begin = max(self.begin, begin)
-        self.end = max(self.end, self.begin)
 
     def restart(self, at: int) -> None:
         """Forgets everything; the next id is ``at``."""
         self.begin = self.end = at
 
-    def take(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def take(self, ids: Ids) -> Array:
         """A copy of the values of ``ids``."""
         return self.array[ids % self.length]
 
-    def span(self, start: int, stop: int) -> NDArray[Any]:
+    def span(self, start: int, stop: int) -> Array:
         """A copy of the values of ``[start, stop)``."""
-        return self.array[np.arange(start, stop) % self.length]
+        return self.take(np.arange(start, stop))

@@ -8,11 +8,15 @@
    does, the frames go to the patch table.
 5. The row is written, ``end`` moves on, and the new ``next_obs`` becomes pending in the row after.
 6. A next stack that does not follow from its stack goes to the patch table at once, whole (special).
+
+All this is one change: before its first step the appender notes where everything stands and sets :attr:`Appender.torn`,
+which its last step takes away. Whatever ends it in between, an interrupt at any line, leaves it set, and whoever comes
+next calls :meth:`Appender.take_back`, after which the rows were never added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +25,7 @@ from numpy.typing import NDArray
 from diskreplay import spaces
 from diskreplay.buffers.inputs import Slot, check_reward
 from diskreplay.errors import InputError
-from diskreplay.index.log import StreamLog
+from diskreplay.index.log import NEXT_PATCH, Mark, StreamLog
 from diskreplay.schema import OBS, PLACE, REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema, Stack, Start
 from diskreplay.storage.stream import StreamWriter
 
@@ -87,16 +91,23 @@ class Appender:
         self._nested_obs = not isinstance(schema.obs_tree, str)
         self._nested_action = not isinstance(schema.action_tree, str)
         self._columns = [
-            (column, log.rings.get(column.column.name), column.column.chunk_rows) for column in writer.rows.values()
+            (column, name if name in log.resident else None, column.column.chunk_rows)
+            for name, column in writer.rows.items()
         ]
+        """Each column, its name in the log's table (None for a column that is not resident), and rows of a chunk."""
         self._obs = self._columns[: len(self.leaves)]
-        self._entry_end = 0
         self._continues: Any = np.uint8(0) if num_envs == 1 else np.zeros(num_envs, np.uint8)
         self._all_valid: Any = True if num_envs == 1 else np.ones(num_envs, bool)
         self._ended: Any = True  # whether the row before ended or was no transition, of each environment
         self._follows: Any = True  # whether the pending stack follows from the row before
         self._pending_patched = False
         """The pending observation stands in the patch table already."""
+        self.torn = False
+        """A change was begun and not ended."""
+        self._before: tuple[Any, ...] = ()
+        """The log's mark, and what else stood here, before the change."""
+        self._replaced: list[tuple[int, list[Array]]] = []
+        """Environments whose pending frames the change writes over, and copies of those frames."""
 
     def resume(self, pending: list[Array] | None) -> None:
         """Takes up after the committed rows; ``pending`` are the newest next stacks, ``(num_envs, frames, *shape)``."""
@@ -136,8 +147,7 @@ class Appender:
         self.writer.check()
 
         log = self.log
-        self._entry_end = log.end
-        self.writer.half_row = True
+        self._note()
         log.reserve()
         if self.single_frames:
             stacks = frames = given
@@ -150,15 +160,14 @@ class Appender:
         # Where every environment goes on, the frames stand in the write buffer already: they were pending there.
         in_place = len(frames) if start is self._continues else 0
         self._write(row, [*frames, *values, rewards, ends, cuts, is_valid, start, *extras], in_place)
-        log.next_patch.array[row % log.next_patch.length] = -1
-        log.next_patch.end = log.end = row + 1
+        log.end = row + 1
         self._put_pending(next_frames)
         self._ended = ends | cuts | ~is_valid if self.lead else (ends or cuts or not is_valid)
         if not self.single_frames:
             self._follow(stacks, next_stacks, row)
-        log.pending = True
-        self._pending_patched = False
-        self.writer.half_row = False
+        if valid is not None:
+            log.invalid += self.num_envs - int(np.count_nonzero(is_valid))
+        self._added()
 
     def add_run(
         self, values: Sequence[Array], next_frames: Sequence[Array], ended: Array, start: int, stop: int
@@ -171,52 +180,71 @@ class Appender:
             next_frames: of each observation leaf, likewise.
             ended: whether a step ended an episode, ``(steps, num_envs)``.
 
-        Returns how many were added; an interrupt leaves none of them, or all.
+        Returns how many were added.
         """
         log = self.log
         count = min(stop - start, *(rows - log.end % rows for _, _, rows in self._columns))
         self.writer.check()
-        self._entry_end = row = log.end
-        self.writer.half_row = True
+        row = log.end
+        self._note()
         log.reserve(count)
         given = slice(start, start + count)
-        positions = np.arange(row, row + count) % log.next_patch.length
-        for (column, ring, rows), value in zip(self._columns, values, strict=True):
+        positions = np.arange(row, row + count) % log.table.length
+        for (column, name, rows), value in zip(self._columns, values, strict=True):
             at = row % rows
             column.single[at : at + count] = value[given]
-            if ring is not None:
-                ring.array[positions if self.lead else (positions, 0)] = value[given]
-                ring.end = row + count
+            if name is not None:
+                log.table.arrays[name][positions if self.lead else (positions, 0)] = value[given]
             column.end = row + count - 1
             if at + count == rows:
                 column.advance()
             else:
                 column.end = row + count
-        log.next_patch.array[positions] = -1
-        log.next_patch.end = log.end = row + count
+        log.table.arrays[NEXT_PATCH][positions] = -1
+        log.end = row + count
         newest = start + count - 1
         self._put_pending([frames[newest] for frames in next_frames])
         self._ended = ended[newest]
-        self._pending_patched = False
-        self.writer.half_row = False
+        self._added()
         return count
 
-    def rewind(self) -> None:
-        """After an interrupt in the middle of :meth:`add`: takes the half row back, so that the rest can be kept."""
+    def _note(self) -> None:
+        """Before a change: where everything stands."""
         log = self.log
-        end = log.end = self._entry_end
+        stacks = () if self.single_frames else tuple(leaf.pending for leaf in self.leaves)
+        self._before = (
+            (log.begin, log.end, log.patch_begin, log.patch_end, log.pending),
+            self._ended, self._follows, self._pending_patched, stacks,
+        )  # fmt: skip
+        self._replaced = []
+        self.torn = True
+
+    def _added(self) -> None:
+        """After rows were added: moves the window on, so that nobody sees one that holds more than the capacity."""
+        log = self.log
+        if log.end - log.begin > log.rows:
+            log.slide(log.end - log.rows)
+        log.pending = True
+        self._pending_patched = False
+        self.torn = False
+
+    def take_back(self) -> None:
+        """Takes a change back that was begun and not ended. Interrupted itself, it is done again by the next call."""
+        if not self.torn:
+            return
+        log = self.log
+        mark, self._ended, self._follows, self._pending_patched, stacks = self._before
+        log.take_back(Mark(*mark))
         for column, _, _ in self._columns:
-            column.rewind(end)
-        places = log.patches[PLACE]
-        while log.patch_end > log.patch_begin and places.array[(log.patch_end - 1) % places.length, 0] >= end:
-            log.patch_end -= 1
-        for ring in log.patches.values():
-            ring.end = log.patch_end
+            column.rewind(log.end)
         for column in self.writer.patches.values():
-            while column.end > log.patch_end:
-                column.rewind(column.end - 1)
-        newest = log.next_patch.array[(end - 1) % log.next_patch.length]
-        newest[newest >= log.patch_end] = -1
+            column.rewind(log.patch_end)
+        if not self.single_frames:
+            for leaf, stack in zip(self.leaves, stacks, strict=True):
+                leaf.pending = stack
+        for env, frames in self._replaced:
+            self._put_pending(frames, env)
+        self.torn = False
 
     def check_columns(self, extra: Mapping[str, Any]) -> None:
         """InputError where these are not just the user's columns."""
@@ -249,10 +277,10 @@ class Appender:
                 same = np.array([same])
             elif same.all() and not np.any(self._ended) and np.all(self._follows) and is_valid.all():
                 return self._continues
+            for env in np.flatnonzero(~same).tolist():
+                self._replaced.append((env, [frame.copy() for frame in self.pending_frames(env)]))
             if not self._pending_patched:
-                for env in np.flatnonzero(~same).tolist():
-                    if log.next_patch.array[(log.end - 1) % log.next_patch.length, env] < 0:
-                        self._patch(log.end - 1, env, 1, self.pending_frames(env))
+                self._patch_next(np.flatnonzero(~same).tolist())
             continues = same & ~np.atleast_1d(self._ended) & np.atleast_1d(self._follows) & np.atleast_1d(is_valid)
         else:
             continues = np.zeros(self.num_envs, bool)
@@ -299,27 +327,32 @@ class Appender:
 
         The first ``in_place`` values are in their write buffers already.
         """
-        lead = self.lead
-        for number, ((column, ring, rows), value) in enumerate(zip(self._columns, values, strict=True)):
+        table = self.log.table
+        # One environment: the value lacks the axis, which numpy would have to broadcast.
+        position: Any = row % table.length if self.lead else (row % table.length, 0)
+        for number, ((column, name, rows), value) in enumerate(zip(self._columns, values, strict=True)):
             at = row % rows
             if number >= in_place:
                 column.single[at] = value
-            if ring is not None:
-                # One environment: the value lacks the axis, which numpy would have to broadcast.
-                ring.array[row % ring.length if lead else (row % ring.length, 0)] = value
-                ring.end = row + 1
+            if name is not None:
+                table.arrays[name][position] = value
             if at + 1 == rows:
                 column.advance()
             else:
                 column.end = row + 1
+        table.arrays[NEXT_PATCH][position] = -1
 
-    def _put_pending(self, frames: list[Array]) -> None:
-        """Puts the newest next frames into the place of row ``end``."""
-        row = self.log.end
-        for (column, ring, rows), frame in zip(self._obs, frames, strict=True):
-            column.single[row % rows] = frame
-            if ring is not None:
-                ring.array[row % ring.length, 0 if not self.lead else slice(None)] = frame
+    def _put_pending(self, frames: list[Array], env: int | None = None) -> None:
+        """Puts next frames into the place of row ``end``: the newest ones of all environments, or those of one."""
+        row, table = self.log.end, self.log.table
+        lanes: Any = env if env is not None else slice(None) if self.lead else 0
+        for (column, name, rows), frame in zip(self._obs, frames, strict=True):
+            if env is None:
+                column.single[row % rows] = frame
+            else:
+                column.slots[row % rows, env] = frame
+            if name is not None:
+                table.arrays[name][row % table.length, lanes] = frame
 
     def _follow(self, stacks: list[Array], next_stacks: list[Array], row: int) -> None:
         """Keeps the next stacks for comparison; those that do not follow from ``stacks`` go to the patch table."""
@@ -353,11 +386,17 @@ class Appender:
         """Puts the pending observations into the patch table, as a commit needs them: they are no row yet."""
         if not self.log.pending or self._pending_patched:
             return
-        row = self.log.end - 1
-        for env in range(self.num_envs):
-            if self.log.next_patch.array[row % self.log.next_patch.length, env] < 0:
-                self._patch(row, env, 1, self.pending_frames(env))
+        self._note()
+        self._patch_next(range(self.num_envs))
         self._pending_patched = True
+        self.torn = False
+
+    def _patch_next(self, envs: Iterable[int]) -> None:
+        """Puts the pending observations of environments into the patch table, unless they stand there already."""
+        row = self.log.end - 1
+        for env in envs:
+            if self.log.table.arrays[NEXT_PATCH][row % self.log.table.length, env] < 0:
+                self._patch(row, env, 1, self.pending_frames(env))
 
     def _patch(self, row: int, env: int, offset: int, frames: list[Array]) -> None:
         values = {PLACE: np.array([row, env, offset], np.int64)}
@@ -365,7 +404,7 @@ class Appender:
         for name, column in self.writer.patches.items():
             column.single[column.end % column.column.chunk_rows] = values[name]
             column.advance()
-        self.log.add_patches({name: values[name][None] for name in self.log.patches})
+        self.log.add_patches({name: values[name][None] for name in self.log.patches.arrays})
 
 
 def _same_rows(a: Array, b: Array) -> NDArray[np.bool]:

@@ -1,7 +1,13 @@
-"""Batches that a background thread samples ahead."""
+"""Batches that a background thread samples ahead.
+
+The consumer may be interrupted at any moment and go on. So nothing between the two threads is built of Python's
+conditions, which keep their lock when they are interrupted inside: batches go through one of the interpreter's own
+queues, and another one wakes the thread when a batch was taken. A lost wake costs it one poll.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import weakref
@@ -20,32 +26,27 @@ class Loader:
     """
 
     def __init__(self, sample: Callable[[], Batch], prefetch: int) -> None:
-        self._ready: queue.Queue[Batch | BaseException] = queue.Queue(prefetch)
-        self._stop = threading.Event()
         # The thread holds no reference to the loader, so that one which nobody holds any more is ended.
-        work = (sample, self._ready, self._stop)
-        self._thread = threading.Thread(target=_sample_ahead, args=work, name="diskreplay-loader", daemon=True)
-        weakref.finalize(self, self._stop.set)
+        self._work = _Work(sample, prefetch)
+        weakref.finalize(self, self._work.stop)
+        self._thread = threading.Thread(target=self._work.run, name="diskreplay-loader", daemon=True)
         self._thread.start()
 
     def __iter__(self) -> Loader:
         return self
 
     def __next__(self) -> Batch:
-        while not self._stop.is_set():
-            try:
-                item = self._ready.get(timeout=POLL_SECONDS)
-            except queue.Empty:
-                continue
-            if isinstance(item, BaseException):
-                self.close()
-                raise item
-            return item
-        raise StopIteration
+        item = self._work.next()
+        if isinstance(item, BaseException):
+            self.close()
+            raise item
+        if item is None:
+            raise StopIteration
+        return item
 
     def close(self) -> None:
         """Stops sampling and waits for the thread."""
-        self._stop.set()
+        self._work.stop()
         self._thread.join()
 
     def __enter__(self) -> Loader:
@@ -57,20 +58,40 @@ class Loader:
         self.close()
 
 
-def _sample_ahead(
-    sample: Callable[[], Batch], ready: queue.Queue[Batch | BaseException], stop: threading.Event
-) -> None:
-    while not stop.is_set():
-        item: Batch | BaseException
-        try:
-            item = sample()
-        except BaseException as error:  # handed to the consumer, who raises it
-            item = error
-        while not stop.is_set():
+class _Work:
+    """What the two threads share."""
+
+    def __init__(self, sample: Callable[[], Batch], prefetch: int) -> None:
+        self._sample = sample
+        self._prefetch = prefetch
+        self._ready: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
+        self._taken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def next(self) -> Batch | BaseException | None:
+        """The next batch, or the error that ended sampling; None after the end."""
+        while not self._stopped:
             try:
-                ready.put(item, timeout=POLL_SECONDS)
-                break
-            except queue.Full:
+                item = self._ready.get(timeout=POLL_SECONDS)
+            except queue.Empty:
                 continue
-        if isinstance(item, BaseException):
-            return
+            if self._taken.empty():
+                self._taken.put(None)
+            return item
+        return None
+
+    def run(self) -> None:
+        """Samples ahead, in a thread of its own: as many batches as may wait, and one in its hand."""
+        item: Batch | BaseException | None = None
+        while not self._stopped and not isinstance(item, BaseException):
+            try:
+                item = self._sample()
+            except BaseException as error:  # handed to the consumer, who raises it
+                item = error
+            while not self._stopped and self._ready.qsize() >= self._prefetch:
+                with contextlib.suppress(queue.Empty):
+                    self._taken.get(timeout=POLL_SECONDS)
+            self._ready.put(item)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from diskreplay import returns, spaces
 from diskreplay import schema as schemas
+from diskreplay.buffers.passes import Passes, Slices
 from diskreplay.buffers.stored import StoredBuffer, full_path
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
 from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Schema, Start
@@ -42,6 +43,16 @@ Normalizer = Any
 """An object with ``denormalize(values) -> values``, as critics have that learn normalised values."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """What :meth:`OnPolicyBuffer.finish` computed, and of which rows: of no others does it count."""
+
+    begin: int
+    end: int
+    estimates: dict[str, Array]
+    """``advantage`` and ``returns``, ``(rows, num_envs, *value_shape)`` float32."""
+
+
 class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     """A store whose window is one rollout."""
 
@@ -53,8 +64,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     ) -> None:
         """Not for users. ``options`` are those of :class:`StoredBuffer`."""
         self._settings = self._stored_settings(store.settings)
-        self._estimates: dict[str, Array] = {}
-        """``advantage`` and ``returns``, ``(rows, num_envs, *value_shape)`` float32; empty before ``finish``."""
+        self._finished: Finished | None = None
         super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
         if checkpoint and checkpoint.state.get("finished"):
             self._restore(store.read_arrays(checkpoint), checkpoint.name)
@@ -128,6 +138,15 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return bool(self._estimates)
 
     @property
+    def _estimates(self) -> dict[str, Array]:
+        """Advantages and returns of the rows that are held; empty where they are not computed."""
+        finished = self._finished
+        if finished is None or self._closed:
+            return {}
+        log = self._part.log
+        return finished.estimates if (finished.begin, finished.end) == (log.begin, log.end) else {}
+
+    @property
     def _part(self) -> StreamPart:
         """The stream that is written; opened with mode "r", the first."""
         self._check_open()
@@ -150,7 +169,6 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             for name in OWN_COLUMNS:
                 extra[name] = _rounded(extra[name])
             self._add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
-            self._estimates = {}
 
     @property
     def _lead(self) -> tuple[int, ...]:
@@ -166,8 +184,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         Raises ReadOnlyError, ClosedError or StateError when this buffer takes no rows.
         """
         with self._write_lock, self._lock:
+            self._writable().check()
             self._clear()
-            self._estimates = {}
 
     # Returns and advantages
 
@@ -195,6 +213,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         with self._write_lock:
             with self._lock:
                 log = self._part.log
+                window = log.begin, log.end
                 count = log.end - log.begin
                 if not count:
                     raise NotEnoughDataError("the rollout is empty; add some steps")
@@ -224,8 +243,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
                 final[missing] = self._true(self._final_values(ids, missing, value_fn), value_normalizer)
             following = np.where(widen(cut), final, np.concatenate([value[1:], newest[None]]))
             estimates = self._estimate(widen(grid(reward)), value, following, widen(terminated), widen(cut))
-            with self._lock:
-                self._estimates = {name: array.astype(np.float32) for name, array in estimates.items()}
+            computed = {name: array.astype(np.float32) for name, array in estimates.items()}
+            self._finished = Finished(*window, computed)
 
     def _estimate(
         self, reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array
@@ -337,13 +356,12 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     def _batches(
         self, ids: Ids, batch_size: int, epochs: int, drop_last: bool, read: Callable[[Ids], SomeBatch]
     ) -> Iterator[SomeBatch]:
-        for _ in range(epochs):
+        def begin() -> Iterator[SomeBatch]:
             with self._lock:
                 order = self._rng.permutation(ids)
-            for start in range(0, len(order), batch_size):
-                chosen = order[start : start + batch_size]
-                if len(chosen) == batch_size or not drop_last:
-                    yield read(chosen)
+            return Slices(order, batch_size, drop_last, read)
+
+        return Passes(begin, epochs)
 
     def _batch(self, samples: Samples, ids: Ids, filled: Array) -> SomeBatch:
         """The batch of samples, split as ``filled``, ``(B,)`` or ``(B, T)``, is. Needs the lock."""
@@ -405,9 +423,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         log = self._part.log
         shape = (log.end - log.begin, log.num_envs, *self._value_shape)
         try:
-            self._estimates = {
-                key: np.array(arrays[key], np.float32).reshape(shape) for key in ("advantage", "returns")
-            }
+            estimates = {key: np.array(arrays[key], np.float32).reshape(shape) for key in ("advantage", "returns")}
+            self._finished = Finished(log.begin, log.end, estimates)
         except (KeyError, ValueError) as error:
             raise CorruptionError(f"the advantages of checkpoint {name!r} cannot be read: {error!r}") from error
 

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from diskreplay import schema as schemas
 from diskreplay.buffers import shuffle
 from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_state, settings
 from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, StoredBuffer
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Batch
+from diskreplay.views.part import StreamPart
 from diskreplay.views.view import Draft, View
 
 SomeBatch = TypeVar("SomeBatch", bound=Batch)
@@ -40,6 +42,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     ) -> None:
         """Not for users: see :meth:`create` and :meth:`open`. ``stream`` is the one to write, None for none."""
         state = checkpoint.state if checkpoint else {}
+        self._clearing = False
+        """:meth:`clear` was begun and not ended."""
         self._view, self._sampler = settings({**store.settings, **state}, view, sampler)
         self._view.check(store.schema)
         if checkpoint and sampler is None:
@@ -80,9 +84,20 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         The next commit gives the disk space back, but for what a checkpoint pins. Raises what :meth:`commit` raises.
         """
         with self._write_lock, self._lock:
+            self._writable().check()
+            self._clearing = True
+            self._settle()
+
+    def _torn(self) -> bool:
+        return self._clearing or super()._torn()
+
+    def _settle(self) -> None:
+        super()._settle()
+        if self._clearing:
             self._clear()
             if isinstance(self._sampler, Prioritized):
                 self._sampler.clear()
+            self._clearing = False
 
     # Sampling
 
@@ -105,6 +120,10 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         windows = self._streams.windows()
         ids, weight = self._sampler.sample(self._rng, windows, self._standing, batch_size)
         return self._shown.draft(self.schema, self._streams.parts, ids, weight, self._rng)
+
+    def _open_parts(self) -> list[StreamPart]:
+        self._check_open()
+        return self._streams.parts
 
     def _standing(self, ids: NDArray[np.int64]) -> NDArray[np.int8]:
         return self._streams.standing(self._view, ids)
@@ -172,15 +191,12 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         schemas.check_count("pool_bytes", pool_bytes)
         with self._lock:
             self._check_open()
-        return self._shuffled(batch_size, epochs, pool_bytes, drop_last)
 
-    def _shuffled(self, batch_size: int, epochs: int, pool_bytes: int, drop_last: bool) -> Iterator[SomeBatch]:
-        for _ in range(epochs):
-            with self._lock:
-                self._check_open()
-                parts = self._streams.parts
-            batches = shuffle.epoch(
-                self.schema, parts, self._shown, self._rng, batch_size, pool_bytes, drop_last, self._lock,
+        def begin() -> Iterator[SomeBatch]:
+            batches = shuffle.Pass(
+                self.schema, self._open_parts, self._shown, self._rng, batch_size, pool_bytes, drop_last, self._lock,
                 self._caught_up,
             )  # fmt: skip
-            yield from cast(Iterator[SomeBatch], batches)
+            return cast(Iterator[SomeBatch], batches)
+
+        return Passes(begin, epochs)

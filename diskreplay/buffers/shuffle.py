@@ -40,71 +40,103 @@ SMALL_CHUNK_ROWS = 1024
 Ids = NDArray[np.int64]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Cursor:
-    """Rows ``[row, stop)`` of one environment that are still to be given out."""
+    """Rows ``[row, stop)`` of one environment of a stream that are still to be given out."""
 
-    part: StreamPart
+    stream: int
+    num_envs: int
     env: int
     row: int
     stop: int
 
-    def advance(self, chunk_rows: int) -> Ids:
-        """The ids up to the row before the next chunk's last, or to the end of the segment."""
+    def ids_to(self, row: int) -> Ids:
+        """The ids up to a row."""
+        rows = np.arange(self.row, row)
+        return (self.stream << STREAM_SHIFT) + rows * self.num_envs + self.env
+
+    def next_row(self, chunk_rows: int) -> int:
+        """The row before the next chunk's last, or the end of the segment."""
         chunk_end = (self.row + 1) // chunk_rows * chunk_rows + chunk_rows
-        stop = self.stop if chunk_end >= self.stop else chunk_end - 1
-        rows = np.arange(self.row, stop)
-        self.row = stop
-        return (self.part.log.stream << STREAM_SHIFT) + rows * self.part.log.num_envs + self.env
+        return self.stop if chunk_end >= self.stop else chunk_end - 1
 
 
-def epoch(
-    schema: Schema, parts: Sequence[StreamPart], view: View, rng: np.random.Generator, batch_size: int,
-    pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object],
-    caught_up: Callable[[bool], bool],
-) -> Iterator[Batch]:  # fmt: skip
-    """One pass; see the module's docstring. Takes the buffer's lock for each batch.
+class Pass(Iterator[Batch]):
+    """The batches of one pass; see the module's docstring. Takes the buffer's lock for each batch.
 
-    ``caught_up`` is as of :func:`beside_writers`; what left the window is left out.
+    ``parts`` gives the streams, which a refresh may replace; ``caught_up`` is as of :func:`beside_writers`. What left
+    the window is left out.
     """
-    pool = ChunkCache(POOL_SLACK * pool_bytes + POOL_SPARE_BYTES)
-    parts = [part.with_cache(pool) for part in parts]
-    wide = [column for column in schema.columns if not column.resident]
-    chunk_rows = max((column.chunk_rows for column in wide), default=SMALL_CHUNK_ROWS)
-    chunk_bytes = max(1, sum(column.item_bytes for column in wide)) * chunk_rows
-    with lock:
-        cursors = _cut(parts, rng, max(1, pool_bytes // (2 * chunk_bytes)), chunk_rows)
-    waiting = np.empty(0, np.int64)
-    while cursors or len(waiting) >= batch_size or (len(waiting) and not drop_last):
-        while cursors and len(waiting) < batch_size:
-            with lock:
-                ids = _round(parts, cursors, view, rng, chunk_rows)
-                waiting = np.concatenate([waiting, ids])
-                with contextlib.suppress(CorruptionError):  # the batch that needs it will say so
-                    _load(pool, parts, waiting, schema.context, view.reach)
-            cursors = [cursor for cursor in cursors if cursor.row < cursor.stop]
-        while len(waiting) >= batch_size or (len(waiting) and not cursors):
-            ids, waiting = waiting[:batch_size], waiting[batch_size:]
-            if drop_last and len(ids) < batch_size:
-                return
-            batch = _batch(schema, parts, view, rng, ids, lock, caught_up)
-            if len(batch):
-                yield batch
 
-
-def _batch(
-    schema: Schema, parts: Sequence[StreamPart], view: View, rng: np.random.Generator, ids: Ids,
-    lock: contextlib.AbstractContextManager[object], caught_up: Callable[[bool], bool],
-) -> Batch:  # fmt: skip
-    """The batch of those of the ids that have not left the window."""
-
-    def batch() -> Batch:
+    def __init__(
+        self, schema: Schema, parts: Callable[[], Sequence[StreamPart]], view: View, rng: np.random.Generator,
+        batch_size: int, pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object],
+        caught_up: Callable[[bool], bool],
+    ) -> None:  # fmt: skip
+        self._schema = schema
+        self._pool = ChunkCache(POOL_SLACK * pool_bytes + POOL_SPARE_BYTES)
+        self._streams = parts
+        self._seen: Sequence[StreamPart] = ()
+        self._over_pool: Sequence[StreamPart] = ()
+        self._view = view
+        self._rng = rng
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._lock = lock
+        self._caught_up = caught_up
+        wide = [column for column in schema.columns if not column.resident]
+        self._chunk_rows = max((column.chunk_rows for column in wide), default=SMALL_CHUNK_ROWS)
+        chunk_bytes = max(1, sum(column.item_bytes for column in wide)) * self._chunk_rows
         with lock:
-            present = ids[_present(parts, ids)]
-            draft = view.draft(schema, parts, present, np.ones(len(present), np.float32), rng)
-        return draft.finish()
+            cursors = _cut(parts(), rng, max(1, pool_bytes // (2 * chunk_bytes)), self._chunk_rows)
+        self._left: tuple[Sequence[Cursor], Ids] = cursors, np.empty(0, np.int64)
+        """The cursors with rows that are left, and the ids of rounds that wait to be given out."""
 
-    return beside_writers(batch, caught_up)
+    def __next__(self) -> Batch:
+        while True:
+            cursors, waiting = self._left
+            if cursors and len(waiting) < self._batch_size:
+                self._left = self._round(cursors, waiting)
+                continue
+            if not len(waiting) or (self._drop_last and len(waiting) < self._batch_size):
+                raise StopIteration
+            batch = self._batch(waiting[: self._batch_size])
+            self._left = cursors, waiting[self._batch_size :]
+            if len(batch):
+                return batch
+
+    def _parts(self) -> Sequence[StreamPart]:
+        """The streams with the pool as their cache. Needs the lock."""
+        seen = self._streams()
+        if list(seen) != list(self._seen):
+            self._over_pool = [part.with_cache(self._pool) for part in seen]
+            self._seen = seen
+        return self._over_pool
+
+    def _round(self, cursors: Sequence[Cursor], waiting: Ids) -> tuple[Sequence[Cursor], Ids]:
+        """Moves every cursor on; those that are left, and the ids that wait with the round's among them."""
+        rows = [cursor.next_row(self._chunk_rows) for cursor in cursors]
+        with self._lock:
+            parts = self._parts()
+            ids = np.concatenate([cursor.ids_to(row) for cursor, row in zip(cursors, rows, strict=True)])
+            waiting = np.concatenate([waiting, _shuffled(parts, ids, self._view, self._rng)])
+            with contextlib.suppress(CorruptionError):  # the batch that needs it will say so
+                _load(self._pool, parts, waiting, self._schema.context, self._view.reach)
+        moved = [dataclasses.replace(cursor, row=row) for cursor, row in zip(cursors, rows, strict=True)]
+        return [cursor for cursor in moved if cursor.row < cursor.stop], waiting
+
+    def _batch(self, ids: Ids) -> Batch:
+        """The batch of those of the ids that have not left the window."""
+
+        def batch() -> Batch:
+            with self._lock:
+                parts = self._parts()
+                present = ids[_present(parts, ids)]
+                weight = np.ones(len(present), np.float32)
+                draft = self._view.draft(self._schema, parts, present, weight, self._rng)
+            return draft.finish()
+
+        return beside_writers(batch, self._caught_up)
 
 
 def _cut(parts: Sequence[StreamPart], rng: np.random.Generator, count: int, chunk_rows: int) -> list[Cursor]:
@@ -118,15 +150,12 @@ def _cut(parts: Sequence[StreamPart], rng: np.random.Generator, count: int, chun
             for low in range(first, part.log.end, length):
                 row, stop = max(low, part.log.begin), min(low + length, part.log.end)
                 if row < stop:
-                    cursors.append(Cursor(part, env, row, stop))
+                    cursors.append(Cursor(part.log.stream, part.log.num_envs, env, row, stop))
     return cursors
 
 
-def _round(
-    parts: Sequence[StreamPart], cursors: Sequence[Cursor], view: View, rng: np.random.Generator, chunk_rows: int
-) -> Ids:
-    """The transitions of one round, permuted."""
-    ids = np.concatenate([cursor.advance(chunk_rows) for cursor in cursors])
+def _shuffled(parts: Sequence[StreamPart], ids: Ids, view: View, rng: np.random.Generator) -> Ids:
+    """Those of the ids that are transitions of the window, permuted."""
     ids = ids[_present(parts, ids)]
     for part in parts:
         here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)

@@ -21,8 +21,9 @@ from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
-from diskreplay.errors import CheckpointError, ClosedError, InputError, ReadOnlyError
+from diskreplay.errors import CheckpointError, ClosedError, InputError, ReadOnlyError, StateError
 from diskreplay.index.episodes import Episode, episodes
+from diskreplay.interrupts import held_back
 from diskreplay.schema import Schema
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import Checkpoint, Store
@@ -45,7 +46,11 @@ PathLike = str | os.PathLike[str]
 
 
 class StoredBuffer:
-    """What the buffers share. One thread may add while several sample."""
+    """What the buffers share. One thread may add while several sample.
+
+    Whatever ends a call half-way, Ctrl-C at any line or an error out of the program's own code, the next call finds it
+    done, or finds nothing of it done, or says what to do; each begins with :meth:`_settled`.
+    """
 
     def __init__(
         self,
@@ -111,7 +116,7 @@ class StoredBuffer:
     def __len__(self) -> int:
         """Transitions in the windows of all streams, committed or not."""
         with self._lock:
-            return len(self._streams)
+            return len(self._settled())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path!r}: {len(self):,} transitions>"
@@ -120,7 +125,7 @@ class StoredBuffer:
     def episodes(self) -> list[Episode]:
         """Episodes in the windows of all streams, in the order of streams, first rows and environments."""
         with self._lock:
-            return [episode for part in self._streams for episode in episodes(part.log)]
+            return [episode for part in self._settled() for episode in episodes(part.log)]
 
     @property
     def checkpoints(self) -> list[str]:
@@ -149,7 +154,7 @@ class StoredBuffer:
                     "patches": part.log.patch_end - part.log.patch_begin,
                     "sequence": part.stream.commit_record.sequence,
                 }
-                for part in self._streams
+                for part in self._settled()
             }
             return {
                 "transitions": len(self._streams),
@@ -170,9 +175,6 @@ class StoredBuffer:
             with self._lock:
                 self._writable()
                 self._appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
-                if valid is not None:
-                    self._appender.log.invalid += self.num_envs - int(np.count_nonzero(valid))
-                self._slide()
             self._added()
 
     def _extend(
@@ -193,14 +195,7 @@ class StoredBuffer:
                 left = self._commit_rows - (appender.log.end - writer.commit_record.end)
                 with self._lock:
                     at += appender.add_run(steps.values, steps.next_obs, steps.ended, at, min(stop, at + left))
-                    self._slide()
                 self._added()
-
-    def _slide(self) -> None:
-        """Moves the window on, before anybody can see one that holds more than the capacity."""
-        log = self._appender.log
-        if log.end - log.begin > log.rows:
-            log.slide(log.end - log.rows)
 
     def _added(self) -> None:
         """Commits after rows were added, where that is due."""
@@ -223,9 +218,6 @@ class StoredBuffer:
             writer = self._writable()
             log = self._appender.log
             self._last_commit = time.monotonic()
-            if writer.half_row:
-                with self._lock:
-                    self._appender.rewind()
             if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
                 writer.reclaim(self._lock)  # a checkpoint may have been dropped
                 return
@@ -238,9 +230,6 @@ class StoredBuffer:
 
     def _clear(self) -> None:
         """Empties the window of the stream that is written; the next commit gives its space back. Needs the locks."""
-        writer = self._writable()
-        if writer.half_row:
-            self._appender.rewind()
         self._appender.log.slide(self._appender.log.end)
 
     def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
@@ -306,38 +295,74 @@ class StoredBuffer:
         """Goes on to the newest commits of the streams that others write; whether anything changed."""
         with self._write_lock, self._lock:
             self._check_open()
-            before = self._streams.commits
+            before, torn = self._streams.commits, self._streams.torn
             self._checkpoint = None
             self._streams.open_readers(None)
-            return before != self._streams.commits
+            return torn or before != self._streams.commits
 
     # End
 
     def close(self) -> None:
-        """Commits, and gives the stream to the next writer. Closing twice does nothing."""
+        """Commits, and gives the stream to the next writer. Closing twice does nothing.
+
+        Raises StateError where rows are lost because an interrupt cut an earlier commit short, and what a commit
+        raises; the buffer is closed all the same. Of a commit that failed with WriteFailedError the program knows.
+        """
         with self._write_lock:
-            if self._closed:
-                return
             try:
-                writer = self._streams.writer
-                if writer is not None and writer.failure is None:
-                    self.commit()
+                if not self._closed and self._streams.writer is not None:
+                    self._commit_last(self._streams.writer)
             finally:
-                with self._lock:
+                with held_back(), self._lock:
                     self._closed = True
                     self._streams.release()
+
+    def _commit_last(self, writer: StreamWriter) -> None:
+        """The commit of :meth:`close`; StateError where there can be none, and rows are lost by that."""
+        if writer.failure is None:
+            self.commit()
+            return
+        self._settled()
+        log, record = self._appender.log, writer.commit_record
+        if writer.cut_short and (log.begin, log.end) != (record.begin, record.end):
+            writer.check()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except StateError as lost:
+            if error is None:
+                raise
+            error.add_note(f"{type(lost).__name__}: {lost}")  # what ended the block is what there is to know
 
     # Inside
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
+        self._settled()
+
+    def _settled(self) -> Streams:
+        """The streams, after what an interrupted call left half-done was taken back, or done."""
+        if self._torn():
+            with self._lock:
+                self._settle()
+        return self._streams
+
+    def _torn(self) -> bool:
+        """Whether a call was interrupted half-way; also while another thread is in it, which has the lock."""
+        return self._streams.torn or (self._streams.writer is not None and self._appender.torn)
+
+    def _settle(self) -> None:
+        """Takes back, or does, what an interrupted call left half-done. Needs the lock; can be interrupted itself."""
+        if self._streams.torn:
+            self._checkpoint = None
+            self._streams.open_readers(None)
+        if self._streams.writer is not None:
+            self._appender.take_back()
 
     def _writable(self) -> StreamWriter:
         self._check_open()

@@ -46,6 +46,8 @@ class Streams:
         self._forget = forget
         self.cache = ChunkCache(cache_bytes)
         self.writer: StreamWriter | None = None
+        self.torn = False
+        """:meth:`open_readers` was begun and not ended: the streams that others write must be read anew."""
         self._parts: dict[str, StreamPart] = {}
         try:
             if written is not None:
@@ -78,13 +80,18 @@ class Streams:
         return {name: part.stream.commit_record for name, part in self._parts.items()}
 
     def open_readers(self, checkpoint: Checkpoint | None) -> None:
-        """Opens, or brings up to date, the streams that others write."""
+        """Opens, or brings up to date, the streams that others write.
+
+        Whatever ends it half-way, the streams stay as they are listed until it is called again, which ends it.
+        """
+        anew, self.torn = self.torn, True
         names = list(checkpoint.cut) if checkpoint else self.store.stream_names()
+        parts = dict(self._parts)
         for name in names:
             if self.writer is not None and name == self.writer.name:
                 continue
-            part = self._parts.get(name)
-            if part is not None and self._caught_up(part):
+            part = parts.get(name)
+            if part is not None and not anew and self._caught_up(part):
                 continue
             reader = self.store.read_stream(name, checkpoint.cut[name] if checkpoint else None)
             if part is not None:
@@ -92,9 +99,10 @@ class Streams:
                     self.cache.forget(column)
                 if reader.commit_record.timeline != part.stream.commit_record.timeline:
                     self._forget(part.log.stream)
-            self._parts[name] = StreamPart(self.store.schema, reader, self.cache)
-        self._parts = dict(sorted(self._parts.items(), key=lambda item: item[1].log.stream))
+            parts[name] = StreamPart(self.store.schema, reader, self.cache)
+        self._parts = dict(sorted(parts.items(), key=lambda item: item[1].log.stream))
         self.size_cache()
+        self.torn = False
 
     def _caught_up(self, part: StreamPart) -> bool:
         """Reads what was committed since; False where the stream must be read anew."""

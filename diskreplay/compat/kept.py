@@ -89,7 +89,7 @@ class Keeping(SampledBuffer[SomeBatch]):
 
     @property
     def _rows(self) -> Any:
-        part = self._streams.written
+        part = self._settled().written
         assert part is not None, "compat buffers write their store"
         return part.log
 
@@ -106,7 +106,7 @@ class Keeping(SampledBuffer[SomeBatch]):
     def column(self, name: str) -> Array:
         """A small column of the window, ``(rows, num_envs, *shape)``."""
         with self._lock:
-            taken: Array = self._rows.rings[name].take(np.arange(self.begin, self.end))
+            taken: Array = self._rows.span(name, self.begin, self.end)
             return taken
 
     def batch(self, ids: Ids) -> SomeBatch:

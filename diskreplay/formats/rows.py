@@ -133,8 +133,9 @@ class LogRows:
 
     def _steps(self, walks: dict[str, ChunkWalk], env: int, start: int, stop: int) -> Steps:
         def read(column: Column) -> Array:
-            ring = self.log.rings.get(column.name)
-            return walks[column.name].read(start, stop) if ring is None else ring.span(start, stop)[:, env]
+            if column.name in self.log.resident:
+                return self.log.span(column.name, start, stop)[:, env]
+            return walks[column.name].read(start, stop)
 
         schema, values = self.schema, {column.name: read(column) for column in self.schema.columns}
         obs = {column.name: values[column.name] for column in schema.obs_columns}
@@ -165,19 +166,20 @@ class LogRows:
         """Next observations of rows ``[start, stop)``; ``known`` are the observations of rows ``start + 1`` on."""
         out = np.empty((stop - start, *column.shape), column.dtype)
         out[: len(known)] = known
-        ring = self.log.rings.get(column.name)
         if stop < self.log.end:
-            out[-1] = walk.read(stop, stop + 1)[0] if ring is None else ring.span(stop, stop + 1)[0, env]
-        next_patch = self.log.next_patch
-        patches = next_patch.array[np.arange(start, stop) % next_patch.length, env]
+            resident = column.name in self.log.resident
+            out[-1] = self.log.span(column.name, stop, stop + 1)[0, env] if resident else walk.read(stop, stop + 1)[0]
+        rows = np.arange(start, stop)
+        patches = self.log.patch_numbers(rows, np.full_like(rows, env))
         for at in np.flatnonzero(patches >= 0).tolist():
             out[at] = self._patch(column.name, int(patches[at]))
         return out
 
     def _patch(self, name: str, patch: int) -> Array:
-        ring = self.log.patches.get(name)
-        column = self._part.stream.patches[name]
-        values: Array = column.read_rows(patch, patch + 1)[0, 0] if ring is None else ring.array[patch % ring.length]
+        if name in self.log.patches.arrays:
+            held: Array = self.log.patches.span(name, patch, patch + 1)[0]
+            return held
+        values: Array = self._part.stream.patches[name].read_rows(patch, patch + 1)[0, 0]
         return values
 
 

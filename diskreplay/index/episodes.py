@@ -51,7 +51,7 @@ def episodes(log: StreamLog) -> list[Episode]:
         return []
 
     def column(name: str) -> NDArray[np.generic]:
-        return log.rings[name].take(rows)
+        return log.table.take(name, rows)
 
     valid, starts = column(VALID), column(START) != Start.CONTINUES
     terminated, truncated, reward = column(TERMINATED), column(TRUNCATED), column(REWARD)

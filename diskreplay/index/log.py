@@ -2,25 +2,44 @@
 
 Rows ``[floor, end)`` are held: the window ``[begin, end)`` that can be sampled, and before it the context rows that
 frame stacks reach back to. Row ``end`` is no row yet, but its observation is already known where a transition's next
-observation was given with it (:attr:`StreamLog.pending`); it stands in the rings, one place past the last.
+observation was given with it (:attr:`StreamLog.pending`); it stands in the table, one place past the last.
+
+All that is held of a row, the number of its patch included, stands at one position of one table, and the log alone
+makes the table longer. Which rows and patches there are is counted here and nowhere else.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ring import Ring
+from diskreplay.ring import Table
 from diskreplay.schema import PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
 STREAM_SHIFT = 48
 """A transition's id is ``stream << 48 | row * num_envs + env``, an int64 that is given to no other in its timeline."""
 
 Ids = NDArray[np.int64]
+
+NEXT_PATCH = ".next_patch"
+"""The table's array of patch numbers: a row's true next observation, -1 where that is the next row's observation.
+
+No column has a name that starts with a point.
+"""
+
+
+class Mark(NamedTuple):
+    """Where a log stood; see :meth:`StreamLog.take_back`."""
+
+    begin: int
+    end: int
+    patch_begin: int
+    patch_end: int
+    pending: bool
 
 
 class Standing(enum.IntEnum):
@@ -50,11 +69,13 @@ class StreamLog:
         self.num_envs = num_envs
         self.rows = rows
         self.context = context
-        length = rows + context + 2
-        self.rings = {c.name: Ring((num_envs, *c.shape), c.dtype, length) for c in columns if c.resident}
-        self.patches = {c.name: Ring(c.shape, c.dtype) for c in patch_columns if c.resident}
-        self.next_patch = Ring((num_envs,), np.int64, length)
-        """Patch id of a row's true next observation, -1 where that is the next row's observation."""
+        held = {c.name: ((num_envs, *c.shape), c.dtype) for c in columns if c.resident}
+        self.resident = tuple(held)
+        """Names of the columns that are mirrored here."""
+        self.table = Table.new({**held, NEXT_PATCH: ((num_envs,), np.int64)}, rows + context + 2)
+        """``(length, num_envs, *shape)`` a resident column; replaced by a longer one when it grows."""
+        self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patch_columns if c.resident})
+        """``(length, *shape)`` a resident column of the patch table, addressed by patch numbers."""
         self.older_patches: dict[tuple[int, int], int] = {}
         """Row and environment with ``Start.PATCHES`` -> id of the patch with the frame one step before."""
         self.next_older_patches: dict[tuple[int, int], int] = {}
@@ -94,15 +115,24 @@ class StreamLog:
 
     def take(self, name: str, rows: Ids, envs: Ids) -> NDArray[Any]:
         """Values of a resident column: ``(*rows.shape, *shape)``."""
-        ring = self.rings[name]
-        return ring.array[rows % ring.length, envs]
+        table = self.table
+        found: NDArray[Any] = table.arrays[name][rows % table.length, envs]
+        return found
+
+    def span(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """A copy of the values of a resident column in rows ``[start, stop)``: ``(rows, num_envs, *shape)``."""
+        return self.table.span(name, start, stop)
+
+    def patch_numbers(self, rows: Ids, envs: Ids) -> Ids:
+        """The patch that holds each row's true next observation, -1 where that is the next row's observation."""
+        return self.take(NEXT_PATCH, rows, envs)
 
     def positions(self, rows: Ids, envs: Ids) -> Ids:
-        """Where rows and environments stand in the rings, which are all of one length; for :meth:`at` and its like.
+        """Where rows and environments stand in the table; for :meth:`at` and its like.
 
         To find these once for all columns of a batch is several times faster than :meth:`take` for each.
         """
-        found: Ids = rows % self.next_patch.length
+        found: Ids = rows % self.table.length
         if self.num_envs > 1:
             found *= self.num_envs
             found += envs
@@ -110,40 +140,36 @@ class StreamLog:
 
     def at(self, name: str, positions: Ids) -> NDArray[Any]:
         """Values of a resident column: ``(*positions.shape, *shape)``."""
-        array = self.rings[name].array
+        array = self.table.arrays[name]
         return array.reshape(-1, *array.shape[2:]).take(positions, axis=0)
 
     def next_at(self, name: str, positions: Ids) -> NDArray[Any]:
         """Next values of a resident observation column, of single frames: the true ones, from the patch table too."""
         following = positions + self.num_envs
-        following[following >= self.next_patch.array.size] -= self.next_patch.array.size
+        size = self.table.length * self.num_envs
+        following[following >= size] -= size
         found = self.at(name, following)
-        patch = self.next_patch.array.ravel().take(positions)
+        patch = self.at(NEXT_PATCH, positions)
         patched = patch >= 0
         if patched.any():
-            ring = self.patches[name]
-            found[patched] = ring.array[patch[patched] % ring.length]
+            found[patched] = self.patches.take(name, patch[patched])
         return found
 
     def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
         """Takes over rows read from disk, ``(n, num_envs, *shape)`` a column, from row ``end`` on."""
         self.slide(begin)
         count = len(values[START])
-        for name, ring in self.rings.items():
-            ring.end = max(ring.begin, self.end)
-            ring.extend(values[name])
-        self.next_patch.end = max(self.next_patch.begin, self.end)
-        self.next_patch.extend(np.full((count, self.num_envs), -1, np.int64))
+        self.reserve(count)
+        rows = np.arange(self.end, self.end + count) % self.table.length
+        for name in self.resident:
+            self.table.arrays[name][rows] = values[name]
+        self.table.arrays[NEXT_PATCH][rows] = -1
         counted = values[VALID][max(0, self.begin - self.end) :]
         self.invalid += counted.size - int(counted.sum())
         self.end += count
 
     def restart(self, begin: int, first_row: int, first_patch: int) -> None:
         """Forgets everything; the window will begin at ``begin``, and rows are taken over from ``first_row`` on."""
-        for ring in (*self.rings.values(), self.next_patch):
-            ring.restart(first_row)
-        for ring in self.patches.values():
-            ring.restart(first_patch)
         self.older_patches.clear()
         self.next_older_patches.clear()
         self.begin, self.end, self.invalid = begin, first_row, 0
@@ -152,30 +178,48 @@ class StreamLog:
 
     def reserve(self, rows: int = 1) -> None:
         """Makes room for ``rows`` rows from row ``end`` on, and the pending observation after them."""
-        stop = self.end + rows + 1
-        for ring in (*self.rings.values(), self.next_patch):
-            if stop - ring.begin > ring.length:
-                ring.reserve(stop)
+        floor = self.floor
+        if self.end + rows + 1 - floor > self.table.length:
+            self.table = self.table.with_room(floor, self.end + 1, self.end + rows + 1)
 
     def slide(self, begin: int) -> None:
         """Moves the window's first row; rows below the context are forgotten."""
         if begin > self.begin:
             if self.invalid:
-                leaving = self.rings[VALID].span(self.begin, min(begin, self.end))
-                self.invalid -= leaving.size - int(leaving.sum())
+                self.invalid -= self._count_invalid(self.begin, min(begin, self.end))
             self.begin = begin
-            floor = self.floor
-            for ring in self.rings.values():
-                ring.begin = floor
-            self.next_patch.begin = floor
+
+    def _count_invalid(self, start: int, stop: int) -> int:
+        valid = self.span(VALID, start, stop)
+        return valid.size - int(np.count_nonzero(valid))
+
+    def mark(self) -> Mark:
+        """Where the log stands now."""
+        return Mark(self.begin, self.end, self.patch_begin, self.patch_end, self.pending)
+
+    def take_back(self, mark: Mark) -> None:
+        """Takes back the rows and patches that were added, and the eviction of rows, since a mark.
+
+        No more than one window's worth of rows must have been added since; what stands in row ``end`` is left alone.
+        """
+        for places in (self.older_patches, self.next_older_patches):
+            for place in [place for place, patch in places.items() if patch >= mark.patch_end]:
+                del places[place]
+        newest = self.table.arrays[NEXT_PATCH][(mark.end - 1) % self.table.length]
+        newest[newest >= mark.patch_end] = -1
+        self.begin, self.end, self.patch_begin, self.patch_end, self.pending = mark
+        self.invalid = self._count_invalid(self.begin, self.end)
 
     def add_patches(self, values: Mapping[str, NDArray[Any]]) -> None:
         """Takes over patches, ``(n, ...)`` a resident column, from ``patch_end`` on."""
-        for name, ring in self.patches.items():
-            ring.extend(values[name])
+        count = len(values[PLACE])
+        self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + count)
+        numbers = np.arange(self.patch_end, self.patch_end + count) % self.patches.length
+        for name, array in self.patches.arrays.items():
+            array[numbers] = values[name]
         for row, env, offset in values[PLACE].tolist():
             if offset == 1 and row >= self.floor:
-                self.next_patch.array[row % self.next_patch.length, env] = self.patch_end
+                self.table.arrays[NEXT_PATCH][row % self.table.length, env] = self.patch_end
             elif offset == 2:
                 self.next_older_patches[row, env] = self.patch_end
             elif offset == -1:
@@ -184,10 +228,10 @@ class StreamLog:
 
     def drop_patches(self) -> int:
         """Forgets the patches of rows below the floor; the first patch that is left."""
-        places = self.patches[PLACE]
+        places = self.patches.arrays[PLACE]
         floor = self.floor
         while self.patch_begin < self.patch_end:
-            row, env, offset = places.array[self.patch_begin % places.length].tolist()
+            row, env, offset = places[self.patch_begin % len(places)].tolist()
             if row >= floor:
                 break
             if offset == 2:
@@ -195,15 +239,13 @@ class StreamLog:
             elif offset == -1:
                 self.older_patches.pop((row, env), None)
             self.patch_begin += 1
-        for ring in self.patches.values():
-            ring.trim(self.patch_begin)
         return self.patch_begin
 
     def inconsistency(self) -> str | None:
         """What in rows taken over from disk breaks a rule that sampling relies on; None when nothing does."""
         if self.end == self.floor:
             return None
-        starts = self.rings[START].span(self.floor, self.end)
+        starts = self.span(START, self.floor, self.end)
         if starts.max() > max(Start):
             return f"a start code is {starts.max()}, above {max(Start)}"
         if self.floor == 0 and (starts[0] == Start.CONTINUES).any():
@@ -213,7 +255,7 @@ class StreamLog:
             place in self.older_patches for place in zip((rows + self.floor).tolist(), envs.tolist(), strict=True)
         ):
             return "a row lacks the patches that its start code promises"
-        if (self.next_patch.array[(self.end - 1) % self.next_patch.length] < 0).any():
+        if (self.span(NEXT_PATCH, self.end - 1, self.end) < 0).any():
             return f"the newest row, {self.end - 1}, lacks the patch with its next observation"
         return None
 

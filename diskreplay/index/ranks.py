@@ -77,20 +77,20 @@ class Ranks:
         """Removes the entries of slots; those that hold none are passed over."""
         remove_all(self._nodes, self._head, slots)
 
-    def update(self, slots: Ints, priorities: Floats, most: float) -> tuple[float, int, int]:
+    def update(self, maxima: Floats, left_out: Ints, slots: Ints, priorities: Floats, most: float) -> int:
         """Changes the priorities of entries; where a slot is named twice the last one counts.
 
         Args:
+            maxima: float64 ``(1,)``; raised to the largest priority that counts.
+            left_out: int64 ``(1,)``; what is left out is added to it.
             slots: int64 ``(B,)``; :data:`~diskreplay.index.slots.EVICTED` is left out.
             priorities: float64 ``(B,)``.
             most: the largest priority that is taken.
 
-        Returns the largest priority that counted, or 0; how many were left out; and the position of the first one that
-        is above ``most`` or NaN or whose slot is unknown or holds no entry, or -1. Where there is such a one nothing
-        is changed.
+        Returns the position of the first one that is above ``most`` or NaN or whose slot is unknown or holds no entry,
+        or -1. Where there is such a one nothing is changed.
         """
-        result: tuple[float, int, int] = update(self._nodes, self._head, slots, priorities, most)
-        return result
+        return int(update(self._nodes, self._head, maxima, left_out, slots, priorities, most))
 
     def at(self, ranks: Ints) -> Ints:
         """Slots of the entries of ranks, counted from 0; those must be below ``len``."""
@@ -211,23 +211,22 @@ def remove_all(nodes: Any, head: Ints, slots: Ints) -> None:
 
 
 @kernel
-def update(nodes: Any, head: Ints, slots: Ints, priorities: Floats, most: float) -> tuple[float, int, int]:
-    left_out = 0
+def update(nodes: Any, head: Ints, maxima: Floats, left_out: Ints, slots: Ints, priorities: Floats, most: float) -> int:
     for k in range(len(slots)):
         slot = slots[k]
         if not priorities[k] <= most or slot < EVICTED or (slot >= 0 and not nodes[slot].height):
-            return 0.0, 0, k
-        left_out += slot < 0
+            return k
     for k in range(len(slots)):
         slot = slots[k]
         if slot >= 0 and nodes[slot].priority != priorities[k]:
             remove(nodes, head, slot)
             insert(nodes, head, slot, nodes[slot].id, priorities[k])
-    largest = 0.0
     for k in range(len(slots)):
-        if slots[k] >= 0 and nodes[slots[k]].priority == priorities[k]:  # it was the last of its slot
-            largest = max(largest, priorities[k])
-    return largest, left_out, -1
+        if slots[k] < 0:
+            left_out[0] += 1
+        elif nodes[slots[k]].priority == priorities[k]:  # it was the last of its slot
+            maxima[0] = max(maxima[0], priorities[k])
+    return -1
 
 
 @kernel

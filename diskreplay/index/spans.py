@@ -6,6 +6,7 @@ holds the span's first row, and its stop as soon as it is known:
 
 1. New rows are looked at together: firsts are a running maximum forwards, stops a running minimum backwards.
 2. A span that was open before and is cut now has its stop written to its older rows.
+3. The new rows count from the last assignment on. Interrupted before it, the same is done again by the next call.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.log import StreamLog
-from diskreplay.ring import Ring
+from diskreplay.ring import Table
 from diskreplay.schema import START, TERMINATED, TRUNCATED, VALID, Start
 
 Ids = NDArray[np.int64]
 
+FIRST, STOP = "first", "stop"
 OPEN = np.int64(1 << 62)
 """Stop of a span that is not cut yet."""
 
@@ -28,53 +30,60 @@ class Spans:
 
     def __init__(self, log: StreamLog) -> None:
         self._log = log
-        length = log.rows + log.context + 2
-        self._first = Ring((log.num_envs,), np.int64, length)
-        self._stop = Ring((log.num_envs,), np.int64, length)
+        field = (log.num_envs,), np.int64
+        self._table = Table.new({FIRST: field, STOP: field}, log.rows + log.context + 2)
+        self._end = 0
+        """One past the newest row that is taken in; none below the log's floor counts."""
 
     def first(self, rows: Ids, envs: Ids) -> Ids:
         """First row of each row's span, as far as it is in the window: ``(B,)``."""
-        found: Ids = np.maximum(self._first.array[rows % self._first.length, envs], self._log.begin)
+        found: Ids = np.maximum(self._at(FIRST, rows, envs), self._log.begin)
         return found
 
     def stop(self, rows: Ids, envs: Ids) -> Ids:
         """One past the last row of each row's span, as far as it has been added: ``(B,)``."""
-        found: Ids = np.minimum(self._stop.array[rows % self._stop.length, envs], self._log.end)
+        found: Ids = np.minimum(self._at(STOP, rows, envs), self._log.end)
         return found
 
     def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool]:
         """Whether each row's span has come to its end: ``(B,)``."""
-        cut: NDArray[np.bool] = self._stop.array[rows % self._stop.length, envs] != OPEN
+        cut: NDArray[np.bool] = self._at(STOP, rows, envs) != OPEN
         return cut
+
+    def _at(self, name: str, rows: Ids, envs: Ids) -> Ids:
+        table = self._table
+        found: Ids = table.arrays[name][rows % table.length, envs]
+        return found
 
     def catch_up(self) -> None:
         """Takes in the rows added since the last call."""
         log = self._log
-        if self._first.end > log.end or self._first.end < log.floor:
-            for ring in (self._first, self._stop):
-                ring.restart(log.floor)
-        start, end = self._first.end, log.end
-        for ring in (self._first, self._stop):
-            ring.begin = log.floor
+        floor, end = log.floor, log.end
+        start = self._end if floor <= self._end <= end else floor
         if start == end:
+            self._end = end
             return
+        self._table = self._table.with_room(floor, start, end)
         rows = np.arange(start, end)
-        fresh = log.rings[START].take(rows) != Start.CONTINUES
-        cut = log.rings[TERMINATED].take(rows) | log.rings[TRUNCATED].take(rows) | ~log.rings[VALID].take(rows)
+        taken = {name: log.table.take(name, rows) for name in (START, TERMINATED, TRUNCATED, VALID)}
+        fresh = taken[START] != Start.CONTINUES
+        cut = taken[TERMINATED] | taken[TRUNCATED] | ~taken[VALID]
         cut[:-1] |= fresh[1:]
-        held = start > log.floor
-        older = self._first.take(rows[:1] - 1)[0] if held else np.full(log.num_envs, start)
+        held = start > floor
+        older = self._table.span(FIRST, start - 1, start)[0] if held else np.full(log.num_envs, start)
         firsts = np.where(fresh, rows[:, None], 0)
         firsts[0] = np.maximum(firsts[0], np.where(fresh[0], start, older))
         stops = np.where(cut, rows[:, None] + 1, OPEN)
         stops = np.minimum.accumulate(stops[::-1], axis=0)[::-1]
         if held:
             self._close(older, np.where(fresh[0], start, stops[0]), start)
-        self._first.extend(np.maximum.accumulate(firsts, axis=0))
-        self._stop.extend(stops)
+        at = rows % self._table.length
+        self._table.arrays[FIRST][at] = np.maximum.accumulate(firsts, axis=0)
+        self._table.arrays[STOP][at] = stops
+        self._end = end
 
     def _close(self, firsts: Ids, stops: Ids, start: int) -> None:
         """Writes the stops, now known, of spans that were open at row ``start`` to their rows before it."""
         for env in np.flatnonzero(stops != OPEN).tolist():
             rows = np.arange(max(int(firsts[env]), self._log.floor), start)
-            self._stop.array[rows % self._stop.length, env] = stops[env]
+            self._table.arrays[STOP][rows % self._table.length, env] = stops[env]

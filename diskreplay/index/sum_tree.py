@@ -77,28 +77,30 @@ class SumTree:
         self,
         ranges: Ints,
         maxima: Floats,
+        left_out: Ints,
         slots: Ints,
         priorities: Floats,
         alpha: float,
         epsilon: float,
         bounds: tuple[float, float],
-    ) -> tuple[int, int]:
+    ) -> int:
         """Sets masses to ``(priority + epsilon) ** alpha``; where a slot is named twice the last one counts.
 
         Args:
             ranges: int64 ``(R, 3)``, ascending; all slots are in one.
             maxima: float64; the entry of a range is raised to the largest ``priority + epsilon`` that counts in it.
+            left_out: int64 ``(1,)``; what is left out is added to it.
             slots: int64 ``(B,)``; :data:`~diskreplay.index.slots.EVICTED` is left out.
             priorities: float64 ``(B,)``, at least 0.
             bounds: the least mass, which smaller ones are raised to, and the largest priority that is taken.
 
-        Returns how many were left out, and the position of the first entry whose priority is above its bound or NaN or
-        whose slot is unknown or has no mass, or -1. Where there is such an entry nothing is changed.
+        Returns the position of the first entry whose priority is above its bound or NaN or whose slot is unknown or has
+        no mass, or -1. Where there is such an entry nothing is changed.
         """
-        result: tuple[int, int] = update(
-            self._sums, self._mins, self._offsets, ranges, maxima, slots, priorities, alpha, epsilon, *bounds
+        wrong = update(
+            self._sums, self._mins, self._offsets, ranges, maxima, left_out, slots, priorities, alpha, epsilon, *bounds
         )
-        return result
+        return int(wrong)
 
     def totals(self, ranges: Ints) -> Floats:
         """The sum of the masses of each of the ranges, float64 ``(R,)``."""
@@ -223,22 +225,22 @@ def totals(sums: Floats, mins: Floats, offsets: Ints, ranges: Ints) -> Floats:
 
 @kernel
 def update(
-    sums: Floats, mins: Floats, offsets: Ints, ranges: Ints, maxima: Floats, slots: Ints, priorities: Floats,
-    alpha: float, epsilon: float, least: float, most: float,
-) -> tuple[int, int]:  # fmt: skip
-    left_out = 0
+    sums: Floats, mins: Floats, offsets: Ints, ranges: Ints, maxima: Floats, left_out: Ints, slots: Ints,
+    priorities: Floats, alpha: float, epsilon: float, least: float, most: float,
+) -> int:  # fmt: skip
     for k in range(len(slots)):
         if not priorities[k] <= most or slots[k] < EVICTED or (slots[k] >= 0 and sums[slots[k]] == 0.0):
-            return 0, k
-        left_out += slots[k] < 0
+            return k
+    changed = np.empty(len(slots), np.int64)  # before the first change: there may be no memory for it
     for k in range(len(slots)):
         if slots[k] >= 0:
             sums[slots[k]] = -1.0 - k  # whoever comes last leaves its mark
-    changed = np.empty(len(slots), np.int64)
     count, at = 0, 0
     for k in range(len(slots)):
         slot = slots[k]
-        if slot >= 0 and sums[slot] == -1.0 - k:
+        if slot < 0:
+            left_out[0] += 1
+        elif sums[slot] == -1.0 - k:
             priority = priorities[k] + epsilon
             sums[slot] = max(priority**alpha, least)
             while slot < ranges[at, START]:
@@ -249,7 +251,7 @@ def update(
             changed[count] = slot
             count += 1
     refresh(sums, mins, offsets, changed[:count])
-    return left_out, -1
+    return -1
 
 
 @kernel

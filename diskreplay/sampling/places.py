@@ -9,10 +9,14 @@ the windows is, a stream:
 2. Ids that are new, and older ones that were no transition but may have become one, are looked at once.
 3. Those that are transitions get their slots. Of the others only those that may become one later are looked at again,
    when the window has grown.
+
+What it comes to is a new :class:`Places`; the one that was asked stays as it is, and counts until the sampler has
+changed its tree and puts the new one in its place, by one assignment.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -103,11 +107,20 @@ class Places:
         """First slots of the runs that ``ranges`` was made of."""
         self._table: Ids = np.empty((0, 6), np.int64)
 
-    def catch_up(self, windows: Windows, standing: Standings) -> Changes | None:
-        """Takes over the windows; what changed since the last call, None for nothing."""
+    def caught_up(self, windows: Windows, standing: Standings) -> tuple[Places, Changes | None]:
+        """The places as of these windows, and what changes in the tree by that; None for nothing."""
         listed = list(windows)
         if listed == self._windows:
-            return None
+            return self, None
+        moved = self._copy()
+        return moved, moved._catch_up(listed, standing)
+
+    def _copy(self) -> Places:
+        other = copy.copy(self)
+        other._runs = {stream: copy.copy(run) for stream, run in self._runs.items()}
+        return other
+
+    def _catch_up(self, listed: list[Window], standing: Standings) -> Changes:
         vacated: list[Ids] = []
         ids: list[Ids] = []
         slots: list[Ids] = []
@@ -193,15 +206,15 @@ class Places:
             ]
             self.ranges = np.array(ranges, np.int64).reshape(-1, 3)
 
-    def forget(self, stream: int) -> Ids:
-        """Forgets a stream's window, so that the next call finds it new; the slots that it gives back."""
-        run = self._runs.get(stream)
-        if run is None:
-            return NONE
-        self._windows = None
-        vacated = run.empty()
-        self._tabulate()
-        return vacated
+    def forgotten(self, stream: int) -> tuple[Places, Changes | None]:
+        """The places without a stream's window, so that the next call finds it new, and what changes by that."""
+        if stream not in self._runs:
+            return self, None
+        moved = self._copy()
+        moved._windows = None
+        vacated = moved._runs[stream].empty()
+        moved._tabulate()
+        return moved, Changes(vacated, NONE, NONE)
 
     def to_slots(self, ids: Ids) -> Ids:
         """The slot of each id, or ``EVICTED`` or ``UNKNOWN`` of :mod:`diskreplay.index.slots`."""

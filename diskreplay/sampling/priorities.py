@@ -2,6 +2,11 @@
 
 A subclass keeps a value for each place in an index of its own, a tree, and says what a new place, a vacated one and
 updated ones do to it.
+
+Places and tree belong together. To follow the windows the slots that will change are listed first, then the tree is
+changed, and the assignment of the new places ends it. Interrupted in between, the old places still count; the next call
+lists the changes since then anew, and empties the slots that were listed before. An update of priorities is one
+compiled call, which nothing interrupts.
 """
 
 from __future__ import annotations
@@ -29,6 +34,8 @@ if TYPE_CHECKING:  # loads numba, which only those pay for who sample with prior
 Floats = NDArray[np.float64]
 Tree = TypeVar("Tree")
 
+NO_SLOTS: Ids = np.empty(0, np.int64)
+
 
 class Priorities(Prioritized, Generic[Tree]):
     """The priorities of the one buffer that a sampler is given to.
@@ -51,9 +58,11 @@ class Priorities(Prioritized, Generic[Tree]):
     def clear(self) -> None:
         """Forgets all priorities and counts, as if the sampler was new; its arguments stay."""
         self._maxima = np.ones(0 if self._by_env else 1)
-        self._ignored_updates = 0
-        self._places: Places | None = None
+        self._ignored = np.zeros(1, np.int64)
+        self._touched: tuple[Places | None, Ids] = None, NO_SLOTS
+        """Slots that a change of these places was about to touch; of other places it says nothing."""
         self._tree: Tree | None = None
+        self._places: Places | None = None
 
     @property
     def beta(self) -> float:
@@ -72,7 +81,7 @@ class Priorities(Prioritized, Generic[Tree]):
     @property
     def ignored_updates(self) -> int:
         """Priorities that came after their transition had left the window."""
-        return self._ignored_updates
+        return int(self._ignored[0])
 
     def update(self, ids: Any, priorities: Any, windows: Windows, standing: Standings) -> None:
         """Takes over TD errors, or their magnitudes, ``(B,)``, of ids ``(B,)``; of a repeated id the last one counts.
@@ -82,10 +91,9 @@ class Priorities(Prioritized, Generic[Tree]):
         """
         ids, priorities = checked_updates(ids, priorities)
         places, tree = self._catch_up(windows, standing)
-        ignored, wrong = self._change(places, tree, places.to_slots(ids), priorities)
+        wrong = self._change(places, tree, places.to_slots(ids), priorities)
         if wrong >= 0:
             raise refused_update(ids[wrong], priorities[wrong], self._most)
-        self._ignored_updates += ignored
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> Floats:
         """``P(i)`` of ids ``(B,)`` in the next draw, float64 ``(B,)``; 0 for what cannot be drawn."""
@@ -99,27 +107,39 @@ class Priorities(Prioritized, Generic[Tree]):
     def forget(self, stream: int) -> None:
         """Forgets the priorities of a stream whose rows were taken back; they count as new from now on."""
         if self._places is not None and self._tree is not None:
-            self._leave(self._tree, self._places.forget(stream))
+            moved, changes = self._places.forgotten(stream)
+            if changes is not None:
+                self._move(self._places, self._tree, moved, changes)
 
     def _parts(self) -> tuple[Places, Tree]:
         if self._places is None or self._tree is None:
             from diskreplay.sampling.places import Places
 
-            self._places, self._tree = Places(self._by_env), self._new_tree(0)
+            self._tree = self._new_tree(0)
+            self._places = Places(self._by_env)
         return self._places, self._tree
 
     def _catch_up(self, windows: Windows, standing: Standings) -> tuple[Places, Tree]:
         places, tree = self._parts()
-        changes = places.catch_up(windows, standing)
+        moved, changes = places.caught_up(windows, standing)
         if changes is not None:
-            if places.groups > len(self._maxima):
-                self._maxima = np.append(self._maxima, np.ones(places.groups - len(self._maxima)))
-            self._grow(tree, places.slots)
-            if len(changes.slots):
-                self._enter(tree, changes, places.groups_of(changes.slots))
-            elif len(changes.vacated):
-                self._leave(tree, changes.vacated)
-        return places, tree
+            self._move(places, tree, moved, changes)
+        return moved, tree
+
+    def _move(self, places: Places, tree: Tree, moved: Places, changes: Changes) -> None:
+        """Changes the tree, then puts ``moved`` in the place of the places; see the module's docstring."""
+        of, touched = self._touched
+        if of is places and len(touched):
+            changes = changes._replace(vacated=np.unique(np.concatenate([touched, changes.vacated])))
+        self._touched = places, np.concatenate([changes.vacated, changes.slots])
+        if moved.groups > len(self._maxima):
+            self._maxima = np.append(self._maxima, np.ones(moved.groups - len(self._maxima)))
+        self._grow(tree, moved.slots)
+        if len(changes.slots):
+            self._enter(tree, changes, moved.groups_of(changes.slots))
+        elif len(changes.vacated):
+            self._leave(tree, changes.vacated)
+        self._places = moved
 
     # The tree
 
@@ -140,8 +160,11 @@ class Priorities(Prioritized, Generic[Tree]):
         """Empties slots; some may be empty."""
 
     @abc.abstractmethod
-    def _change(self, places: Places, tree: Tree, slots: Ids, priorities: Floats) -> tuple[int, int]:
-        """Takes over priorities and raises maxima; how many were of evicted slots, and the first wrong one or -1."""
+    def _change(self, places: Places, tree: Tree, slots: Ids, priorities: Floats) -> int:
+        """Takes over priorities, raises maxima and counts evicted slots, in one compiled call.
+
+        The position of the first entry that is wrong, or -1; where there is one, nothing is changed.
+        """
 
     @abc.abstractmethod
     def _chances(self, places: Places, tree: Tree, slots: Ids) -> Floats:
@@ -165,7 +188,8 @@ class Priorities(Prioritized, Generic[Tree]):
         """
         places, tree = self._parts()
         runs, waiting = places.state()
-        facts = {"maxima": self._maxima.tolist(), "ignored_updates": self._ignored_updates, "streams": runs}
+        maxima = self._maxima[: places.groups].tolist()
+        facts = {"maxima": maxima, "ignored_updates": self.ignored_updates, "streams": runs}
         return facts, {self._array: self._values(tree, places.held()), "waiting": waiting}
 
     def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
@@ -183,4 +207,4 @@ class Priorities(Prioritized, Generic[Tree]):
         if values.shape != held.shape:
             raise ValueError(f"stored priorities must be {len(held)}, got {values.shape}")
         self._tree = self._restored(places, held, values)
-        self._places, self._maxima, self._ignored_updates = places, maxima, ignored
+        self._places, self._maxima, self._ignored = places, maxima, np.array([ignored])

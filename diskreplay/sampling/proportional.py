@@ -143,9 +143,11 @@ class Proportional(Priorities["SumTree"]):
     def _leave(self, tree: SumTree, slots: Ids) -> None:
         tree.fill(slots, 0.0)
 
-    def _change(self, places: Places, tree: SumTree, slots: Ids, priorities: Floats) -> tuple[int, int]:
+    def _change(self, places: Places, tree: SumTree, slots: Ids, priorities: Floats) -> int:
         bounds = LEAST_MASS, self._most
-        return tree.update(places.ranges, self._maxima, slots, priorities, self._alpha, self._epsilon, bounds)
+        return tree.update(
+            places.ranges, self._maxima, self._ignored, slots, priorities, self._alpha, self._epsilon, bounds
+        )
 
     def _chances(self, places: Places, tree: SumTree, slots: Ids) -> Floats:
         totals = tree.totals(places.ranges)

@@ -109,10 +109,8 @@ class RankBased(Priorities["Ranks"]):
     def _leave(self, tree: Ranks, slots: Ids) -> None:
         tree.remove(slots)
 
-    def _change(self, places: Places, tree: Ranks, slots: Ids, priorities: Floats) -> tuple[int, int]:
-        largest, ignored, wrong = tree.update(slots, priorities, self._most)
-        self._maxima[0] = max(self._maxima[0], largest)
-        return ignored, wrong
+    def _change(self, places: Places, tree: Ranks, slots: Ids, priorities: Floats) -> int:
+        return tree.update(self._maxima, self._ignored, slots, priorities, self._most)
 
     def _chances(self, places: Places, tree: Ranks, slots: Ids) -> Floats:
         ranks = tree.ranks(slots)

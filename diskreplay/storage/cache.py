@@ -6,7 +6,8 @@ the window. Where the budget is below ``MIN_SHARE`` of the window, the memory se
 cache, and nothing is admitted.
 
 Each column has a *slab* of slots, one decoded chunk each; untouched slots take no memory. Slots are read and given
-up under the buffer's lock, and filled without it, before anybody can find them.
+up under the buffer's lock, and filled without it, before anybody can find them. What an interrupt cuts short costs at
+most room: a slot is found only when it is filled, and free only when nobody finds it.
 """
 
 from __future__ import annotations
@@ -59,21 +60,27 @@ class Slab:
             self.chunk, self.group = np.append(self.chunk, more), np.append(self.group, more)
         return self.used - 1
 
+    @property
+    def held(self) -> int:
+        """Slots that are taken."""
+        return self.used - len(self.free)
+
     def enter(self, chunk: Ids, group: Ids, slot: Ids, span: int) -> None:
         """Makes filled slots findable; ``span`` is the number of chunks in the window, or more."""
         if len(self._slot) < span:
-            self._slot = np.full((2 * span, self._slot.shape[1]), -1, np.int64)
+            longer = np.full((2 * span, self._slot.shape[1]), -1, np.int64)
             held = np.flatnonzero(self.chunk >= 0)
-            self._slot[self.chunk[held] % len(self._slot), self.group[held]] = held
-        self.chunk[slot], self.group[slot] = chunk, group
+            longer[self.chunk[held] % len(longer), self.group[held]] = held
+            self._slot = longer
+        self.group[slot] = group
+        self.chunk[slot] = chunk
         self._slot[chunk % len(self._slot), group] = slot
 
-    def drop(self, doomed: NDArray[np.bool]) -> int:
-        """Gives up the slots (a mask over all); how many there were."""
+    def drop(self, doomed: NDArray[np.bool]) -> None:
+        """Gives up the slots (a mask over all)."""
         slots = np.flatnonzero(doomed & (self.chunk >= 0))
         self.chunk[slots] = -1
         self.free += slots.tolist()
-        return len(slots)
 
 
 class ChunkCache:
@@ -85,10 +92,14 @@ class ChunkCache:
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
-        self.used_bytes = 0
         self.window_bytes = 0
         self._slabs: dict[ColumnReader, Slab] = {}
         self._lock = threading.Lock()
+
+    @property
+    def used_bytes(self) -> int:
+        """Decoded bytes that are held."""
+        return sum(slab.held * column.decoded_bytes for column, slab in list(self._slabs.items()))
 
     def slab(self, column: ColumnReader) -> Slab | None:
         """The column's slab, if it has one."""
@@ -100,7 +111,6 @@ class ChunkCache:
         if self._slabs and self.budget_bytes < MIN_SHARE * window_bytes:
             with self._lock:
                 self._slabs.clear()
-                self.used_bytes = 0
 
     def admits(self, column: ColumnReader) -> bool:
         """Whether a newly decoded chunk of the column should be kept."""
@@ -121,29 +131,27 @@ class ChunkCache:
                     return
                 slab = self._slabs[column] = Slab(column, self.budget_bytes // column.decoded_bytes)
             missing = np.flatnonzero((slab.find(chunk, group) < 0) & (chunk >= column.entries.begin))
-            slots = []
+            slots: list[int] = []
+            filled = 0
             try:
                 for one in missing.tolist():
                     slot = slab.take_slot() if self.admits(column) else None
                     if slot is None:
                         break
                     slots.append(slot)
-                    self.used_bytes += column.decoded_bytes
                     decode(one, slab.values[slot])
-            except BaseException:
-                slab.free.append(slots.pop())
-                self.used_bytes -= column.decoded_bytes
-                raise
+                    filled += 1
             finally:
-                filled = missing[: len(slots)]
-                slab.enter(chunk[filled], group[filled], np.array(slots, np.int64), column.entries.length)
+                slab.free += slots[filled:]
+                entered = missing[:filled]
+                slab.enter(chunk[entered], group[entered], np.array(slots[:filled], np.int64), column.entries.length)
 
     def drop(self, column: ColumnReader, below: int = 1 << 62) -> None:
         """Forgets the column's chunks with a number below ``below``, by default all. Needs the buffer's lock."""
         slab = self._slabs.get(column)
         if slab is not None:
             with self._lock:
-                self.used_bytes -= slab.drop(slab.chunk < below) * column.decoded_bytes
+                slab.drop(slab.chunk < below)
 
     def forget(self, column: ColumnReader) -> None:
         """Gives the column's slab back. Needs the buffer's lock."""
@@ -159,4 +167,4 @@ class ChunkCache:
                 slots = slab.find(chunk, group)
                 doomed = np.ones(len(slab.chunk), bool)
                 doomed[slots[slots >= 0]] = False
-                self.used_bytes -= slab.drop(doomed) * column.decoded_bytes
+                slab.drop(doomed)

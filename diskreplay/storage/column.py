@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from diskreplay.schema import Column
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Tail
+from diskreplay.storage.encoders import Encoders, Task
 
 MAX_HANDLES = 128
 GROUPS_A_TASK = 8
@@ -249,15 +250,21 @@ class Sealed:
     """A full chunk on its way to the disk: its values until it is compressed, its bytes from then on."""
 
     values: NDArray[Any] | None
-    tasks: list[Future[list[bytes]]]
+    tasks: list[Task]
     encoded: list[bytes] = dataclasses.field(default_factory=list)
 
     def settle(self) -> list[bytes]:
         """Waits for the compression; the bytes of each group."""
         if self.values is not None:
             self.encoded = [data for task in self.tasks for data in task.result()]
-            self.values, self.tasks = None, []
+            self.values = None
+            self.tasks = []
         return self.encoded
+
+    @property
+    def done(self) -> bool:
+        """Whether :meth:`settle` need not wait."""
+        return all(task.done for task in self.tasks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,13 +285,10 @@ class Append:
 class ColumnWriter(ColumnReader):
     """A column that grows. Not thread-safe: the stream serialises its writers."""
 
-    def __init__(
-        self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int, pool: Executor
-    ) -> None:
+    def __init__(self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int) -> None:
         super().__init__(files, directory, stream, column, num_envs)
         self.sealed: dict[int, Sealed] = {}
         self._unsettled: collections.deque[Sealed] = collections.deque()
-        self._pool = pool
         self._fresh()
 
     def _fresh(self) -> None:
@@ -314,36 +318,27 @@ class ColumnWriter(ColumnReader):
             return
         values = self.buffer
         batches = [values[i : i + GROUPS_A_TASK] for i in range(0, self.groups, GROUPS_A_TASK)]
-        sealed = Sealed(values, [self._encoding(batch) for batch in batches])
+        sealed = Sealed(values, [Encoders.submit(functools.partial(self._encode, batch)) for batch in batches])
         self.sealed[self.end // self.column.chunk_rows - 1] = sealed
         self._unsettled.append(sealed)
-        while self._unsettled and (
-            all(task.done() for task in self._unsettled[0].tasks)
-            or len(self._unsettled) * values.nbytes > MAX_BACKLOG_BYTES
-        ):
-            self._unsettled.popleft().settle()
+        while self._unsettled and (self._unsettled[0].done or len(self._unsettled) * values.nbytes > MAX_BACKLOG_BYTES):
+            self._unsettled[0].settle()
+            self._unsettled.popleft()
         self._fresh()
 
     def rewind(self, end: int) -> None:
-        """Takes back row ``end``, the newest, where adding it was interrupted; nothing where the row is not here."""
-        if self.end <= end:
-            return
-        self.end = end
-        sealed = self.sealed.pop(end // self.column.chunk_rows, None)
-        if sealed is None:
-            return
-        values = np.empty_like(self.buffer) if sealed.values is None else sealed.values
-        for group, data in enumerate(sealed.encoded):
-            chunks.decode(self.column.codec, data, values[group])
-        self._write_into(values)
-
-    def _encoding(self, groups: NDArray[Any]) -> Future[list[bytes]]:
-        try:
-            return self._pool.submit(self._encode, groups)
-        except RuntimeError:  # the interpreter ends, or there are too many threads
-            here: Future[list[bytes]] = Future()
-            here.set_result(self._encode(groups))
-            return here
+        """Takes back the rows from ``end`` on, none of which is committed; interrupted, it can be done again."""
+        first = end // self.column.chunk_rows
+        if first in self.sealed:  # its chunk was filled: it becomes the write buffer again
+            sealed = self.sealed[first]
+            values = np.empty_like(self.buffer) if sealed.values is None else sealed.values
+            if sealed.values is None:
+                for group, data in enumerate(sealed.encoded):
+                    chunks.decode(self.column.codec, data, values[group])
+            self._write_into(values)
+            for chunk in sorted((chunk for chunk in self.sealed if chunk >= first), reverse=True):
+                del self.sealed[chunk]
+        self.end = min(self.end, end)
 
     def _encode(self, groups: NDArray[Any]) -> list[bytes]:
         return [chunks.encode(self.column.codec, values) for values in groups]
@@ -382,13 +377,13 @@ class ColumnWriter(ColumnReader):
     def publish(self, appended: list[Append], end: int) -> None:
         """The staged rows below ``end`` are durable: reads go to the disk from now on."""
         for append in appended:
-            last = append.chunks[-1] + 1
-            self.entries.reserve(last)
-            self.entries.array[np.array(append.chunks) % self.entries.length] = append.entries
+            self.entries.write(append.chunks[0], append.entries)
             self.tail = append.tail
+        self.committed = end
+        # Only now: until here these rows were read from RAM.
+        for append in appended:
             for chunk in append.chunks:
                 self.sealed.pop(chunk, None)
-        self.committed = end
 
     def grow(self, shard: int) -> None:
         """Makes the array's shape hold ``shard``."""

@@ -7,7 +7,6 @@ at that moment and the state of whoever samples; it pins the rows that it needs 
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import errno
@@ -39,7 +38,6 @@ STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
 LOCK_SECONDS = 60.0
 """How long to wait for another process that adds a stream, which takes it milliseconds."""
-ENCODERS = min(4, os.cpu_count() or 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +94,6 @@ class Store:
         self.schema = Schema.from_json(ours.get("schema"))
         settings = ours.get("settings")
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
-        self.pool = concurrent.futures.ThreadPoolExecutor(ENCODERS, "diskreplay-encode")
 
     @staticmethod
     def create(path: str, files: fs.Files, schema: Schema, settings: dict[str, Any]) -> Store:
@@ -228,9 +225,7 @@ class Store:
 
         if checkpoint is not None and name not in checkpoint.cut:
             raise CheckpointError(f"checkpoint {checkpoint.name!r} knows no stream {name!r}")
-        return StreamWriter(
-            self.files, self.stream_path(name), self.schema, self.pool, lambda: self._pins(name), choose
-        )
+        return StreamWriter(self.files, self.stream_path(name), self.schema, lambda: self._pins(name), choose)
 
     def _pins(self, name: str) -> list[Pin]:
         cuts = [checkpoint.cut[name] for checkpoint in self.checkpoints() if name in checkpoint.cut]
@@ -299,7 +294,7 @@ class Store:
             "metadata": checkpoint.metadata,
             "time": checkpoint.time,
         }
-        with writer.stop_on_failure(f"writing the checkpoint {checkpoint.name!r} of"):
+        with writer.whole(f"writing the checkpoint {checkpoint.name!r} of"):
             temporary = os.path.join(writer.path, SCRATCH, f".tmp-checkpoint-{checkpoint.name}")
             fs.clear(self.files, temporary)
             metadata.create_group(self.files, temporary)
@@ -318,7 +313,7 @@ class Store:
     def drop_checkpoint(self, name: str, writer: StreamWriter) -> None:
         """Removes a checkpoint; the next commit gives the space back that only it needed."""
         self.checkpoint(name)
-        with writer.stop_on_failure(f"dropping the checkpoint {name!r} of"):
+        with writer.whole(f"dropping the checkpoint {name!r} of"):
             doomed = os.path.join(writer.path, SCRATCH, f".tmp-dropped-{name}")
             fs.clear(self.files, doomed)
             self.files.rename(os.path.join(self.path, CHECKPOINTS, name), doomed)
@@ -326,7 +321,7 @@ class Store:
             fs.remove(self.files, doomed)
 
     def close(self) -> None:
-        self.pool.shutdown()
+        """Gives back what reading the store holds open."""
 
 
 def _check_free(files: fs.Files, path: str) -> None:

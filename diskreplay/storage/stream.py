@@ -2,7 +2,10 @@
 
 A commit, in order: append the new chunks and indexes to the open shards, fsync them and, where files are new, their
 directories; replace the stream's ``zarr.json``, which holds the commit record; then unlink the shards that no row
-of the new window, no context row and no checkpoint needs.
+of the new window, no context row and no checkpoint needs; and take the new record over in RAM.
+
+What changes files, and what takes over in RAM what became durable, is done whole: signals wait, and before it begins
+the writer notes its own failure, which only its last step takes away (:meth:`StreamWriter.whole`).
 
 Recovery, on opening to write: take the lock, sync the names that a killed writer gave, cut the open shards back to
 their committed bytes, remove shards that the record does not know, load the last chunks back into the write buffers.
@@ -16,14 +19,14 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
 from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
+from diskreplay.interrupts import held_back
 from diskreplay.schema import Column, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
-from diskreplay.storage.column import ColumnReader, ColumnWriter
+from diskreplay.storage.column import Append, ColumnReader, ColumnWriter
 from diskreplay.storage.commit import Commit, Tail
 
 STREAMS, CHECKPOINTS = "streams", "checkpoints"
@@ -123,33 +126,29 @@ class StreamWriter(_Stream[ColumnWriter]):
         files: fs.Files,
         path: str,
         schema: Schema,
-        pool: Executor,
         pinned: Callable[[], list[Pin]],
         choose: Callable[[Commit], Commit],
     ) -> None:
         """``choose`` turns the newest commit into the one to go on from: another one is made the newest first."""
-        with fs.translate("locking", path):
-            lock = files.lock(path)
-        if lock is None:
-            raise LockedError(
-                f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open another "
-                f"stream, or open with mode='r'"
-            )
-        self._lock = lock
+        self._lock: fs.Lock | None = None
         self._pinned = pinned
         self.failure: WriteFailedError | None = None
-        self.half_row = False
-        """A row is being put in: set by who does it. After an interrupt, the rows before it can still be committed."""
+        self.cut_short = False
+        """What ended a block was no failure to write, of which its caller would know, but an interrupt, say."""
         self._process = os.getpid()
         self._checkpoints = os.path.join(os.path.dirname(os.path.dirname(path)), CHECKPOINTS)
         try:
+            with fs.translate("locking", path):
+                self._lock = files.lock(path)
+            if self._lock is None:
+                raise LockedError(
+                    f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open "
+                    f"another stream, or open with mode='r'"
+                )
             self._settle(files, path)
             newest = read_commit(files, path)
             commit = choose(newest)
-            super().__init__(
-                files, path, schema, commit,
-                lambda files, path, stream, column, envs: ColumnWriter(files, path, stream, column, envs, pool),
-            )  # fmt: skip
+            super().__init__(files, path, schema, commit, ColumnWriter)
             with fs.translate("recovering", path):
                 if commit != newest:
                     self.replace_record(commit)
@@ -162,7 +161,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             for column in self.patches.values():
                 column.resume(commit.patch_end)
         except BaseException:
-            lock.release()
+            self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
 
     def _settle(self, files: fs.Files, path: str) -> None:
@@ -243,16 +242,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         return sum(len(data) for _, c in self.columns() for s in c.sealed.values() for data in s.encoded)
 
     def check(self) -> None:
-        """StateError when the stream takes no more rows."""
-        self.check_commit()
-        if self.half_row:
-            raise StateError(
-                "adding a row was interrupted half-way, so no more can be added: close the store, which commits the "
-                "rows before it, and open it again"
-            )
-
-    def check_commit(self) -> None:
-        """StateError when nothing can be committed any more."""
+        """StateError when nothing can be committed any more, so that no rows are taken either."""
         if self.failure:
             lost = self.end - self.commit_record.end
             raise StateError(
@@ -263,23 +253,31 @@ class StreamWriter(_Stream[ColumnWriter]):
             raise StateError("this process was forked from the one that writes the stream: open a stream of its own")
 
     @contextlib.contextmanager
-    def stop_on_failure(self, action: str) -> Iterator[None]:
-        """Around writes that must all be done: after one that failed or was interrupted, nothing more is written."""
-        self.check_commit()
-        try:
-            with fs.translate(action, self.path):
-                yield
-        except WriteFailedError as error:
-            self.failure = error
-            raise
-        except BaseException as error:
-            # Half of it is on disk and what of it is unknown: only recovery may write now.
-            self.failure = WriteFailedError(0, f"{action} {self.path!r} was cut short: {error!r}; reopen the store")
-            raise
+    def whole(self, action: str) -> Iterator[None]:
+        """Around what must be done whole, or nothing more is written before the store was opened again.
+
+        Signals wait. What ends the block all the same leaves it unknown how much of it is on disk and in RAM: then only
+        recovery may write. The failure is noted before the block, so that nothing can keep it from being noted.
+        """
+        self.check()
+        with held_back():
+            self.cut_short = True
+            self.failure = WriteFailedError(0, f"{action} {self.path!r} was cut short; reopen the store")
+            try:
+                with fs.translate(action, self.path):
+                    yield
+            except WriteFailedError as error:
+                self.failure = error
+                self.cut_short = False
+                raise
+            except BaseException as error:
+                self.failure = WriteFailedError(0, f"{action} {self.path!r} was cut short: {error!r}; reopen the store")
+                raise
+            self.failure = None
 
     def commit(self, begin: int, patch_begin: int, publish: contextlib.AbstractContextManager[object]) -> Commit:
         """Makes every row durable and moves the window's first row to ``begin``; ``publish`` guards the readers."""
-        self.check_commit()
+        self.check()
         staged = {path: appended for path, column in self.columns() if (appended := column.stage())}
         record = dataclasses.replace(
             self.commit_record,
@@ -291,28 +289,32 @@ class StreamWriter(_Stream[ColumnWriter]):
             tails={**self.commit_record.tails, **{path: appended[-1].tail for path, appended in staged.items()}},
             time=time.time(),
         )
-        columns = dict(self.columns())
-        with self.stop_on_failure("committing"):
-            written = []
-            for path, appended in staged.items():
-                column = columns[path]
-                for append in appended:
-                    file = self.files.open(column.shard_path(append.shard), write=True)
-                    file.pwrite(append.parts, append.offset)
-                    written.append((file, column.directory if append.offset == 0 else None))
-                if appended[-1].shard != column.tail.shard:
-                    column.grow(appended[-1].shard)
-            for file, _ in written:
-                file.sync()
-            for directory in {directory for _, directory in written if directory}:
-                self.files.sync_dir(directory)
+        with self.whole("committing"):
+            self._append(staged)
             self.replace_record(record)
-        with publish:
-            for path, column in self.columns():
-                column.publish(staged.get(path, []), self.patch_end if is_patch(path) else record.end)
-            self.commit_record = record
-        self.reclaim(publish)
+            with publish:
+                for path, column in self.columns():
+                    column.publish(staged.get(path, []), self.patch_end if is_patch(path) else record.end)
+                self.commit_record = record
+            self._evict(publish)
         return record
+
+    def _append(self, staged: dict[str, list[Append]]) -> None:
+        """Makes the new chunks and indexes durable, which no record names yet."""
+        columns = dict(self.columns())
+        written = []
+        for path, appended in staged.items():
+            column = columns[path]
+            for append in appended:
+                file = self.files.open(column.shard_path(append.shard), write=True)
+                file.pwrite(append.parts, append.offset)
+                written.append((file, column.directory if append.offset == 0 else None))
+            if appended[-1].shard != column.tail.shard:
+                column.grow(appended[-1].shard)
+        for file, _ in written:
+            file.sync()
+        for directory in {directory for _, directory in written if directory}:
+            self.files.sync_dir(directory)
 
     def replace_record(self, record: Commit) -> None:
         """Atomically and durably makes ``record`` the commit of the stream: the point of no return."""
@@ -320,7 +322,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def reclaim(self, publish: contextlib.AbstractContextManager[object]) -> None:
         """Unlinks the shards that neither the committed window nor a checkpoint needs; ``publish`` as in commit."""
-        with self.stop_on_failure("committing"):
+        with self.whole("committing"):
             self._evict(publish)
 
     def _evict(self, publish: contextlib.AbstractContextManager[object]) -> None:
@@ -355,8 +357,9 @@ class StreamWriter(_Stream[ColumnWriter]):
         return [*sorted(self._pinned_shards[path]), *below]
 
     def release(self) -> None:
-        """Gives the lock back; writes that no commit holds are gone."""
-        self._lock.release()
+        """Gives the lock back; writes that no commit holds are gone. Doing it twice does no harm."""
+        if self._lock is not None:
+            self._lock.release()
 
 
 @dataclasses.dataclass(frozen=True)

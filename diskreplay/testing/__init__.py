@@ -1,4 +1,6 @@
-"""File systems for tests of what happens when one fails: give them as ``files=`` to a buffer.
+"""For tests of what happens when something fails: file systems, and interrupts at any place of a call.
+
+File systems are given as ``files=`` to a buffer.
 
 :class:`FaultyFiles` records every operation of the file system below it, and fails or dies at a chosen one.
 :class:`SimulatedDisk` keeps everything in RAM, knows what was synced, and gives the disk as it is after a kill or a
@@ -25,11 +27,32 @@ dead
 
 :func:`small_thresholds` lets a few rows go where otherwise millions do: growth, evictions, ends of shards.
 
+:class:`Interrupts` raises an exception at a chosen line of a call, or handles a Ctrl-C there, and asks what is left in
+the program that goes on:
+
+>>> rb = dr.ReplayBuffer.create("/b.replay", box, discrete, capacity=100, files=disk)
+>>> interrupts = Interrupts(KeyboardInterrupt)
+>>> place = interrupts.interrupt(30, lambda: rb.add([0, 0], 1, 0.5, [0, 1], False, False))
+>>> len(rb) in (0, 1)
+True
+>>> rb.close()
+
 A program that uses its own file system behind the same seam implements :class:`diskreplay.storage.files.Files`.
 """
 
 from diskreplay.testing.disk import SimulatedDisk
 from diskreplay.testing.faults import READS, WRITES, Crash, FaultyFiles, Operation
+from diskreplay.testing.interrupts import Interrupts, Place
 from diskreplay.testing.thresholds import small_thresholds
 
-__all__ = ["READS", "WRITES", "Crash", "FaultyFiles", "Operation", "SimulatedDisk", "small_thresholds"]
+__all__ = [
+    "READS",
+    "WRITES",
+    "Crash",
+    "FaultyFiles",
+    "Interrupts",
+    "Operation",
+    "Place",
+    "SimulatedDisk",
+    "small_thresholds",
+]

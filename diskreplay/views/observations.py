@@ -57,7 +57,7 @@ def fill(
     rest: list[Rest] = []
     patched = None
     if last_step == 1:
-        patch = log.next_patch.array[rows % log.next_patch.length, envs]
+        patch = log.patch_numbers(rows, envs)
         patched = np.flatnonzero(patch >= 0)
         if len(patched):
             last[patched] = rows[patched]
@@ -93,25 +93,24 @@ def _copy(
     source: ObsSource, out: NDArray[Any], place: Ids, envs: Ids, first: Ids, last: Ids, base: Ids
 ) -> list[Rest]:  # fmt: skip
     """Rows ``first`` to ``last`` (inclusive) of each sample, row ``base`` being the first step of ``out``."""
-    ring = source.log.rings.get(source.name)
-    if ring is None:
+    log, resident = source.log, source.name in source.log.resident
+    if not resident:
         requests = gather.Requests(place, envs, first, last, base)
         return gather.fetch(source.rows, requests, out, source.cache)
     for step in range(out.shape[1]):
         at = base + step
         if (base >= first).all() and (at <= last).all() and len(place) == len(out):
-            out[place, step] = ring.array[at % ring.length, envs]
+            out[place, step] = log.take(source.name, at, envs)
         else:
             here = (at >= first) & (at <= last)
-            out[place[here], step] = ring.array[at[here] % ring.length, envs[here]]
+            out[place[here], step] = log.take(source.name, at[here], envs[here])
     return []
 
 
 def _copy_patches(source: ObsSource, out: NDArray[Any], place: Ids, step: Any, patch: Ids) -> list[Rest]:
     """The observation of each patch to ``out[place, step]``."""
-    ring = source.log.patches.get(source.name)
-    if ring is not None:
-        out[place, step] = ring.array[patch % ring.length]
+    if source.name in source.log.patches.arrays:
+        out[place, step] = source.log.patches.take(source.name, patch)
         return []
     requests = gather.Requests(place, np.zeros_like(patch), patch, patch, patch - step)
     return gather.fetch(source.patches, requests, out, source.cache, exact=True)
@@ -141,7 +140,7 @@ def _pad(
         for target, missing in repeated:
             out[target, :missing] = out[target, missing]
 
-    if repeated and source.name in log.rings:
+    if repeated and source.name in log.resident:
         repeat()
     elif repeated:
         rest.append(repeat)

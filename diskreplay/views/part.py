@@ -46,11 +46,11 @@ class StreamPart:
         if commit.floor(log.context) > log.end:
             log.restart(commit.begin, commit.floor(log.context), commit.patch_begin)
         if commit.end > log.end:
-            values = {name: self.stream.rows[name].read_rows(log.end, commit.end) for name in log.rings}
+            values = {name: self.stream.rows[name].read_rows(log.end, commit.end) for name in log.resident}
             log.extend(values, commit.begin)
         if commit.patch_end > log.patch_end:
             span = log.patch_end, commit.patch_end
-            log.add_patches({name: self.stream.patches[name].read_rows(*span)[:, 0] for name in log.patches})
+            log.add_patches({name: self.stream.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays})
         log.slide(commit.begin)
         log.drop_patches()
         wrong = log.inconsistency()
@@ -66,7 +66,7 @@ class StreamPart:
 
     def large_columns(self) -> list[ColumnReader]:
         """The columns that are not mirrored in RAM."""
-        return [column for name, column in self.stream.rows.items() if name not in self.log.rings]
+        return [column for name, column in self.stream.rows.items() if name not in self.log.resident]
 
     def pending(self) -> list[Array] | None:
         """The newest next stacks, ``(num_envs, frames, *shape)`` a leaf; None when there is no row."""

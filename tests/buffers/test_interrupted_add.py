@@ -1,4 +1,4 @@
-"""An interrupt (Ctrl-C) at any line of ``add``: closing keeps every row before it, and the store goes on."""
+"""An interrupt (Ctrl-C) at any line of ``add``: the row was added or was not, and the program goes on."""
 
 import os
 import pathlib
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import diskreplay as dr
-from diskreplay.errors import StateError
 from diskreplay.ops.verify import verify
 
 PACKAGE = str(pathlib.Path(dr.__file__).parent)
@@ -59,42 +58,49 @@ def interrupt(rb, arguments, at):
     return False
 
 
+def compare(rb, steps, envs, stacked):
+    """Every transition of the window with the steps that were added."""
+    log = rb._streams.written.log
+    assert log.end == len(steps)
+    found = rb.get(np.arange(log.begin * envs, log.end * envs))
+    rows = range(log.begin, log.end)
+    np.testing.assert_array_equal(found.reward, np.repeat(rows, envs))
+    for name, at in (("obs", 0), ("next_obs", 3)):
+        given = [np.reshape(steps[row][at], (envs, *steps[row][at].shape[-3 if stacked else -1 :])) for row in rows]
+        np.testing.assert_array_equal(getattr(found, name), np.concatenate(given))
+    return len(rb) // envs
+
+
 @pytest.mark.parametrize(("envs", "stacked"), [(1, False), (2, False), (1, True), (2, True)])
+@pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize(
     "rows", [7, 8, 11, 15]
 )  # the next one: a cut, a chunk's end with an odd stack, a chunk's end, a cut
-def test_every_line(tmp_path, envs, stacked, rows):
+def test_every_line(tmp_path, envs, stacked, rows, full):
     space = gymnasium.spaces.Box(-9999, 9999, (3, 30, 30) if stacked else (1,), np.int32)
     steps = [step(row, envs, stacked) for row in range(rows + 3)]
-    at = 1 + rows % STRIDE
+    window = rows if full else 100
+    at = 1 + (rows + full) % STRIDE
     while True:
         path = tmp_path / f"{at}"
         rb = dr.ReplayBuffer.create(
-            path, space, gymnasium.spaces.Discrete(3), capacity=100, num_envs=envs, seed=0,
-            chunk_rows={"reward": 4, "obs": 4}, frame_stack=3 if stacked else 1, codec="none",
+            path, space, gymnasium.spaces.Discrete(3), capacity=window * envs, num_envs=envs, seed=0,
+            chunk_rows={"reward": 4, "obs": 4}, shard_rows=8, frame_stack=3 if stacked else 1, codec="none",
         )  # fmt: skip
         for arguments in steps[:rows]:
             rb.add(*arguments)
-        expected = rb.get(np.arange(rows * envs))
         hit = interrupt(rb, steps[rows], at)
-        if rb._streams.writer.half_row:
-            with pytest.raises(StateError, match="interrupted half-way"):
-                rb.add(*steps[rows])
+        held = len(rb) // envs  # settles what was cut short
+        kept = rb._streams.written.log.end
+        assert kept in ((rows, rows + 1) if hit else (rows + 1,))
+        assert held == compare(rb, steps[:kept], envs, stacked) == min(kept, window)
+        for arguments in steps[kept:]:
+            rb.add(*arguments)
+        compare(rb, steps, envs, stacked)
         rb.close()
         assert not verify(path).problems
         with dr.ReplayBuffer.open(path) as rb:
-            kept = len(rb) // envs
-            assert kept in ((rows, rows + 1) if hit else (rows + 1,))
-            for arguments in steps[kept:]:
-                rb.add(*arguments)
-            found = rb.get(np.arange(len(steps) * envs))
-            np.testing.assert_array_equal(found.reward, np.repeat(np.arange(len(steps)), envs))
-            np.testing.assert_array_equal(found.obs[: rows * envs], expected.obs)
-            np.testing.assert_array_equal(found.next_obs[: rows * envs], expected.next_obs)
-            given = [
-                np.reshape(arguments[3], (envs, *arguments[3].shape[-3 if stacked else -1 :])) for arguments in steps
-            ]
-            np.testing.assert_array_equal(found.next_obs, np.concatenate(given))
+            assert compare(rb, steps, envs, stacked) == min(len(steps), window)
         if not hit:
             return
         at += STRIDE

@@ -77,8 +77,9 @@ def test_random_changes(slots: int, seed: int, ties: bool) -> None:
             chosen = np.where(rng.random(9) < 0.1, -1, rng.choice(held, 9))
             priorities = values(rng, 9, ties)
             last = {slot: p for slot, p in zip(chosen.tolist(), priorities.tolist(), strict=True) if slot >= 0}
-            expected = max(last.values(), default=0), (chosen < 0).sum(), -1
-            assert ranks.update(chosen, priorities, MOST) == expected
+            largest, left_out = np.zeros(1), np.zeros(1, np.int64)
+            assert ranks.update(largest, left_out, chosen, priorities, MOST) == -1
+            assert (largest[0], left_out[0]) == (max(last.values(), default=0), (chosen < 0).sum())
             naive.entries.update({slot: (p, naive.entries[slot][1]) for slot, p in last.items()})
         check(ranks, naive)
     kept = [naive.entries[slot][0] if slot in naive.entries else -1.0 for slot in range(slots)]
@@ -113,7 +114,9 @@ def test_an_update_with_one_wrong_entry_changes_nothing(slot: int, priority: flo
     ranks = Ranks(5)
     ranks.add(np.arange(3), np.arange(3), np.array([1.0, 2.0, 3.0]))
     before = ranks._nodes.tobytes()
-    assert ranks.update(np.array([0, -1, slot, 2]), np.array([9.0, 1.0, priority, 9.0]), MOST) == (0, 0, 2)
+    largest, left_out = np.zeros(1), np.zeros(1, np.int64)
+    wrong = ranks.update(largest, left_out, np.array([0, -1, slot, 2]), np.array([9.0, 1.0, priority, 9.0]), MOST)
+    assert (wrong, largest[0], left_out[0]) == (2, 0, 0)
     assert ranks._nodes.tobytes() == before
 
 

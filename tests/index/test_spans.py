@@ -46,7 +46,8 @@ class Rows:
     def values(self, log: StreamLog, start: int, stop: int) -> dict[str, np.ndarray]:
         """Of a log's resident columns."""
         count = stop - start
-        found = {name: np.zeros((count, *ring.array.shape[1:]), ring.array.dtype) for name, ring in log.rings.items()}
+        arrays = {name: log.table.arrays[name] for name in log.resident}
+        found = {name: np.zeros((count, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
         for at, name in enumerate((START, TERMINATED, TRUNCATED, VALID)):
             found[name] = np.array([row[at] for row in self.rows[start:stop]]).reshape(count, self.num_envs)
         found[REWARD][:] = 0
@@ -168,4 +169,4 @@ def test_rings_that_grow_and_turn_over(step: int) -> None:
             found = zip(spans.first(at, envs).tolist(), spans.stop(at, envs).tolist(), strict=True)
             for row, env, each in zip(at.tolist(), envs.tolist(), found, strict=True):
                 assert each == upto.span(row, env, log.begin)[:2]
-    assert max(spans._first.length, spans._stop.length) <= 2500 + 2 + 2, "rows that left the window take memory"
+    assert spans._table.length <= 2500 + 2 + 2, "rows that left the window take memory"

@@ -101,7 +101,9 @@ def test_an_update_raises_the_maximum_of_each_range() -> None:
     tree = filled(20, np.ones(20))
     ranges, maxima = np.array([[0, 4, 2], [4, 11, 0], [15, 20, 1]]), np.array([5.0, 0.5, 3.0, 7.0])
     slots, priorities = np.array([16, 0, 10, 3, -1, 4, 3, 19]), np.array([0.25, 4, 2, 90, 99, 5.5, 1, 0.75])
-    assert tree.update(ranges, maxima, slots, priorities, 1.0, 0.25, BOUNDS) == (1, -1)
+    left_out = np.zeros(1, np.int64)
+    assert tree.update(ranges, maxima, left_out, slots, priorities, 1.0, 0.25, BOUNDS) == -1
+    assert left_out[0] == 1
     assert maxima.tolist() == [5.75, 1.0, 4.25, 7.0]
 
 
@@ -130,12 +132,12 @@ def test_changes_in_any_order_make_the_tree_that_its_leaves_make(size: int, seed
             slots = rng.choice(known, rng.integers(1, 40)) if len(known) else np.empty(0, np.int64)
             slots[rng.random(len(slots)) < 0.1] = sum_tree.EVICTED
             priorities = np.round(rng.exponential(size=len(slots)), 2)
-            largest = np.zeros(1)
-            left_out, wrong = tree.update(whole(tree), largest, slots, priorities, 0.7, 0.01, BOUNDS)
+            largest, left_out = np.zeros(1), np.zeros(1, np.int64)
+            wrong = tree.update(whole(tree), largest, left_out, slots, priorities, 0.7, 0.01, BOUNDS)
             last = {int(slot): p for slot, p in zip(slots, priorities, strict=True) if slot >= 0}
             for slot, p in last.items():
                 masses[slot] = (p + 0.01) ** 0.7
-            assert (left_out, wrong) == ((slots < 0).sum(), -1)
+            assert (left_out[0], wrong) == ((slots < 0).sum(), -1)
             assert largest[0] == max([p + 0.01 for p in last.values()], default=0)
         np.testing.assert_allclose(tree.leaves[:size], masses, rtol=1e-14)
         fresh = filled(size, tree.leaves[:size].copy())
@@ -148,8 +150,9 @@ def test_an_update_with_one_wrong_entry_changes_nothing(slot: int, priority: flo
     tree = filled(5, np.array([1.0, 2.0, 3.0, 0.0, 5.0]))
     before, largest = (tree._sums.tobytes(), tree._mins.tobytes()), np.zeros(1)
     slots, priorities = np.array([0, -1, slot, 2]), np.array([9.0, 1.0, priority, 9.0])
-    assert tree.update(whole(tree), largest, slots, priorities, 1.0, 0.0, BOUNDS) == (0, 2)
-    assert (tree._sums.tobytes(), tree._mins.tobytes(), largest[0]) == (*before, 0)
+    left_out = np.zeros(1, np.int64)
+    assert tree.update(whole(tree), largest, left_out, slots, priorities, 1.0, 0.0, BOUNDS) == 2
+    assert (tree._sums.tobytes(), tree._mins.tobytes(), largest[0], left_out[0]) == (*before, 0, 0)
 
 
 @pytest.mark.parametrize("sizes", [(0, 1), (0, 9), (5, 6), (8, 600), (600, 601)])

@@ -1,0 +1,90 @@
+"""Threads that compress chunks, one set for the process, made when there is something to compress.
+
+The thread that hands chunks over is the one that adds rows, so it may be interrupted at any moment. Nothing here can be
+left half-done by that: what a task has come to is said by single assignments, the queue and the locks are the
+interpreter's own, and whoever needs the result of a task that no thread works at does it itself. (The executors of
+``concurrent.futures`` are built of Python's conditions: interrupted inside, they keep a lock or lose a task.)
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import queue
+import sys
+from collections.abc import Callable
+from typing import ClassVar
+
+THREADS = min(4, os.cpu_count() or 1)
+WAIT_SECONDS = 0.1
+"""How long to wait before looking whether the thread that works at a task still lives."""
+
+Encoded = list[bytes]
+
+
+class Task:
+    """Something to compress, done by one of the threads or by whoever asks for it first."""
+
+    __slots__ = ("_encode", "_process", "_result", "_started", "_wake")
+
+    def __init__(self, encode: Callable[[], Encoded]) -> None:
+        self._encode = encode
+        self._process = os.getpid()
+        self._started = False
+        self._result: Encoded | None = None
+        self._wake = _thread.allocate_lock()
+        """Held as long as the task waits or is worked at."""
+        self._wake.acquire()
+
+    @property
+    def done(self) -> bool:
+        """Whether the result is there."""
+        return self._result is not None
+
+    def work(self) -> None:
+        """Does the task, in a thread of its own."""
+        self._started = True
+        try:
+            # An error, such as that no memory is left, is met again by whoever needs the result.
+            with contextlib.suppress(BaseException):
+                self._result = self._encode()
+        finally:
+            self._started = self.done
+            self._wake.release()
+
+    def result(self) -> Encoded:
+        """What came of it; waits for the thread that works at it, and does it here where there is none."""
+        while self._result is None and self._started and self._process == os.getpid() and not sys.is_finalizing():
+            if self._wake.acquire(timeout=WAIT_SECONDS):
+                self._wake.release()
+        if self._result is None:
+            self._result = self._encode()
+        return self._result
+
+
+class Encoders:
+    """The threads; see the module's docstring. They end with the process and keep nobody waiting."""
+
+    _made: ClassVar[Encoders | None] = None
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        self._process = os.getpid()
+        with contextlib.suppress(RuntimeError):  # no more threads are to be had: tasks are done by who needs them
+            for _ in range(THREADS):
+                _thread.start_new_thread(self._work, ())
+
+    def _work(self) -> None:
+        while True:
+            self._tasks.get().work()
+
+    @classmethod
+    def submit(cls, encode: Callable[[], Encoded]) -> Task:
+        """A task for the next thread that is free."""
+        made = cls._made
+        if made is None or made._process != os.getpid():  # a forked child has none of its parent's threads
+            made = cls._made = Encoders()
+        task = Task(encode)
+        made._tasks.put(task)
+        return task

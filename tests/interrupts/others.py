@@ -1,0 +1,540 @@
+"""Programs over what is no replay buffer: rollouts, several agents, other libraries' buffers, operations on stores.
+
+Their rows are stamped: every value of a row says the row's number, so that a row is whole or wrong by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from interrupts import own
+from interrupts.programs import Program, Replay
+
+import diskreplay as dr
+from diskreplay.compat import frames, notebook, pearl, xuance
+from diskreplay.ops.compact import compact
+from diskreplay.ops.convert import export, import_dataset
+from diskreplay.ops.repair import repair
+from diskreplay.ops.verify import verify
+from diskreplay.testing import SimulatedDisk
+
+BOX = spaces.Box(-1e6, 1e6, (2,), np.float32)
+CHOICE = spaces.Discrete(5)
+SMALL: dict[str, Any] = {"chunk_rows": 2, "shard_rows": 4, "codec": "lz4"}
+
+
+class Stamped(Program):
+    """A buffer of stamped rows.
+
+    Attributes:
+        buffer: under test.
+        log: the stamps that were given, in order.
+        doubtful: the stamp whose call was interrupted.
+        capacity: of the buffer.
+        lag: the newest rows that cannot be read yet, or that closing drops.
+    """
+
+    capacity, lag, rows = 8, 0, 13
+    operation = "store"
+
+    def __init__(self, folder: pathlib.Path, operation: str = "store") -> None:
+        super().__init__(folder)
+        self.path = str(folder / "a.replay")
+        self.operation = operation
+        self.log: list[int] = []
+        self.doubtful: int | None = None
+        self.buffer: Any = None
+        self.make()
+        self.stamp = 0
+        for _ in range(self.rows):
+            self.more(1)
+            if self.stamp == 9:
+                self.commit()
+        self.prepare()
+
+    def more(self, count: int) -> None:
+        for _ in range(count):
+            self.store(self.stamp)
+            self.log.append(self.stamp)
+            self.stamp += 1
+
+    def prepare(self) -> None:
+        """Before the operation."""
+
+    def call(self) -> object:
+        self.doubtful = self.stamp if self.operation == "store" else None
+        work = getattr(self, self.operation)
+        if self.operation != "store":
+            return work()
+        self.stamp += 1
+        work(self.doubtful)
+        self.log.append(self.doubtful)
+        self.doubtful = None
+        return None
+
+    committed = 0
+
+    def commit(self) -> None:
+        self.buffer.commit()
+        self.committed = len(self.log)
+
+    @property
+    def closed(self) -> bool:
+        below = getattr(self.buffer, "store", None)
+        below = getattr(self.buffer, "engine", self.buffer) if below is None or callable(below) else below
+        return bool(below._closed)
+
+    def look(self) -> None:
+        found = self.read()
+        if self.doubtful is not None and self.doubtful not in self.log and self.lag == 0:
+            if found[-1:] == [self.doubtful]:
+                self.log.append(self.doubtful)
+            self.doubtful = None
+        self.compare(found, len(self.log) - self.lag)
+
+    def compare(self, found: list[int], least: int) -> None:
+        """What was read are the newest rows, of so many at least."""
+        logs = [self.log]
+        if self.doubtful is not None:
+            logs.append(sorted([*self.log, self.doubtful]))
+        for log in logs:
+            for end in range(len(log), max(least, 0) - 1, -1):
+                held = min(end, self.capacity) - self.lag - 1 if self.lag else min(end, self.capacity)
+                if len(found) >= held and found == log[end - len(found) : end]:
+                    return
+        raise AssertionError(f"rows {found}; given were {self.log[-12:]}, in doubt is {self.doubtful}")
+
+    def go_on(self) -> None:
+        for count in (1, 3, 9):
+            self.more(count)
+            self.compare(self.read(), len(self.log) - self.lag)
+            self.commit()
+
+    def close(self) -> None:
+        if self.buffer is not None:
+            self.buffer.close()
+
+    def again(self, kept: bool) -> None:
+        outcome = verify(self.path)
+        assert outcome.ok, [str(problem) for problem in outcome.problems]
+        self.reopen()
+        found = self.read()
+        self.compare(found, len(self.log) - self.lag if kept else self.committed - self.lag)
+        if self.doubtful is not None and self.doubtful in found:
+            self.log = sorted({*self.log, self.doubtful})
+        self.doubtful = None
+        self.log = [each for each in self.log if found and each <= found[-1]]
+        self.more(5)
+        self.compare(self.read(), len(self.log) - self.lag)
+        self.buffer.close()
+
+    # What subclasses say
+
+    def make(self) -> None:
+        raise NotImplementedError
+
+    def store(self, stamp: int) -> None:
+        raise NotImplementedError
+
+    def read(self) -> list[int]:
+        """The stamps of all rows that are held, ascending; AssertionError where a row has several."""
+        raise NotImplementedError
+
+    def reopen(self) -> None:
+        self.make()
+
+
+def stamps(*columns: Any) -> list[int]:
+    """Of rows whose columns ``(B, ...)`` must all say the same."""
+    firsts = [np.asarray(column, np.float64).reshape(len(column), -1) for column in columns]
+    for column in firsts:
+        assert (column == firsts[0][:, :1]).all(), f"a row has several stamps: {[list(c[:, 0]) for c in firsts]}"
+    found = firsts[0][:, 0].astype(int)
+    return sorted(found.tolist())
+
+
+class Rollout(Stamped):
+    """Rewards are stamps, too; with gamma and lambda of 1 the returns are the sums of all that follow."""
+
+    starts = 0, 0
+    """The first stamp since the last ``clear``, and since the one before it."""
+
+    def make(self) -> None:
+        self.buffer = dr.RolloutBuffer.create(
+            self.path, BOX, CHOICE, steps=8, gamma=1.0, gae_lambda=1.0, normalize_advantage=False, seed=0, **SMALL
+        )
+
+    def reopen(self) -> None:
+        self.buffer = dr.RolloutBuffer.open(self.path, seed=1)
+
+    def store(self, stamp: int) -> None:
+        if self.buffer.full:
+            self.starts = stamp, self.starts[0]
+            self.buffer.clear()
+        one = np.float32(stamp)
+        ends = {"value": one, "log_prob": one, "final_value": np.nan}
+        self.buffer.add(np.full(2, one), stamp % 5, one, np.full(2, one + 1), False, stamp % 4 == 3, **ends)
+
+    def clear(self) -> None:
+        self.starts = self.stamp, self.starts[0]
+        self.buffer.clear()
+
+    def finish(self) -> None:
+        self.buffer.finish(np.zeros(1), own.value_fn)
+
+    def minibatches(self) -> None:
+        self.finish()
+        for _ in self.buffer.minibatches(3, 2):
+            pass
+
+    def read(self) -> list[int]:
+        if not len(self.buffer):
+            return []
+        self.finish()
+        batches = list(self.buffer.minibatches(3))
+        fields = {
+            name: np.concatenate([getattr(batch, name) for batch in batches])
+            for name in ("obs", "reward", "value", "log_prob", "returns", "advantage")
+        }
+        found = stamps(*(fields[name] for name in ("obs", "reward", "value", "log_prob")))
+        for stamp, returned in zip(fields["reward"].tolist(), fields["returns"].tolist(), strict=True):
+            later = [each for each in found if each >= stamp]
+            episode = later[: next((at + 1 for at, each in enumerate(later) if each % 4 == 3), len(later))]
+            # what follows an episode's cut is the value of its final observation, which is its stamp and one
+            after = episode[-1] + 1 if episode[-1] % 4 == 3 else None
+            broken = any(b != a + 1 for a, b in itertools.pairwise(episode))
+            if not broken and (after is not None or len(episode) == len(later)):
+                np.testing.assert_allclose(returned, sum(episode) + (after or 0))
+        return found
+
+    def compare(self, found: list[int], least: int) -> None:
+        """All that came after the last ``clear``, if that happened."""
+        logs = [self.log] if self.doubtful is None else [self.log, [*self.log, self.doubtful]]
+        for log in logs:
+            for end in range(len(log), max(least, 0) - 1, -1):
+                if any(found == [each for each in log[:end] if each >= start] for start in self.starts):
+                    return
+        raise AssertionError(f"rows {found}; given were {self.log[-12:]}, cleared before {self.starts}")
+
+
+class Agents(Stamped):
+    """A replay buffer of two agents."""
+
+    def make(self) -> None:
+        self.buffer = dr.MultiAgentReplayBuffer.create(
+            self.path, BOX, CHOICE, 2, capacity=8, state_space=BOX, available_actions=True, seed=0, **SMALL
+        )
+
+    def reopen(self) -> None:
+        self.buffer = dr.MultiAgentReplayBuffer.open(self.path, seed=1)
+
+    def store(self, stamp: int) -> None:
+        def obs(value: int) -> np.ndarray:
+            return np.full((2, 2), value, np.float32)
+
+        can = np.ones((2, 5), bool)
+        self.buffer.add(
+            obs(stamp), np.full(2, stamp % 5), float(stamp), obs(stamp + 1), False, stamp % 4 == 3,
+            state=np.full(2, stamp, np.float32), next_state=np.full(2, stamp + 1, np.float32), available_actions=can,
+            next_available_actions=can,
+        )  # fmt: skip
+
+    def sample(self) -> None:
+        batch = self.buffer.sample(5)
+        stamps(batch.obs, batch.reward, batch.state, batch.next_obs - 1)
+
+    def read(self) -> list[int]:
+        state = self.buffer.stats()["streams"]["0"]
+        if state["end"] == state["begin"]:
+            return []
+        batch = self.buffer.get(np.arange(state["begin"], state["end"]))
+        assert (batch.action == (batch.reward.astype(int) % 5)[:, None]).all()
+        return stamps(batch.obs, batch.reward, batch.state, batch.next_obs - 1, batch.next_state - 1)
+
+
+class AgentsRollout(Stamped):
+    """A rollout of two agents."""
+
+    rows = 5
+
+    def make(self) -> None:
+        self.buffer = dr.MultiAgentRolloutBuffer.create(
+            self.path, BOX, CHOICE, 2, steps=64, normalize_advantage=False, seed=0, **SMALL
+        )
+
+    capacity = 64
+
+    def reopen(self) -> None:
+        self.buffer = dr.MultiAgentRolloutBuffer.open(self.path, seed=1)
+
+    def store(self, stamp: int) -> None:
+        each = np.full(2, stamp, np.float32)
+        self.buffer.add(
+            np.full((2, 2), stamp, np.float32), np.full(2, stamp % 5), float(stamp),
+            np.full((2, 2), stamp + 1, np.float32), False, False, value=each, log_prob=each, final_value=each,
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        self.buffer.finish(np.zeros((1, 2)))
+
+    def read(self) -> list[int]:
+        if not len(self.buffer):
+            return []
+        self.finish()
+        batch = self.buffer.get(np.arange(len(self.buffer)))
+        return stamps(batch.obs, batch.reward, batch.value, batch.log_prob)
+
+
+class FrameHistory(Stamped):
+    """The Atari courses' buffer: a frame becomes a transition when the next one is stored."""
+
+    lag = 1
+
+    def make(self) -> None:
+        self.buffer = frames.ReplayBuffer(9, 2, path=self.path, seed=0, **({} if self.log else SMALL))
+
+    def store(self, stamp: int) -> None:
+        at = self.buffer.store_frame(np.full((3, 4, 1), stamp, np.uint8))
+        self.buffer.encode_recent_observation()
+        self.buffer.store_effect(at, stamp, float(stamp), stamp % 4 == 3)
+
+    def read(self) -> list[int]:
+        count = self.buffer.num_in_buffer
+        while count and not self.buffer.can_sample(count):
+            count -= 1
+        if not count:
+            return []
+        obs, action, reward, following, done = self.buffer.sample(count)
+        found = stamps(obs[..., -1], action, reward)
+        for stamp, after, ended in zip(action.tolist(), following[..., -1], done.tolist(), strict=True):
+            assert (after == 0).all() if ended else (after > stamp).all() and (after <= stamp + 2).all()
+        return found
+
+
+class Notebook(Stamped):
+    """The notebook's prioritised buffers."""
+
+    kind: Any = notebook.Proportion_Replay_Buffer
+
+    def make(self) -> None:
+        self.buffer = self.kind(capacity=8, batch_size=4, path=self.path, seed=0, **({} if self.log else SMALL))
+
+    def store(self, stamp: int) -> None:
+        self.buffer.remember(np.full(2, stamp), stamp, stamp, np.full(2, stamp + 1), stamp % 4 == 3)
+
+    def insert(self) -> None:
+        self.buffer.insert(0.5, 3)
+
+    def read(self) -> list[int]:
+        held = [each for each in self.buffer.memory if each is not None]
+        if not held:
+            return []
+        state, action, reward, following, _ = (np.stack([np.asarray(one[at]) for one in held]) for at in range(5))
+        if isinstance(self.buffer, notebook.Proportion_Replay_Buffer):
+            tree = self.buffer.weights
+            assert sum(value > 0 for value in tree.vals[7:]) == len(held), "some are never drawn"
+        else:
+            assert sorted(rank for rank in self.buffer.memory_to_rank if rank is not None) == list(range(len(held)))
+        return stamps(state, action, reward, following - 1)
+
+
+class RankNotebook(Notebook):
+    kind = notebook.Rank_Replay_Buffer
+
+
+class Xuance(Stamped):
+    """XuanCe's off-policy buffers."""
+
+    def make(self) -> None:
+        self.buffer = xuance.DummyOffPolicyBuffer(
+            BOX, CHOICE, None, 2, 8, 6, path=self.path, seed=0, **({} if self.log else SMALL)
+        )
+
+    def store(self, stamp: int) -> None:
+        obs = np.full((2, 2), stamp, np.float32)
+        self.buffer.store(obs, np.full(2, stamp), np.full(2, stamp), np.full(2, stamp % 4 == 3), obs + 1)
+
+    def sample(self) -> None:
+        obs, action, reward, _, following = self.buffer.sample()[:5]
+        stamps(obs, action, reward, following - 1)
+
+    def read(self) -> list[int]:
+        size, places = self.buffer.size, np.arange(self.buffer.size)
+        if not size:
+            return []
+        assert self.buffer.ptr == size % 8 or size == 8
+        fields = [
+            np.moveaxis(np.asarray(values[:, places]), 0, 1)
+            for values in (self.buffer.observations, self.buffer.actions, self.buffer.rewards)
+        ]
+        following = np.moveaxis(np.asarray(self.buffer.next_observations[:, places]), 0, 1)
+        for _ in range(2):
+            self.sample()
+        found = stamps(*fields, following - 1)
+        newest = np.asarray(self.buffer.rewards[0, [(self.buffer.ptr - 1) % 8]])
+        assert newest.tolist() == [found[-1]], "the pointer is not behind the newest"
+        return found
+
+
+class XuancePriorities(Xuance):
+    def make(self) -> None:
+        self.buffer = xuance.PerOffPolicyBuffer(
+            BOX, CHOICE, None, 2, 8, 6, path=self.path, seed=0, **({} if self.log else SMALL)
+        )
+
+    def sample(self) -> None:
+        obs, action, reward, _, following = self.buffer.sample(0.4)[:5]
+        stamps(obs, action, reward, following - 1)
+
+    def prepare(self) -> None:
+        self.choices = self.buffer.sample(0.4)[6]
+
+    def update(self) -> None:
+        self.buffer.update_priorities(self.choices, np.linspace(0.1, 0.9, self.choices.size))
+
+
+class Env(gymnasium.Env[Any, Any]):
+    observation_space, action_space = BOX, CHOICE
+
+
+class Pearl(Stamped):
+    def make(self) -> None:
+        self.buffer = pearl.ReplayBuffer(Env(), 8, device="cpu", path=self.path, seed=0)
+
+    def store(self, stamp: int) -> None:
+        self.buffer.add_trajectory(
+            np.full(2, stamp, np.float32), stamp % 5, float(stamp), np.full(2, stamp + 1, np.float32), stamp % 4 == 3
+        )
+
+    def commit(self) -> None:
+        self.buffer.store.commit()
+        self.committed = len(self.log)
+
+    def sample(self) -> None:
+        rows = self.buffer.sample(5)
+        stamps(rows.observations, rows.rewards)
+
+    def read(self) -> list[int]:
+        if not (self.buffer.pos or self.buffer.full):
+            return []
+        rows = self.buffer.all()
+        return stamps(rows.observations, rows.rewards, rows.next_observations - 1)
+
+
+# Operations on stores that nobody has open
+
+
+class Closed(Replay):
+    """A closed store, on which an operation is done that changes no row."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.buffer.close()
+        self.committed = self.before = self.log.end
+        self.buffer = None
+
+    def look(self) -> None:
+        self.check_reader()
+
+    def go_on(self) -> None:
+        self.call()
+        self.check_reader()
+        super().go_on()
+
+    def compact(self) -> None:
+        compact(self.path, files=self.files)
+
+
+class Damaged(Closed):
+    """A store with a damaged chunk, which is repaired; an uninterrupted repair of a copy says what must be left."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        disk: SimulatedDisk = self.files.inner
+        name = f"{self.path}/streams/0/reward"
+        shard = max(disk.list(name))
+        file = disk.open(f"{name}/{shard}", write=True)
+        file.pwrite([bytes([file.pread(1, 0)[0] ^ 255])], 0)
+        copy = disk.after_kill()
+        assert repair(self.path, files=copy).ok
+        self.wanted = self.facts(copy)
+        assert self.wanted != (0, [])
+
+    def facts(self, files: Any) -> tuple[int, list[Any]]:
+        with dr.ReplayBuffer.open(self.path, mode="r", files=files, view=self.view, sampler=dr.Uniform()) as reader:
+            ids = [at for at in range(self.log.begin * 2, self.log.end * 2)]
+            standing = reader._standing(np.array(ids))
+            held = np.array(ids)[standing == 1]
+            batch = reader.get(held)
+            return len(reader), [held.tolist(), batch.reward.tolist(), np.asarray(batch.obs).tolist()]
+
+    def repair(self) -> None:
+        outcome = repair(self.path, files=self.files)
+        assert outcome.ok
+
+    def look(self) -> None:
+        """A store that is half repaired may be damaged still."""
+
+    def go_on(self) -> None:
+        self.repair()
+        assert self.facts(self.files) == self.wanted
+
+    def close(self) -> None:
+        pass
+
+    def again(self, kept: bool) -> None:
+        self.repair()
+        assert verify(self.path, files=self.files).ok
+        assert self.facts(self.files) == self.wanted
+        with dr.ReplayBuffer.open(self.path, files=self.files, view=self.view) as buffer:
+            self.recording.actor.restart()
+            self.recording.add(buffer, 5)
+
+
+class Converting(Program):
+    """A store in a real directory, exported to, or imported from, an archive."""
+
+    def __init__(self, folder: pathlib.Path, operation: str) -> None:
+        super().__init__(folder)
+        self.store, self.archive = folder / "a.replay", folder / "out" / "a.npz"
+        self.copy = folder / "in" / "b.replay"
+        self.operation = operation
+        for each in (self.archive.parent, self.copy.parent):
+            each.mkdir()
+        with dr.ReplayBuffer.create(self.store, BOX, CHOICE, capacity=50, seed=0, **SMALL) as buffer:
+            for stamp in range(20):
+                obs = np.full(2, stamp, np.float32)
+                buffer.add(obs, stamp % 5, float(stamp), obs + 1, False, stamp % 5 == 4)
+        if operation == "import_":
+            self.export()
+
+    def call(self) -> object:
+        return getattr(self, self.operation)()
+
+    def export(self) -> None:
+        export(self.store, self.archive, "npz", allow_loss=True)
+
+    def import_(self) -> None:
+        import_dataset(self.archive, self.copy)
+
+    def look(self) -> None:
+        """It is there whole, or not at all; then it can be made again, and nothing else is left."""
+        if not self.archive.exists():
+            self.export()
+        if not self.copy.exists():
+            self.import_()
+        for made in (self.archive, self.copy):
+            assert [each.name for each in made.parent.iterdir()] == [made.name], "something is left over"
+        with dr.ReplayBuffer.open(self.copy) as buffer:
+            batch = buffer.get(np.arange(20))
+            assert stamps(batch.obs, batch.reward, batch.next_obs - 1) == list(range(20))
+
+    def again(self, kept: bool) -> None:
+        self.look()
+        for store in (self.store, self.copy):
+            assert verify(store).ok
