@@ -32,6 +32,7 @@ FORMAT = "a number of the format"
 PRECISION = "a bound on numbers, whatever their count"
 
 NO_THRESHOLD = {
+    "ring.NO_LIMIT": "a mark",
     "schema.FORMAT_VERSION": FORMAT,
     "schema.LARGE_PATCH_CHUNK_ROWS": "1 already, and the format fixes it",
     "schema.MAX_SET_ROWS": LIMIT,
@@ -45,7 +46,8 @@ NO_THRESHOLD = {
     "storage.commit.MAX_IDS": LIMIT,
     "storage.commit.MAX_STREAMS": LIMIT,
     "storage.metadata.MAX_BYTES": LIMIT,
-    "storage.store.ENCODERS": "threads, as many as the machine has processors; results do not depend on it",
+    "storage.encoders.THREADS": "as many as the machine has processors; results do not depend on it",
+    "storage.encoders.WAIT_SECONDS": "how often a waiting thread looks whether it was interrupted",
     "storage.store.LOCK_SECONDS": "how long is waited for another process",
     "index.log.STREAM_SHIFT": FORMAT,
     "index.ranks.NOTHING": "the index of no node",
