@@ -98,6 +98,7 @@ def test_flat_where_items_are_sparse(held: int, every: int, size: int) -> None:
     assert sparse.asked <= calls * (1.5 * held + size)
 
 
+@pytest.mark.own_thresholds
 def test_a_thousandth_of_a_large_window_is_found_without_listing_it() -> None:
     sparse, rng = Sparse(1 << 20, 1000), np.random.default_rng(0)
     for _ in range(20):
