@@ -104,6 +104,7 @@ def test_chunks_and_shards_suit_the_row(
     assert obs.resident == (obs.item_bytes <= 1024 and obs.item_bytes * capacity <= schemas.RESIDENT_COLUMN_BYTES)
 
 
+@pytest.mark.own_thresholds
 def test_the_design_page_is_followed_for_atari() -> None:
     column = build(frames(84, 84), DISCRETE, capacity=1 << 20, frame_stack=4).obs_columns[0]
     assert (column.chunk_rows, column.shard_rows, str(column.codec)) == (16, 8192, "lz4hc:4")

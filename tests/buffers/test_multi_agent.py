@@ -41,6 +41,7 @@ def check(batch: dr.MultiAgentBatch, at: tuple[Any, ...], expected: dict[str, An
             np.testing.assert_array_equal(found[at], value, err_msg=name)
 
 
+@pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("on_disk", [False, True], ids=["in RAM", "on disk"])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -73,6 +74,7 @@ def test_transitions(path: str, kind: Kind, n_step: int, on_disk: bool) -> None:
             check(buffer.get(newest), (0,), world.expected(*world.at(newest[0]), 1, GAMMA))
 
 
+@pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("view", [dr.Sequence(4, gamma=GAMMA), dr.Sequence(4, across=True), dr.PaddedEpisodes(5)])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_items_of_several_steps(path: str, kind: Kind, view: Any) -> None:
@@ -142,6 +144,7 @@ def test_a_thousand_samples_after_a_checkpoint_are_the_same(path: str, sampler: 
         assert run(buffer, rows) == expected
 
 
+@pytest.mark.usefixtures("both_thresholds")
 def test_a_second_stream(path: str) -> None:
     kind = KINDS[3]
     worlds = [World(kind), World(dataclasses.replace(kind, num_envs=2), 5)]

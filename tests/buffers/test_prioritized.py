@@ -41,6 +41,7 @@ def go_on(rb, rounds):
     return seen
 
 
+@pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("options", [{}, {"num_envs": 3}, {"view": dr.Transition(n_step=3), "num_envs": 2}])
 def test_a_checkpoint_goes_on_bit_for_bit(tmp_path, sampler, options):

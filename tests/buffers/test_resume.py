@@ -49,6 +49,12 @@ def test_a_thousand_samples_are_the_same(path: str, config: Config, adds: bool) 
         buffer.drop_checkpoint("here")
 
 
+@pytest.mark.usefixtures("small_thresholds")
+def test_a_thousand_samples_are_the_same_with_small_thresholds(path: str) -> None:
+    (config,) = [config for config in CONFIGS if config.name == "dict"]
+    test_a_thousand_samples_are_the_same(path, config, adds=True)
+
+
 def test_a_reader_draws_the_same(path: str) -> None:
     config = CONFIGS[3]
     with config.create(path) as buffer:
@@ -59,6 +65,7 @@ def test_a_reader_draws_the_same(path: str) -> None:
             assert [record(reader.sample(4)) for _ in range(50)] == expected
 
 
+@pytest.mark.usefixtures("both_thresholds")
 def test_several_streams_draw_the_same(path: str) -> None:
     config = CONFIGS[4]
     with config.create(path) as buffer:

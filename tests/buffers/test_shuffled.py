@@ -38,6 +38,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[int]:
     return counts
 
 
+@pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("pool_bytes", [1, 5000, 1 << 20])
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 5000])
 @pytest.mark.parametrize("config", [FRAMES, *CONFIGS[:3]], ids=repr)
@@ -90,6 +91,7 @@ def test_a_pass_mixes_the_whole_log(path: str) -> None:
             assert set((batch.index % 2).tolist()) == {0, 1}
 
 
+@pytest.mark.usefixtures("both_thresholds")
 def test_rows_that_leave_during_a_pass_are_left_out(path: str) -> None:
     config = Config("plain", Leaf((40,)), capacity=60, chunk_rows=2, shard_rows=4)
     recording = Recording(config)

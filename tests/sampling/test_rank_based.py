@@ -117,6 +117,7 @@ def test_of_equal_priorities_the_newer_comes_first() -> None:
     assert set(sampler.sample(np.random.default_rng(0), windows, always, 9)[0].tolist()) == {18}
 
 
+@pytest.mark.usefixtures("both_thresholds")
 def test_going_on_from_a_state_gives_the_same_thousand_batches() -> None:
     check_going_on(lambda: RankBased(segments=12))
 

@@ -86,6 +86,7 @@ class Sparse:
         return np.where(ids % self.every == 0, Standing.NOW, Standing.NEVER).astype(np.int8)
 
 
+@pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize(("held", "every", "size"), [(4000, 40, 32), (800, 40, 256), (20_000, 1000, 8), (900, 3, 400)])
 def test_flat_where_items_are_sparse(held: int, every: int, size: int) -> None:
     """Where drawing again is enough, where it never is, and where half of a batch is listed."""
@@ -97,6 +98,7 @@ def test_flat_where_items_are_sparse(held: int, every: int, size: int) -> None:
     assert sparse.asked <= calls * (1.5 * held + size)
 
 
+@pytest.mark.own_thresholds
 def test_a_thousandth_of_a_large_window_is_found_without_listing_it() -> None:
     sparse, rng = Sparse(1 << 20, 1000), np.random.default_rng(0)
     for _ in range(20):

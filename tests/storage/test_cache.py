@@ -83,6 +83,7 @@ def test_a_slot_given_up_and_taken_by_the_same_chunk_of_another_environment() ->
     assert slab.find(np.array([4, 4]), np.array([0, 1])).tolist() == [-1, 0]
 
 
+@pytest.mark.own_thresholds
 def test_a_small_share_of_the_window_is_not_worth_it() -> None:
     reader, cache = column(), ChunkCache(100)
     cache.put(reader, 1, 0, values(1, 0))

@@ -7,6 +7,7 @@ import pytest
 import diskreplay as dr
 
 
+@pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("frame_stack", [1, 4])
 def test_all_samples_have_a_patch(tmp_path, frame_stack):
     space = gymnasium.spaces.Box(0, 255, (40, 40), np.uint8)
