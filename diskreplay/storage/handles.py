@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from diskreplay.storage.files import File
 
-LEAST, MOST = 16, 4096
+LEAST_FILES = 16
+MOST_FILES = 4096
 MOST_LOOKED_AT = 64
 """Files, to close one that is not on loan."""
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -39,7 +40,7 @@ Opened = TypeVar("Opened")
 def limit() -> int:
     """How many files the pool may keep open: half of what the process may, now; the rest is for the program's own."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if soft == resource.RLIM_INFINITY else min(max(soft // 2, LEAST), MOST)
+    return MOST_FILES if soft == resource.RLIM_INFINITY else min(max(soft // 2, LEAST_FILES), MOST_FILES)
 
 
 class Loan:
