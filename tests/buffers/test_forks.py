@@ -254,7 +254,7 @@ works = {
     "sample": [sample], "priorities": [sample], "shuffle": [shuffle], "load": [],
     "write": [write], "write and sample": [write, sample], "write and load": [write],
 }[what]
-threads = [threading.Thread(target=work) for work in works]
+threads = [threading.Thread(target=work, daemon=True) for work in works]
 for thread in threads:
     thread.start()
 loader = rb.loader(10) if "load" in what else None
