@@ -150,3 +150,14 @@ def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map_arrays(function, part) for part in value)
     return function(value)
+
+
+def by_item(batch: Batch, count: int, steps: int) -> dict[str, Any]:
+    """The fields of a batch of ``count * steps`` transitions, each array as ``(count, steps, ...)``."""
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    whole = {name: fields.pop(name) for name in ("index", "weight")}
+
+    def split(array: NDArray[Any]) -> NDArray[Any]:
+        return array.reshape(count, steps, *array.shape[1:])
+
+    return {**whole, **{name: map_arrays(split, value) for name, value in fields.items()}}

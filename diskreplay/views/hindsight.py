@@ -17,7 +17,7 @@ from diskreplay.schema import OBS, VALID, Schema, check_share
 from diskreplay.views.batch import Batch, HindsightBatch
 from diskreplay.views.part import StreamPart
 from diskreplay.views.samples import Samples
-from diskreplay.views.transition import Transition
+from diskreplay.views.transition import Transition, transitions
 from diskreplay.views.view import Draft, View, keep
 
 Ids = NDArray[np.int64]
@@ -90,7 +90,7 @@ class Hindsight(View):
         rng: np.random.Generator | None = None,
     ) -> Draft:  # fmt: skip
         samples = Samples(schema, parts, ids)
-        batch = samples.transitions(1, self.gamma, ids, weight)
+        batch = transitions(samples, 1, self.gamma, ids, weight)
         rest = samples.rest
         chosen = np.zeros(len(ids), bool) if rng is None else rng.random(len(ids)) < self.ratio
         batch = HindsightBatch(**vars(batch), relabelled=chosen)

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from diskreplay.index.log import Standing
 from diskreplay.schema import START, VALID, Schema, Start, check_count, check_share
-from diskreplay.views.batch import EpisodeBatch
+from diskreplay.views.batch import EpisodeBatch, by_item
 from diskreplay.views.part import StreamPart
-from diskreplay.views.unroll import by_item, unroll
+from diskreplay.views.transition import transitions
+from diskreplay.views.unroll import unroll
 from diskreplay.views.view import Draft, View, keep
 
 Ids = NDArray[np.int64]
@@ -60,7 +61,7 @@ class PaddedEpisodes(View):
             return part.spans().stop(rows, envs) - rows
 
         samples, filled = unroll(schema, parts, ids, held, self.max_length)
-        fields = by_item(samples.transitions(1, self.gamma, ids, weight), *filled.shape)
+        fields = by_item(transitions(samples, 1, self.gamma, ids, weight), *filled.shape)
         return Draft(EpisodeBatch(**fields, filled=filled, length=filled.sum(axis=1)), samples.rest)
 
     def to_json(self) -> dict[str, Any]:

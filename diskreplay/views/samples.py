@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay import spaces
 from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Column, Schema, Stack
+from diskreplay.schema import Column, Schema, Stack
 from diskreplay.storage import gather
 from diskreplay.storage.gather import Rest
 from diskreplay.views import blocks, observations
-from diskreplay.views.batch import Batch
 from diskreplay.views.part import StreamPart
 
 Ids = NDArray[np.int64]
@@ -49,34 +47,6 @@ class Samples:
         self._positions = [part.log.positions(rows, envs) for part, _, rows, envs in self.groups]
         self._partial = self.size > len(ids)
 
-    def transitions(self, n_step: int, gamma: float, index: Ids, weight: Array) -> Batch:
-        """The batch of these rows as transitions of ``n_step`` steps; see :class:`~diskreplay.Transition`."""
-        schema = self.schema
-        if n_step == 1:
-            last_rows = [rows for _, _, rows, _ in self.groups]
-            reward, terminated, truncated = (self.resident(name) for name in (REWARD, TERMINATED, TRUNCATED))
-            discount = self.each(lambda part, rows, envs: np.full(len(rows), gamma, np.float32))
-        else:
-            ends = [part.log.returns(rows, envs, n_step, gamma) for part, _, rows, envs in self.groups]
-            last_rows = [last for _, last, _ in ends]
-            reward = self._scatter([total for total, _, _ in ends])
-            terminated, truncated = self._later(TERMINATED, last_rows), self._later(TRUNCATED, last_rows)
-            discount = self._scatter([scale.astype(np.float32) for _, _, scale in ends])
-        discount[terminated] = 0.0
-        pairs = [self.observe(leaf, last_rows, n_step) for leaf in range(len(schema.stacks))]
-        return Batch(
-            obs=spaces.unflatten(schema.obs_tree, [obs for obs, _ in pairs]),
-            action=spaces.unflatten(schema.action_tree, [self.values(column) for column in schema.action_columns]),
-            reward=reward,
-            next_obs=spaces.unflatten(schema.obs_tree, [following for _, following in pairs]),
-            terminated=terminated,
-            truncated=truncated,
-            discount=discount,
-            index=index,
-            weight=weight,
-            extra={column.name: self.values(column) for column in schema.extra_columns},
-        )
-
     def values(self, column: Column) -> Array:
         """A column's values ``(size, *shape)`` at the rows themselves."""
         if column.resident:
@@ -90,11 +60,11 @@ class Samples:
     def resident(self, name: str) -> Array:
         """A resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
         at = zip(self.groups, self._positions, strict=True)
-        return self._scatter([part.log.at(name, positions) for (part, *_), positions in at])
+        return self.scatter([part.log.at(name, positions) for (part, *_), positions in at])
 
     def each(self, function: Callable[[StreamPart, Ids, Ids], Array]) -> Array:
         """What a function gives for the rows and environments of each stream, ``(size, ...)``."""
-        return self._scatter([function(part, rows, envs) for part, _, rows, envs in self.groups])
+        return self.scatter([function(part, rows, envs) for part, _, rows, envs in self.groups])
 
     def observe(self, leaf: int, last_rows: Sequence[Ids], n_step: int = 1) -> tuple[Array, Array]:
         """Observations of a leaf at the rows, and next ones of ``last_rows``; views of one block where they overlap."""
@@ -124,7 +94,7 @@ class Samples:
         if self._in_ram(leaf):
             name = column.name
             logs = [(part.log, last, envs) for part, _, last, envs in at]
-            return self._scatter([log.next_at(name, log.positions(last, envs)) for log, last, envs in logs])
+            return self.scatter([log.next_at(name, log.positions(last, envs)) for log, last, envs in logs])
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
         for part, place, last, envs in at:
             self.rest += observations.fill_next(part.sources[leaf], out, place, last, envs)
@@ -143,12 +113,12 @@ class Samples:
             for row, env in zip(last.tolist(), envs.tolist(), strict=True)
         )
 
-    def _later(self, name: str, rows: Sequence[Ids]) -> Array:
+    def later(self, name: str, rows: Sequence[Ids]) -> Array:
         """A resident column's values at other rows of the same environments."""
         taken = [part.log.take(name, at, envs) for (part, _, _, envs), at in zip(self.groups, rows, strict=True)]
-        return self._scatter(taken)
+        return self.scatter(taken)
 
-    def _scatter(self, values: Sequence[Array]) -> Array:
+    def scatter(self, values: Sequence[Array]) -> Array:
         """Values of the groups at their places."""
         if len(values) == 1 and not self._partial:
             return values[0]

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from diskreplay.index.log import Standing
 from diskreplay.schema import START, VALID, Schema, Start, check_count, check_flag, check_share
-from diskreplay.views.batch import SequenceBatch
+from diskreplay.views.batch import SequenceBatch, by_item
 from diskreplay.views.part import StreamPart
-from diskreplay.views.unroll import by_item, unroll
+from diskreplay.views.transition import transitions
+from diskreplay.views.unroll import unroll
 from diskreplay.views.view import Draft, View, keep
 
 Ids = NDArray[np.int64]
@@ -96,7 +97,7 @@ class Sequence(View):
             return self._stop(part, rows, envs)[0] - rows
 
         samples, mask = unroll(schema, parts, ids, held, self.steps)
-        batch = samples.transitions(1, self.gamma, ids, weight)
+        batch = transitions(samples, 1, self.gamma, ids, weight)
         is_first = samples.each(lambda part, rows, envs: part.log.take(START, rows, envs) != Start.CONTINUES)
         fields = by_item(batch, *mask.shape)
         return Draft(SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape)), samples.rest)

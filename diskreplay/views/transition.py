@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.schema import Schema, check_count, check_share
+from diskreplay import spaces
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema, check_count, check_share
+from diskreplay.views.batch import Batch
 from diskreplay.views.part import StreamPart
 from diskreplay.views.samples import Samples
 from diskreplay.views.view import Draft, View, keep
@@ -53,10 +55,39 @@ class Transition(View):
         rng: np.random.Generator | None = None,
     ) -> Draft:  # fmt: skip
         samples = Samples(schema, parts, ids)
-        return Draft(samples.transitions(self.n_step, self.gamma, ids, weight), samples.rest)
+        return Draft(transitions(samples, self.n_step, self.gamma, ids, weight), samples.rest)
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "Transition", "n_step": self.n_step, "gamma": self.gamma}
+
+
+def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight: NDArray[Any]) -> Batch:
+    """The batch of rows as transitions of ``n_step`` steps; ``index`` and ``weight`` ``(B,)`` are passed on."""
+    schema = samples.schema
+    if n_step == 1:
+        last_rows = [rows for _, _, rows, _ in samples.groups]
+        reward, terminated, truncated = (samples.resident(name) for name in (REWARD, TERMINATED, TRUNCATED))
+        discount = samples.each(lambda part, rows, envs: np.full(len(rows), gamma, np.float32))
+    else:
+        ends = [part.log.returns(rows, envs, n_step, gamma) for part, _, rows, envs in samples.groups]
+        last_rows = [last for _, last, _ in ends]
+        reward = samples.scatter([total for total, _, _ in ends])
+        terminated, truncated = samples.later(TERMINATED, last_rows), samples.later(TRUNCATED, last_rows)
+        discount = samples.scatter([scale.astype(np.float32) for _, _, scale in ends])
+    discount[terminated] = 0.0
+    pairs = [samples.observe(leaf, last_rows, n_step) for leaf in range(len(schema.stacks))]
+    return Batch(
+        obs=spaces.unflatten(schema.obs_tree, [obs for obs, _ in pairs]),
+        action=spaces.unflatten(schema.action_tree, [samples.values(column) for column in schema.action_columns]),
+        reward=reward,
+        next_obs=spaces.unflatten(schema.obs_tree, [following for _, following in pairs]),
+        terminated=terminated,
+        truncated=truncated,
+        discount=discount,
+        index=index,
+        weight=weight,
+        extra={column.name: samples.values(column) for column in schema.extra_columns},
+    )
 
 
 def from_json(stored: dict[str, Any]) -> Transition:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.schema import VALID, Schema
-from diskreplay.views.batch import Batch, map_arrays
 from diskreplay.views.part import StreamPart
 from diskreplay.views.samples import Samples
 
@@ -34,14 +31,3 @@ def unroll(
         there = Samples(schema, parts, every[mask])
         mask[mask] = there.each(lambda part, rows, envs: part.log.take(VALID, rows, envs))
     return Samples(schema, parts, every[mask], np.flatnonzero(mask), mask.size), mask
-
-
-def by_item(batch: Batch, count: int, steps: int) -> dict[str, Any]:
-    """The fields of a batch of ``count * steps`` transitions, each array as ``(count, steps, ...)``."""
-    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    whole = {name: fields.pop(name) for name in ("index", "weight")}
-
-    def split(array: NDArray[Any]) -> NDArray[Any]:
-        return array.reshape(count, steps, *array.shape[1:])
-
-    return {**whole, **{name: map_arrays(split, value) for name, value in fields.items()}}
