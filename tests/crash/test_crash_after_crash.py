@@ -11,10 +11,12 @@ from model import Leaf
 
 CONFIG = Config("frames", Leaf((2, 9)), frame_stack=3, capacity=15, chunk_rows=2, shard_rows=4)
 CRASHES = examples(150)
-SMALL = pytest.mark.usefixtures("small_thresholds")
 
 
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=SMALL)])
+@pytest.mark.parametrize(
+    ("seed", "which_thresholds"), [(0, "own"), (1, "own"), (2, "small_thresholds")], indirect=["which_thresholds"]
+)
+@pytest.mark.usefixtures("which_thresholds")
 def test_crash_after_crash(seed: int) -> None:
     rng = random.Random(seed)
     story = Story(CONFIG, seed, random_losses=None)

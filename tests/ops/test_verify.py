@@ -85,10 +85,12 @@ def test_an_empty_store_has_no_problem(path: str) -> None:
     assert verify(path).ok
 
 
-SMALL = pytest.mark.usefixtures("small_thresholds")
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=SMALL) for seed in (3, 4, 5))])
+@pytest.mark.parametrize(
+    ("seed", "which_thresholds"),
+    [(seed, "own" if seed < 3 else "small_thresholds") for seed in range(6)],
+    indirect=["which_thresholds"],
+)
+@pytest.mark.usefixtures("which_thresholds")
 def test_stores_with_everything_in_them_have_no_problem(path: str, seed: int) -> None:
     """Stacked input with odd stacks, unflagged cuts, evictions, checkpoints, a second stream, a return, a writer."""
     rng = np.random.default_rng(seed)
