@@ -144,7 +144,7 @@ class Slot:
             return array
         with np.errstate(all="ignore"):
             converted = array.astype(self.dtype)
-            _check_range(self.name, array, converted)
+            check_range(self.name, array, converted)
             if self.lossy:
                 return converted
             weak = isinstance(value, list | tuple | float) and self.dtype.kind == "f"
@@ -247,14 +247,15 @@ def rounded(name: str, given: Any, dtype: Any = np.float32) -> Array:
         return array
     with np.errstate(all="ignore"):
         converted: Array = array.astype(dtype)
-        _check_range(name, array, converted)
+        check_range(name, array, converted)
     return converted
 
 
-def _check_range(name: str, given: Array, converted: Array) -> None:
-    """InputError where a finite number has become infinite."""
-    if converted.dtype.kind not in "fc" or np.isfinite(converted).all():
+def check_range(name: str, given: Array, converted: Array) -> None:
+    """InputError where a number of ``given``, which broadcasts to ``converted``, was finite and is not any more."""
+    if converted.dtype.kind not in "fc" or given.dtype.kind not in "biufc" or np.isfinite(converted).all():
         return
+    given = np.broadcast_to(given, converted.shape)
     lost = ~np.isfinite(converted) & np.isfinite(given)
     if lost.any():
         dtype = converted.dtype
