@@ -61,8 +61,8 @@ class Slot:
     """
 
     __slots__ = (
-        "choices", "dtype", "exact", "finite", "high", "least", "lossy", "low", "most", "name", "num_envs", "ranged",
-        "shape", "unsigned", "value_shape",
+        "choices", "dtype", "exact", "finite", "high", "least", "lossy", "low", "most", "name", "num_envs", "python",
+        "scalar", "scalar_high", "scalar_low", "shape", "unsigned", "value_shape",
     )  # fmt: skip
 
     def __init__(
@@ -87,22 +87,25 @@ class Slot:
                 self.unsigned = np.dtype(f"u{dtype.itemsize}")
                 self.most = self.most.view(self.unsigned)
         # Scalars that need no conversion make up most calls with one environment: those of types that fit whatever
-        # they are, and those of types that fit from low to high.
+        # they are, and those of Python's or the dtype's own type within bounds of that type, which compare fastest.
         self.exact: tuple[type, ...] = ()
-        self.ranged: tuple[type, ...] = ()
+        self.python: type | None = None
+        self.scalar: type | None = None
         self.low: Any = None
         self.high: Any = None
+        self.scalar_low: Any = None
+        self.scalar_high: Any = None
         if self.shape == ():
             kind: type = dtype.type
-            if dtype.kind == "f":
-                self.high = float(np.finfo(dtype).max)
-                self.low = -self.high
-                self.exact, self.ranged = ((), (kind, float)) if finite else ((kind,), (float,))
-            elif dtype.kind in "iu":
-                limits = np.iinfo(dtype)
-                self.low, self.high = choices or (int(limits.min), int(limits.max))
-                self.exact, self.ranged = ((), (kind, int)) if choices else ((kind,), (int,))
-            elif not finite:
+            bounded = self.finite or choices is not None
+            if dtype.kind in "fiu":
+                limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+                low, high = (limits.min, limits.max) if choices is None else (_bound(bound, dtype) for bound in choices)
+                self.python = float if dtype.kind == "f" else int
+                self.low, self.high = self.python(low), self.python(high)
+                if bounded:
+                    self.scalar, self.scalar_low, self.scalar_high = kind, kind(low), kind(high)
+            if not bounded:
                 self.exact = (kind, bool) if dtype.kind == "b" else (kind,)
 
     def check(self, value: Any, counts: Any = True) -> Any:
@@ -112,7 +115,11 @@ class Slot:
             counts: where the value is one of a transition: a bool, or an array of the value's first axes.
         """
         kind = type(value)
-        if kind in self.exact or (kind in self.ranged and self.low <= value <= self.high):
+        if (
+            kind in self.exact
+            or (kind is self.python and self.low <= value <= self.high)
+            or (kind is self.scalar and self.scalar_low <= value <= self.scalar_high)
+        ):
             return value
         fits = kind is np.ndarray and value.dtype == self.dtype and value.shape == self.shape
         array = value if fits else self._convert(value, self.shape)
@@ -144,7 +151,7 @@ class Slot:
             return array
         with np.errstate(all="ignore"):
             converted = array.astype(self.dtype)
-            _check_range(self.name, array, converted)
+            check_range(self.name, array, converted)
             if self.lossy:
                 return converted
             weak = isinstance(value, list | tuple | float) and self.dtype.kind == "f"
@@ -177,7 +184,8 @@ class Slot:
                 f"{self.dtype}; nothing was added: leave the step out, or add it with valid=False"
             )
         element = place[len(place) - len(self.value_shape) :]
-        low, high = (np.broadcast_to(bound, self.value_shape)[element] for bound in self.choices)
+        bounds = (_bound(bound, self.dtype) for bound in self.choices)
+        low, high = (np.broadcast_to(bound, self.value_shape)[element] for bound in bounds)
         raise InputError(
             f"{self.name}: must lie in its space, which goes from {low} to {high} ({self.dtype}), got {value}{where}; "
             "nothing was added: correct it, add the step with valid=False, or make the store with a wider space"
@@ -247,14 +255,15 @@ def rounded(name: str, given: Any, dtype: Any = np.float32) -> Array:
         return array
     with np.errstate(all="ignore"):
         converted: Array = array.astype(dtype)
-        _check_range(name, array, converted)
+        check_range(name, array, converted)
     return converted
 
 
-def _check_range(name: str, given: Array, converted: Array) -> None:
-    """InputError where a finite number has become infinite."""
-    if converted.dtype.kind not in "fc" or np.isfinite(converted).all():
+def check_range(name: str, given: Array, converted: Array) -> None:
+    """InputError where a number of ``given``, which broadcasts to ``converted``, was finite and is not any more."""
+    if converted.dtype.kind not in "fc" or given.dtype.kind not in "biufc" or np.isfinite(converted).all():
         return
+    given = np.broadcast_to(given, converted.shape)
     lost = ~np.isfinite(converted) & np.isfinite(given)
     if lost.any():
         dtype = converted.dtype

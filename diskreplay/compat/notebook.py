@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.buffers.inputs import check_range
 from diskreplay.compat.kept import Kept
 from diskreplay.compat.place import Place, close_with
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
@@ -312,7 +313,10 @@ class Replay_Buffer:
             dtype = self.store.schema.obs_columns[0].dtype
             if dtype == np.uint8 and any(array.dtype != np.uint8 for array in given):
                 raise InputError(f"states must be uint8, as the first were, got {given[0].dtype}, {given[1].dtype}")
-        states = [array.astype(dtype) for array in given]
+        with np.errstate(over="ignore"):
+            states = [array.astype(dtype) for array in given]
+        for what, array, state in zip(("state", "next_state"), given, states, strict=True):
+            check_range(what, array, state)
         if self.store is None:
             self._create(states[0], chosen)
         store = self._opened

@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Rows
@@ -522,7 +523,10 @@ def _fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str) -> Any:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf" or array.size != math.prod(shape):
         raise InputError(f"{what} must be numbers of shape {shape}, got {array.dtype} {array.shape}")
-    return array.astype(dtype, copy=False).reshape(shape)
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype, copy=False)
+    check_range(what, array, converted)
+    return converted.reshape(shape)
 
 
 def _observation(obs: Any) -> Any:

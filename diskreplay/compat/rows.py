@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from diskreplay.buffers.inputs import check_range
 from diskreplay.errors import InputError
 
 Array = NDArray[Any]
@@ -120,9 +121,11 @@ def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
         if given.shape != shape and given.size == math.prod(shape) and _squeezed(given.shape) == _squeezed(shape):
             given = given.reshape(shape)
         out = np.empty(shape, dtype)
-        out[...] = given
+        with np.errstate(over="ignore"):
+            out[...] = given
     except (TypeError, ValueError) as error:
         raise InputError(f"{what} must have the shape {shape}: {error}") from error
+    check_range(what, given, out)
     return out
 
 

@@ -29,6 +29,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("diskreplay.compat.sb3 needs Stable-Baselines3: pip install stable-baselines3") from error
 
+from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Rows
@@ -217,7 +218,10 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         done = np.asarray(done, dtype=bool).reshape(self.n_envs)
         timeout = np.array([info.get("TimeLimit.truncated", False) for info in infos], dtype=bool)
         space: Any = store.schema.action_space
-        actions = np.asarray(action).reshape(self.n_envs, *space.shape).astype(space.dtype, copy=False)
+        chosen = np.asarray(action).reshape(self.n_envs, *space.shape)
+        with np.errstate(over="ignore"):
+            actions = chosen.astype(space.dtype, copy=False)
+        check_range("action", chosen, actions)
         step: list[Any] = [before, actions, np.asarray(reward, np.float32), after, done & ~timeout, timeout]
         if self.n_envs == 1:
             step = [map_arrays(operator.itemgetter(0), part) for part in step]

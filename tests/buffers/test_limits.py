@@ -116,6 +116,9 @@ CHOICES: dict[str, tuple[gymnasium.Space[Any], list[Any], list[tuple[Any, str]]]
         [(-1, "0 to 2 .int64., got -1"), (3, "got 3"), (np.int64(3), "got 3"), (np.array(-1), "got -1"), (3.0, "3")],
     ),
     "discrete with a start": (spaces.Discrete(3, start=5), [5, 7], [(4, "5 to 7"), (8, "got 8"), (0, "got 0")]),
+    "more choices than integers": (
+        spaces.Discrete(100, start=200, dtype=np.uint8), [200, np.uint8(255)], [(199, "200 to 255 .uint8., got 199")],
+    ),
     "small integers": (spaces.Discrete(200, dtype=np.uint8), [0, 199], [(200, "0 to 199 .uint8., got 200")]),
     "multi-discrete": (
         spaces.MultiDiscrete([3, 5], start=[0, 10]),

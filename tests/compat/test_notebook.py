@@ -322,6 +322,8 @@ def test_wrong_transitions_change_nothing() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"state": "x"}, "state must be numbers"),
         ({"next_state": True}, "the order is state, action, reward, next_state, done"),
+        ({"state": [1e300, 2]}, r"state: 1e\+300 is too large for float32"),
+        ({"next_state": [1.0, -1e39]}, r"next_state: -1e\+39 is too large for float32"),
         ({"action": 0.5}, "action must be whole"),
         ({"action": [math.nan]}, "action must be whole"),
         ({"action": 2.0**60}, "action must be whole"),

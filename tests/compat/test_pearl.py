@@ -397,3 +397,16 @@ def test_a_temporary_store_goes_away_with_the_buffer() -> None:
     assert folder.exists()
     del buffer
     assert not folder.exists()
+
+
+def test_numbers_that_do_not_fit() -> None:
+    """They became infinite."""
+    buffer = ReplayBuffer(env_of(CARTPOLE, spaces.Box(-1, 1, (2,), np.float16), None), 4)
+    good = [np.zeros(4), np.zeros(2), 0.0, np.zeros(4), False]
+    for place, value, message in ((0, 1e300, "observation: 1e"), (1, 7e4, "action: 70000.0"), (3, 1e39, "next_obser")):
+        step = list(good)
+        step[place] = good[place] + value
+        with pytest.raises(InputError, match=f"^{message}.* is too large for float"):
+            buffer.add_trajectory(*step)
+    buffer.add_trajectory(*good)
+    assert buffer.pos == 1

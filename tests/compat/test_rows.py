@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diskreplay.compat.rows import Rows
+from diskreplay.compat.rows import Rows, fit
+from diskreplay.errors import InputError
 
 VALUES = np.arange(7 * 3 * 2, dtype=np.int16).reshape(7, 3, 2)
 KEYS = [
@@ -57,3 +58,11 @@ def test_as_an_array() -> None:
         np.asarray(found, copy=False)
     with pytest.raises(TypeError):
         found[0] = 1  # type: ignore[index]  # nothing can be written
+
+
+@pytest.mark.parametrize("value", [1e300, [1e300], np.array([[0.0], [-1e300]])])
+def test_numbers_that_do_not_fit(value: Any) -> None:
+    """They became infinite, as in an assignment of numpy's."""
+    with pytest.raises(InputError, match=r"^x: -?1e\+300 is too large for float32"):
+        fit("x", value, (2, 1), np.float32)
+    np.testing.assert_array_equal(fit("x", np.inf, (2, 1), np.float32), [[np.inf], [np.inf]])
