@@ -22,7 +22,7 @@ ENGINE = [
     PACKAGE / "schema.py",
     *(
         file
-        for folder in ("storage", "index", "buffers", "sampling", "views")
+        for folder in ("storage", "index", "reading", "buffers", "sampling", "views")
         for file in PACKAGE.glob(f"{folder}/*.py")
     ),
 ]
@@ -70,7 +70,7 @@ NO_THRESHOLD = {
     "buffers.stored.CACHE_BYTES": SETTING,
     "buffers.stored.COMMIT_ROWS": SETTING,
     "buffers.stored.COMMIT_SECONDS": SETTING,
-    "views.opening.ATTEMPTS": "how often a stream is read anew that others change meanwhile",
+    "reading.opening.ATTEMPTS": "how often a stream is read anew that others change meanwhile",
     "sampling.places.NOW": "a mark",
     "sampling.places.LATER": "a mark",
     "sampling.proportional.LEAST_MASS": PRECISION,

@@ -26,10 +26,10 @@ from diskreplay.buffers.multi_agent_layout import (
     Agents,
     onehot,
 )
+from diskreplay.reading.gather import Rest
+from diskreplay.reading.samples import Samples
+from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import Schema
-from diskreplay.storage.gather import Rest
-from diskreplay.views.part import StreamPart
-from diskreplay.views.samples import Samples
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import Draft, View
 

@@ -23,13 +23,13 @@ from diskreplay.buffers.passes import Passes, Slices
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
 from diskreplay.paths import full_path
+from diskreplay.reading.samples import Samples
+from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.unroll import unroll
 from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Schema, Start
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
-from diskreplay.views.part import StreamPart
-from diskreplay.views.samples import Samples
-from diskreplay.views.unroll import unroll
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer
 from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
 from diskreplay.paths import PathLike
+from diskreplay.reading.samples import Samples
 from diskreplay.schema import Codec
 from diskreplay.storage.files import Files
 from diskreplay.storage.store import FIRST_STREAM
 from diskreplay.views.batch import RolloutBatch
-from diskreplay.views.samples import Samples
 
 
 class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):

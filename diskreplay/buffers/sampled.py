@@ -15,10 +15,10 @@ from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_state, settings
 from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, StoredBuffer
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.reading.stream import StreamPart
 from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Batch
-from diskreplay.views.part import StreamPart
 from diskreplay.views.view import Draft, View
 
 SomeBatch = TypeVar("SomeBatch", bound=Batch)

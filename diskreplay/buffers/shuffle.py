@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from diskreplay.buffers.streams import beside_writers
 from diskreplay.errors import CorruptionError
 from diskreplay.index.log import STREAM_SHIFT, Standing
+from diskreplay.reading import gather
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import Schema
-from diskreplay.storage import gather
-from diskreplay.storage.cache import ChunkCache
 from diskreplay.views.batch import Batch
-from diskreplay.views.part import StreamPart
 from diskreplay.views.view import View
 
 POOL_BYTES = 128 << 20

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError, InputError
 from diskreplay.index.log import STREAM_SHIFT, Standing
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.opening import open_part
+from diskreplay.reading.stream import StreamPart
 from diskreplay.sampling.window import Window
 from diskreplay.storage import stream
-from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
-from diskreplay.views.opening import open_part
-from diskreplay.views.part import StreamPart
 from diskreplay.views.view import View
 
 Ids = NDArray[np.int64]

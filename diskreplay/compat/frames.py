@@ -23,9 +23,9 @@ from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Rows
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
 from diskreplay.paths import PathLike
+from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import VALID, check_count
 from diskreplay.views.batch import Batch
-from diskreplay.views.part import StreamPart
 from diskreplay.views.transition import Transition
 
 __all__ = ["ReplayBuffer"]

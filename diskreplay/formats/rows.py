@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from diskreplay.errors import CorruptionError, StateError
 from diskreplay.formats.steps import Steps
 from diskreplay.index.episodes import Episode, episodes
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.opening import open_part
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
 from diskreplay.storage import stream
-from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
-from diskreplay.views.opening import open_part
 
 BLOCK_BYTES = 4 << 20
 """Decoded bytes of the observations that a block should have."""

@@ -20,14 +20,14 @@ from diskreplay.index.episodes import Episode, episodes
 from diskreplay.ops.disk import file_bytes, tree_bytes
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.paths import checked_path
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.opening import open_part
 from diskreplay.schema import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
-from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import STREAMS, Store
-from diskreplay.views.opening import open_part
 
 HISTOGRAM_BINS = 24
 MAX_SHARDS_LISTED = 1 << 16

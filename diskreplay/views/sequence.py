@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.log import Standing
+from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.unroll import unroll
 from diskreplay.schema import START, VALID, Schema, Start, check_count, check_flag, check_share
 from diskreplay.views.batch import SequenceBatch, by_item
-from diskreplay.views.part import StreamPart
 from diskreplay.views.transition import transitions
-from diskreplay.views.unroll import unroll
 from diskreplay.views.view import Draft, View, keep
 
 Ids = NDArray[np.int64]

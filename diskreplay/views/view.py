@@ -13,10 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.reading.gather import Rest
+from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import Schema
-from diskreplay.storage.gather import Rest
 from diskreplay.views.batch import Batch
-from diskreplay.views.part import StreamPart
 
 Ids = NDArray[np.int64]
 

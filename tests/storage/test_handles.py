@@ -27,11 +27,12 @@ from configs import examples
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, ReadFailedError, WriteFailedError
 from diskreplay.ops.compact import compact
-from diskreplay.storage import column, gather, handles
+from diskreplay.reading import gather
+from diskreplay.reading.stream import StreamPart
+from diskreplay.storage import column, handles
 from diskreplay.storage.handles import Handles, Pool, Slot
 from diskreplay.storage.stream import StreamReader
 from diskreplay.testing import FaultyFiles, SimulatedDisk
-from diskreplay.views.part import StreamPart
 
 FD = pathlib.Path("/proc/self/fd")
 
@@ -221,7 +222,8 @@ ONE_BATCH = """
 import os, resource, sys
 import lives
 import diskreplay as dr
-from diskreplay.storage import column, gather
+from diskreplay.reading import gather
+from diskreplay.storage import column
 
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))

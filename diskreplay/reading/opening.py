@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from diskreplay.errors import CorruptionError
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.stream import StreamPart
 from diskreplay.storage import stream
-from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store
-from diskreplay.views.part import StreamPart
 
 ATTEMPTS = 10
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.reading.samples import Samples
+from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import VALID, Schema
-from diskreplay.views.part import StreamPart
-from diskreplay.views.samples import Samples
 
 Ids = NDArray[np.int64]
 

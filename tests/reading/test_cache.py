@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model import Leaf
 
-from diskreplay.storage.cache import ChunkCache
+from diskreplay.reading.cache import ChunkCache
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.files import LocalFiles
 

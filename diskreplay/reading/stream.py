@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from diskreplay.errors import CorruptionError
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
+from diskreplay.reading import observations
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.observations import ObsSource
 from diskreplay.schema import Schema
-from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.stream import StreamReader, StreamWriter
-from diskreplay.views import observations
-from diskreplay.views.observations import ObsSource
 
 Array = NDArray[Any]
 

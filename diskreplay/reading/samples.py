@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.reading import blocks, gather, observations
+from diskreplay.reading.gather import Rest
+from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import Column, Schema, Stack
-from diskreplay.storage import gather
-from diskreplay.storage.gather import Rest
-from diskreplay.views import blocks, observations
-from diskreplay.views.part import StreamPart
 
 Ids = NDArray[np.int64]
 Array = NDArray[Any]

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.reading.cache import ChunkCache, Slab
 from diskreplay.storage import chunks
 from diskreplay.storage import files as fs
-from diskreplay.storage.cache import ChunkCache, Slab
 from diskreplay.storage.column import ColumnReader, ColumnWriter, Place
 
 Ids = NDArray[np.int64]

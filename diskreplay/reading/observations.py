@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.log import StreamLog
+from diskreplay.reading import gather
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.gather import Rest
 from diskreplay.schema import START, Stack, Start
-from diskreplay.storage import gather
-from diskreplay.storage.cache import ChunkCache
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.gather import Rest
 
 Ids = NDArray[np.int64]
 

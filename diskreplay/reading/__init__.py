@@ -1,0 +1,1 @@
+"""From ids to arrays: what is drawn is planned, read and put together here."""
