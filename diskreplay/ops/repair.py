@@ -35,6 +35,7 @@ from diskreplay.errors import DiskReplayError, LockedError
 from diskreplay.ops.mend import mended
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
+from diskreplay.ops.repair_record import mended_tails, readers, settled
 from diskreplay.ops.repair_stream import Loss, StreamRepair
 from diskreplay.ops.verify import PathLike, Progress, Verified, check_checkpoint, verify
 from diskreplay.storage import files as fs
@@ -122,6 +123,8 @@ class _StoreRepair:
         self.quarantine = quarantine
         self.losses: list[Loss] = []
         self.checkpoints: list[str] = []
+        self.recorded: dict[str, Commit] = {}
+        """The records as they were; :meth:`records` gives them as they should have been."""
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self.store.path, *parts)
@@ -138,13 +141,16 @@ class _StoreRepair:
                         mend(self.files, self._path(STREAMS, name), f"{STREAMS}/{name}", self.quarantine)
                 for name in self.files.list(self._path(CHECKPOINTS)):
                     mend(self.files, self._path(CHECKPOINTS, name), f"{CHECKPOINTS}/{name}", self.quarantine)
+                self.mend_cuts(names)
                 commits = self.records(names)
                 for name in commits:
                     for group in stream.groups(self.store.schema):
                         self.group(STREAMS, name, group)
                 self.check_checkpoints(commits)
                 for name, commit in commits.items():
-                    work = StreamRepair(self.store, name, commit, self.quarantine, self._lengths(name))
+                    work = StreamRepair(
+                        self.store, name, self.recorded[name], commit, self.quarantine, self._lengths(name)
+                    )
                     loss = work.run(functools.partial(self.release, commits, name))
                     if loss is not None:
                         self.losses.append(loss)
@@ -180,7 +186,9 @@ class _StoreRepair:
             if commit is None or commit.stream in {known.stream for known in commits.values()}:
                 self._give_up(name)
             else:
-                commits[name] = commit
+                columns = readers(self.store, name, commit)
+                self.recorded[name] = commit
+                commits[name] = settled(columns, commit, self.store.schema.context, self.quarantine)
         if not commits:
             schema = self.store.schema
             empty = Commit(0, schema.num_envs, schema.capacity, time=time.time())
@@ -189,7 +197,7 @@ class _StoreRepair:
             stream.create(self.files, scratch, schema, empty, FIRST_STREAM)
             self.files.rename(scratch, self._path(STREAMS, FIRST_STREAM))
             self.files.sync_dir(self._path(STREAMS))
-            commits[FIRST_STREAM] = empty
+            commits[FIRST_STREAM] = self.recorded[FIRST_STREAM] = empty
         return commits
 
     def _record(self, name: str) -> Commit | None:
@@ -197,13 +205,13 @@ class _StoreRepair:
         if self.files.kind(path) != "directory":
             return None
         try:
-            commit = stream.read_commit(self.files, path)
-            if not self._contradictions(name, commit):
+            commit = Commit.as_written(metadata.read_attributes(self.files, path), os.path.join(path, metadata.NAME))
+            if not self._is_absurd(commit):
                 return commit
         except (FileNotFoundError, *DAMAGE):
             pass
         cuts = [checkpoint.cut[name] for checkpoint in self._readable_checkpoints() if name in checkpoint.cut]
-        cuts = [cut for cut in cuts if not self._contradictions(name, cut)]
+        cuts = [cut for cut in cuts if not self._contradictions(cut)]
         if not cuts:
             return None
         newest = max(cuts, key=lambda cut: (cut.timeline, cut.sequence))
@@ -222,9 +230,18 @@ class _StoreRepair:
         self.losses.append(Loss(name, went_back_to=commit.end))
         return commit
 
-    def _contradictions(self, name: str, commit: Commit) -> bool:
-        """Whether the record names a last shard that its rows do not have, or more rows than there ever were."""
-        if (commit.end - commit.begin) * commit.num_envs + commit.patch_end - commit.patch_begin > MAX_VALUES:
+    def _is_absurd(self, commit: Commit) -> bool:
+        """Whether a record says more rows than there ever were, or environments than it has room for."""
+        patches = max(0, commit.patch_end - commit.patch_begin)
+        try:
+            readers(self.store, "", commit)
+        except DAMAGE:
+            return True
+        return min(commit.end, commit.rows) * commit.num_envs + patches > MAX_VALUES
+
+    def _contradictions(self, commit: Commit) -> bool:
+        """Whether a cut names a last shard that its rows do not have, or more rows than there ever were."""
+        if self._is_absurd(commit):
             return True
         for path, column in stream.column_paths(self.store.schema):
             end = commit.patch_end if stream.is_patch(path) else commit.end
@@ -232,6 +249,23 @@ class _StoreRepair:
             if end and (tail is None or tail.shard != (end - 1) // column.shard_rows):
                 return True
         return False
+
+    def mend_cuts(self, names: list[str]) -> None:
+        """Gives the cuts of checkpoints the lengths that an interrupted writer did not write into them."""
+        for checkpoint in self._readable_checkpoints():
+            cut = {
+                of: mended_tails(readers(self.store, of, record), record)
+                if of in names and not self._is_absurd(record)
+                else record
+                for of, record in checkpoint.cut.items()
+            }
+            if cut != checkpoint.cut:
+                path = self._path(CHECKPOINTS, checkpoint.name)
+                ours = metadata.read_attributes(self.files, path)
+                ours["cut"] = {of: record.to_json() for of, record in cut.items()}
+                document = metadata.group_document(ours, f"{CHECKPOINTS}/{checkpoint.name}")
+                self.quarantine.copy(os.path.join(path, metadata.NAME))
+                metadata.write(self.files, path, document)
 
     def _give_up(self, name: str) -> None:
         """Moves a stream aside."""

@@ -27,7 +27,7 @@ import dataclasses
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,8 @@ class _StoreCheck:
         self.progress = progress
         self.commits: dict[str, Commit] = {}
         self.cuts: dict[str, dict[str, Commit]] = {}
+        self._written: dict[tuple[str, int, int], int] = {}
+        """Where the window begins as a record says, by stream, timeline and sequence: patches are kept from there."""
         self._done = 0
         self._total = 0
 
@@ -167,7 +169,8 @@ class _StoreCheck:
             folder = self.store.stream_path(name)
             file = f"{folder}/{metadata.NAME}"
             try:
-                commit = stream.read_commit(self.store.files, folder)
+                stored = metadata.read_attributes(self.store.files, folder)
+                commit = Commit.from_json(stored, file)
             except (FileNotFoundError, NotADirectoryError):
                 self.found.add("the stream's commit record is missing", stream=name, file=file)
                 continue
@@ -180,18 +183,13 @@ class _StoreCheck:
                 )
             numbers[commit.stream] = name
             self.commits[name] = commit
-            self._record(name, commit, file)
+            self._record(name, commit, file, stored)
             parents = {str(pathlib.PurePosixPath(path).parent) for path, _ in stream.column_paths(self.schema)} - {"."}
             self._groups([f"{folder}/{parent}" for parent in sorted(parents | {PATCHES})], name)
 
-    def _record(self, name: str, commit: Commit, file: str) -> None:
-        """Rules 2 and 3, of a stream's commit or of a checkpoint's cut in ``file``."""
-        if (commit.end - commit.begin) > max(1, commit.capacity // commit.num_envs):
-            self.found.add(
-                f"the window of rows {commit.begin} to {commit.end} holds more than the capacity of "
-                f"{commit.capacity} transitions",
-                stream=name, file=file,
-            )  # fmt: skip
+    def _record(self, name: str, commit: Commit, file: str, stored: Mapping[str, Any]) -> None:
+        """Rule 3, of a stream's commit or of a checkpoint's cut in ``file``, where it is ``stored`` so."""
+        self._written[name, commit.timeline, commit.sequence] = stored["begin"]
         columns = dict(stream.column_paths(self.schema))
         for unknown in sorted(commit.tails.keys() - columns.keys()):
             self.found.add(f"the commit record names an unknown column {unknown!r}", stream=name, file=file)
@@ -215,8 +213,9 @@ class _StoreCheck:
         file = self._path(CHECKPOINTS, name, metadata.NAME)
         try:
             checkpoint = self.store.checkpoint(name)
+            stored = metadata.read_attributes(self.store.files, self._path(CHECKPOINTS, name))["cut"]
             self._state(checkpoint)
-        except CheckpointError:
+        except (CheckpointError, FileNotFoundError, NotADirectoryError):
             return  # dropped meanwhile, or nothing of ours
         except DiskReplayError as error:
             self.found.take(error, file=file)
@@ -233,7 +232,7 @@ class _StoreCheck:
                     f"stream's commit of rows {newest.begin} to {newest.end}",
                     stream=of, file=file,
                 )  # fmt: skip
-            self._record(of, commit, file)
+            self._record(of, commit, file, stored[of])
 
     def _state(self, checkpoint: Checkpoint) -> None:
         """Raises where what a sampler needs of it cannot be read; kinds that are not known are left alone."""
@@ -285,10 +284,15 @@ class _StoreCheck:
         """Rule 6 for views of one timeline, the newest first."""
         if not views[0].end:
             return
+        views = [
+            dataclasses.replace(v, begin=self._written.get((name, v.timeline, v.sequence), v.begin)) for v in views
+        ]
         readers = {check.path: check.reader for check, _ in self.columns(name, views)}
         try:
             for path, reader in readers.items():
                 if reader.column.resident:
+                    if any(path not in view.tails for view in views):
+                        return  # found by the check of the record
                     spans = [_span(view, path, self.schema.context) for view in views]
                     reader.load(min(span.first for span in spans), spans[0].end, spans[0].tail)
         except DAMAGE:

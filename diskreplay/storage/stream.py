@@ -209,9 +209,8 @@ class StreamWriter(_Stream[ColumnWriter]):
                     self.files.unlink(file)
                     continue
                 kept.append(shard)
-                if shard == tail.shard:
-                    if (self.files.size(file) or 0) > tail.size:
-                        self._cut(file, tail.size, in_place=not commit.timeline)
+                if shard == tail.shard and (self.files.size(file) or 0) > tail.size:
+                    self._cut(file, tail.size, in_place=not commit.timeline)
             lowest[path] = min(kept, default=0)
         return lowest
 

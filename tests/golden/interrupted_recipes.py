@@ -380,11 +380,14 @@ def patches_past_a_shard(path: pathlib.Path) -> None:
 
 @recipe
 def wide_vectors(path: pathlib.Path) -> None:
-    """64 environments of 100 numbers; enough rows for the ring of a reader to have grown."""
-    envs, size, rows = 64, 100, 1500
+    """512 environments of 250 numbers; a window of more rows than twice the first length of such a ring.
+
+    All numbers of a row's observation are its number; the log has one of them.
+    """
+    envs, size, capacity, rows = 512, 250, 80, 121
     space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
     rb = dr.ReplayBuffer.create(
-        path, space, gymnasium.spaces.Discrete(2), capacity=envs * 1100, num_envs=envs, seed=0, codec="lz4:1",
+        path, space, gymnasium.spaces.Discrete(2), capacity=envs * capacity, num_envs=envs, seed=0, codec="zstd:9",
         commit_rows=10**6, commit_seconds=1e9,
     )  # fmt: skip
     log: dict[str, list[Any]] = {name: [] for name in FIELDS}
@@ -394,17 +397,17 @@ def wide_vectors(path: pathlib.Path) -> None:
         step = obs, zeros * 1, np.full(envs, row, np.float32), following, zeros, zeros
         rb.add(*step)
         for name, value in zip(FIELDS, step, strict=True):
-            log[name].append(value[:1, ..., :1] if value.ndim > 1 else value[:1])
+            log[name].append(value.flat[0])
     rb.close()
-    np.savez_compressed(
-        path.with_suffix(".npz"), **{name: np.stack(values) for name, values in log.items()},
-        committed=np.int64(rows), begin=np.int64(rows - 1100),
-    )  # fmt: skip
+    arrays = {name: np.stack(values) for name, values in log.items()}
+    np.savez_compressed(path.with_suffix(".npz"), **arrays, committed=np.int64(rows), begin=np.int64(rows - capacity))
 
 
 def main(folder: pathlib.Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for kind, make in RECIPES.items():
+        if sys.argv[2:] and kind not in sys.argv[2:]:
+            continue
         path = folder / f"{kind}.replay"
         shutil.rmtree(path, ignore_errors=True)
         make(path)
