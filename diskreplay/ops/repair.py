@@ -35,7 +35,7 @@ from diskreplay.errors import DiskReplayError, LockedError
 from diskreplay.ops.mend import mended
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
-from diskreplay.ops.repair_record import mended_tails, readers, settled
+from diskreplay.ops.repair_record import mended_cut, readers, settled
 from diskreplay.ops.repair_stream import Loss, StreamRepair
 from diskreplay.ops.verify import PathLike, Progress, Verified, check_checkpoint, verify
 from diskreplay.storage import files as fs
@@ -251,21 +251,22 @@ class _StoreRepair:
         return False
 
     def mend_cuts(self, names: list[str]) -> None:
-        """Gives the cuts of checkpoints the lengths that an interrupted writer did not write into them."""
+        """Gives the cuts of checkpoints what an interrupted writer should have written into them."""
         for checkpoint in self._readable_checkpoints():
-            cut = {
-                of: mended_tails(readers(self.store, of, record), record)
-                if of in names and not self._is_absurd(record)
-                else record
-                for of, record in checkpoint.cut.items()
-            }
-            if cut != checkpoint.cut:
-                path = self._path(CHECKPOINTS, checkpoint.name)
-                ours = metadata.read_attributes(self.files, path)
-                ours["cut"] = {of: record.to_json() for of, record in cut.items()}
-                document = metadata.group_document(ours, f"{CHECKPOINTS}/{checkpoint.name}")
+            path = self._path(CHECKPOINTS, checkpoint.name)
+            ours = metadata.read_attributes(self.files, path)
+            mended = {of: self._mended_cut(of, record) if of in names else record for of, record in ours["cut"].items()}
+            if mended != ours["cut"]:
+                document = metadata.group_document({**ours, "cut": mended}, f"{CHECKPOINTS}/{checkpoint.name}")
                 self.quarantine.copy(os.path.join(path, metadata.NAME))
                 metadata.write(self.files, path, document)
+
+    def _mended_cut(self, name: str, stored: dict[str, Any]) -> dict[str, Any]:
+        cut = Commit.as_written(stored, name)
+        if self._is_absurd(cut):
+            return stored
+        mended = mended_cut(readers(self.store, name, cut), cut, self.store.schema.context, self.quarantine)
+        return stored if mended == cut else mended.to_json()
 
     def _give_up(self, name: str) -> None:
         """Moves a stream aside."""

@@ -52,13 +52,20 @@ def settled(columns: Mapping[str, ColumnReader], record: Commit, context: int, q
         begin = first + context if first else 0
     settled = dataclasses.replace(record, begin=min(max(begin, least), end), end=end)
     patch_end = _patch_end(columns[PLACES], settled, quarantine)
-    patch_begin = record.patch_begin
-    if patch_begin > patch_end or not least <= record.begin <= end:
-        first = patch_begin if record.begin < least else 0
-        places = _places(columns[PLACES], first, patch_end, record.tails.get(PLACES, Tail(0, 0)), quarantine)
-        needed = np.flatnonzero(places.values(places.first, patch_end)[:, 0, 0] >= settled.floor(context))
-        patch_begin = places.first + (int(needed[0]) if len(needed) else 0)
-    return dataclasses.replace(settled, patch_begin=patch_begin, patch_end=patch_end)
+    settled = dataclasses.replace(settled, patch_end=patch_end)
+    if record.begin > end or record.patch_begin > patch_end:
+        settled = dataclasses.replace(settled, patch_begin=0)
+    elif record.begin >= least:
+        return settled
+    return _without_older_patches(columns[PLACES], settled, context, quarantine)
+
+
+def _without_older_patches(place: ColumnReader, record: Commit, context: int, quarantine: Quarantine) -> Commit:
+    """The record with the first patch, from its own on, of a row that it keeps."""
+    tail = record.tails.get(PLACES, Tail(0, 0))
+    places = _places(place, record.patch_begin, record.patch_end, tail, quarantine)
+    needed = np.flatnonzero(places.values(places.first, places.end)[:, 0, 0] >= record.floor(context))
+    return dataclasses.replace(record, patch_begin=places.first + (int(needed[0]) if len(needed) else 0))
 
 
 def _all(reader: ColumnReader, end: int, tail: Tail) -> Iterator[Index]:
@@ -156,8 +163,18 @@ def _places(place: ColumnReader, first: int, end: int, tail: Tail, quarantine: Q
     return found
 
 
-def mended_tails(columns: Mapping[str, ColumnReader], cut: Commit) -> Commit:
-    """A checkpoint's cut with the lengths at which the indexes of its rows end; itself where one cannot be found."""
+def mended_cut(
+    columns: Mapping[str, ColumnReader], recorded: Commit, context: int, quarantine: Quarantine
+) -> Commit:  # fmt: skip
+    """A checkpoint's cut with a window that fits its capacity, and the lengths at which the indexes of its rows end.
+
+    Where one of these cannot be found, all stay as they are.
+    """
+    cut = _with_tails(columns, dataclasses.replace(recorded, begin=max(recorded.begin, recorded.end - recorded.rows)))
+    return cut if cut.begin == recorded.begin else _without_older_patches(columns[PLACES], cut, context, quarantine)
+
+
+def _with_tails(columns: Mapping[str, ColumnReader], cut: Commit) -> Commit:
     tails = dict(cut.tails)
     for path, reader in columns.items():
         end = cut.patch_end if stream.is_patch(path) else cut.end

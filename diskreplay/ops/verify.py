@@ -120,8 +120,6 @@ class _StoreCheck:
         self.progress = progress
         self.commits: dict[str, Commit] = {}
         self.cuts: dict[str, dict[str, Commit]] = {}
-        self._written: dict[tuple[str, int, int], int] = {}
-        """Where the window begins as a record says, by stream, timeline and sequence: patches are kept from there."""
         self._done = 0
         self._total = 0
 
@@ -188,8 +186,13 @@ class _StoreCheck:
             self._groups([f"{folder}/{parent}" for parent in sorted(parents | {PATCHES})], name)
 
     def _record(self, name: str, commit: Commit, file: str, stored: Mapping[str, Any]) -> None:
-        """Rule 3, of a stream's commit or of a checkpoint's cut in ``file``, where it is ``stored`` so."""
-        self._written[name, commit.timeline, commit.sequence] = stored["begin"]
+        """Rules 2 and 3, of a stream's commit or of a checkpoint's cut, ``stored`` so in ``file``."""
+        if stored["begin"] < commit.begin:
+            self.found.add(
+                f"the window of rows {stored['begin']} to {commit.end} holds more than the capacity of "
+                f"{commit.capacity} transitions; it is read from row {commit.begin} on",
+                stream=name, file=file,
+            )  # fmt: skip
         columns = dict(stream.column_paths(self.schema))
         for unknown in sorted(commit.tails.keys() - columns.keys()):
             self.found.add(f"the commit record names an unknown column {unknown!r}", stream=name, file=file)
@@ -284,9 +287,6 @@ class _StoreCheck:
         """Rule 6 for views of one timeline, the newest first."""
         if not views[0].end:
             return
-        views = [
-            dataclasses.replace(v, begin=self._written.get((name, v.timeline, v.sequence), v.begin)) for v in views
-        ]
         readers = {check.path: check.reader for check, _ in self.columns(name, views)}
         try:
             for path, reader in readers.items():

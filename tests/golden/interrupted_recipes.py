@@ -98,7 +98,7 @@ class Recipe:
         return {key: np.stack([o[key] for o in every]) for key in every[0]} if self.space is BOTH else np.stack(every)
 
     def step(self, row: int) -> tuple[Any, ...]:
-        """Every ``cut_every`` rows a run begins; every other one ends flagged; every ninth next stack does not follow."""
+        """A run begins every ``cut_every`` rows, and every other ends flagged; each ninth next stack does not follow."""
         run = row // self.cut_every
         following = self.observation(row + 1, run)
         if self.space is STACK and row % 9 == 8:
