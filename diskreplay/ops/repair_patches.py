@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from diskreplay.ops.patch_frames import matched
 from diskreplay.ops.shard_repair import Shards
-from diskreplay.schema import PLACE
+from diskreplay.schema import PLACE, Start
 from diskreplay.storage import stream
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.stream import PATCHES
@@ -26,6 +26,8 @@ PLACES = f"{PATCHES}/{PLACE}"
 class Patches:
     """Masks are ``(rows, envs)`` from the floor on.
 
+    Where the next row continues one, its frame is what the patch must hold: another one is as good as lost.
+
     Attributes:
         ends: rows with a patch of offset 1 that can be read: their next observation needs no other row.
         single: rows given up for their next observation alone, on which no later row depends.
@@ -36,14 +38,15 @@ class Patches:
     """
 
     def __init__(
-        self, shards: dict[str, Shards], commit: Commit, continues: Array, explained: Array, floor: int, context: int
+        self, shards: dict[str, Shards], commit: Commit, start: Array, continues: Array, floor: int, context: int
     ) -> None:  # fmt: skip
-        """``continues``: rows that continue the one before; ``explained``: those that begin with patches."""
+        """``start``: start codes; ``continues``: rows that continue the one before, or did before a repair."""
         self.shards = {path: one for path, one in shards.items() if stream.is_patch(path)}
         self.rows = shards
         self.commit = commit
         self.continues = continues
-        self.explained = explained
+        self.explained = start == Start.PATCHES
+        self._continues_now = start == Start.CONTINUES
         self.floor = floor
         self.context = context
         self.first = self.begin = commit.patch_begin
@@ -55,6 +58,7 @@ class Patches:
         self._known = np.ones(len(self._places), bool)
         for (low, high), _ in place.lost_rows():
             self._known[low - self.first : high - self.first] = False
+        self._contradicted = False
         self._source = {path: self._frames(path, one) for path, one in self.shards.items() if path != PLACES}
         self._readable = self._known & np.all([source >= 0 for source in self._source.values()], axis=0)
         self._healed: dict[int, tuple[int, int]] = {}
@@ -66,17 +70,26 @@ class Patches:
         readable = np.ones(shards.end - shards.first, bool)
         for (low, high), _ in shards.lost_rows():
             readable[low - shards.first : high - shards.first] = False
-        if shards.end == self.end:
-            return np.where(readable, np.arange(len(readable)), -1)
         rows = self.rows[path.removeprefix(f"{PATCHES}/")]
         following: list[Array | None] = [None] * len(self._places)
         for number in np.flatnonzero(self._known).tolist():
             row, env, offset = self._places[number].tolist()
-            if offset == 1 and self._inside(row, env) and self._follows(row, env) and rows.readable(row + 1, env):
-                following[number] = rows.values(row + 1, row + 2)[0, env]
+            at = row + 1 - self.floor
+            holds = (
+                offset == 1 and self._inside(row, env) and self._inside(row + 1, env) and self._continues_now[at, env]
+            )
+            if holds and rows.readable(row + 1, env):
+                following[number] = rows.value(row + 1, env).copy()
         frames = shards.values(shards.first, shards.end)[:, 0]
-        goes_on = self._places[:, 0] < self.commit.end - 1
-        return matched(self._places, frames, readable, following, goes_on, self.first - shards.first)
+        if shards.end != self.end:
+            goes_on = self._places[:, 0] < self.commit.end - 1
+            return matched(self._places, frames, readable, following, goes_on, self.first - shards.first)
+        source = np.where(readable, np.arange(len(readable)), -1)
+        for number, expected in enumerate(following):
+            if expected is not None and source[number] >= 0 and frames[number].tobytes() != expected.tobytes():
+                source[number] = -1
+                self._contradicted = True
+        return source
 
     def _inside(self, row: int, env: int) -> bool:
         return 0 <= row - self.floor < len(self.continues) and 0 <= env < self.continues.shape[1]
@@ -93,6 +106,8 @@ class Patches:
         twice = len(np.unique(places, axis=0)) != len(places)
         behind = bool((np.diff(places[:, 0]) < 0).any())
         shifted = any(one.end != self.commit.patch_end for one in self.shards.values())
+        if self._contradicted:
+            return True
         newest = places[(places[:, 0] == self.commit.end - 1) & (places[:, 2] == 1)]
         return not bool(self._known.all()) or twice or behind or shifted or len(newest) != self.continues.shape[1]
 
@@ -105,8 +120,13 @@ class Patches:
         for number in np.flatnonzero(self._known).tolist():
             row, env, offset = self._places[number].tolist()
             place = row, env, offset
-            if self._inside(row, env) and (place not in best or self._readable[number]):
-                best[place] = number
+            if not self._inside(row, env):
+                continue
+            if place in best and self._readable[number] and self._readable[best[place]]:
+                self._readable[number] = self._are_same(number, best[place])  # else nobody knows which is right
+            elif place in best and not self._readable[number]:
+                continue
+            best[place] = number
         for (row, env, offset), number in best.items():
             at = row - self.floor
             if self._readable[number]:
@@ -120,6 +140,14 @@ class Patches:
             (self.single if offset > 0 else self.unexplained)[at, env] = True
         if again:
             self._write_again(best)
+
+    def _are_same(self, number: int, other: int) -> bool:
+        """Whether two patches have the same frames."""
+        return all(
+            self.shards[path].value(int(source[number]) + self.shards[path].first, 0).tobytes()
+            == self.shards[path].value(int(source[other]) + self.shards[path].first, 0).tobytes()
+            for path, source in self._source.items()
+        )
 
     def _unsure(self) -> None:
         """Gives up the rows that may have had a patch of which the place is unknown."""
@@ -189,11 +217,11 @@ class Patches:
             rows = self.rows[path.removeprefix(f"{PATCHES}/")]
             for number, (row, env) in self._healed.items():
                 if not self._kept:
-                    values[self.first - one.first + number, 0] = rows.values(row, row + 1)[0, env]
+                    values[self.first - one.first + number, 0] = rows.value(row, env)
             for at, number in enumerate(self._kept, len(values) - len(self._kept) - len(self._new)):
                 if number in self._healed:
                     row, env = self._healed[number]
-                    values[at, 0] = rows.values(row, row + 1)[0, env]
+                    values[at, 0] = rows.value(row, env)
                 else:
                     values[at] = values[self._source[path][number]]
             found[path] = values

@@ -61,6 +61,7 @@ class Shards:
         self._index_end: dict[int, int] = {}
         self._misfit: set[int] = set()  # shards whose file does not end where it should, or is none
         self._known: dict[int, int] = {}  # chunks that are whole, as of a commit with rows only below this one
+        self._newest: tuple[int, int, Array] | None = None  # the chunk that was read last
         self._longer: set[int] = set()  # chunks that have rows behind the end too
 
     @property
@@ -178,6 +179,17 @@ class Shards:
         shard, group = chunk // self.reader.shard_chunks, env // self.reader.group_envs
         known = self._known.get(chunk, self.end)
         return shard in self._entries and (chunk, group) not in self.bad and row < known
+
+    def value(self, row: int, env: int) -> Array:
+        """A row of one environment that can be read: ``(*shape,)``."""
+        chunk, at = divmod(row, self.column.chunk_rows)
+        group, of = divmod(env, self.reader.group_envs)
+        if self._newest is None or self._newest[:2] != (chunk, group):
+            values = np.zeros(self.reader.chunk_shape, self.column.dtype)
+            self._decode(chunk, group, values)
+            self._newest = chunk, group, values
+        found: Array = self._newest[2][at, of]
+        return found
 
     def values(self, start: int, stop: int) -> Array:
         """Rows ``[start, stop)``: ``(rows, num_envs, *shape)``; zeros where they cannot be read."""

@@ -4,7 +4,8 @@ Of the store:
 
 1. Every group has a ``zarr.json`` that says so; the root's schema can be read; stream numbers differ.
 
-Of each stream (:mod:`diskreplay.ops.verify_chunks`, :mod:`diskreplay.ops.verify_rows` list theirs):
+Of each stream (:mod:`diskreplay.ops.verify_chunks`, :mod:`diskreplay.ops.verify_rows`,
+:mod:`diskreplay.ops.verify_patches` list theirs):
 
 2. The commit record can be read: counts are whole numbers, ``begin`` does not pass ``end``, the window fits the
 capacity. 3. It names the last shard of every column that has rows, and no other column. 4. Every array's ``zarr.json``
@@ -36,8 +37,9 @@ from diskreplay.buffers.state import restore_sampler, set_rng, settings
 from diskreplay.errors import CheckpointError, DiskReplayError, FormatVersionError
 from diskreplay.ops.problems import DAMAGE, Findings, Problem
 from diskreplay.ops.verify_chunks import ColumnCheck, Span
+from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck
-from diskreplay.schema import PLACE, Schema
+from diskreplay.schema import PLACE, START, VALID, Schema
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit, Tail
@@ -299,6 +301,21 @@ class _StoreCheck:
             return  # found by the check of the files
         rows = {path: reader for path, reader in readers.items() if not stream.is_patch(path)}
         RowCheck(name, rows, readers[f"{PATCHES}/{PLACE}"], self.schema.context, self.found).run(views)
+        seen = views[0].patch_end
+        for view in views:  # each alone: between a checkpoint's rows and the window there may be none
+            self._patches(name, view, min(view.patch_end, seen))
+            seen = min(seen, view.patch_begin)
+
+    def _patches(self, name: str, view: Commit, stop: int) -> None:
+        """Rule 6, of the patches below ``stop`` against the rows that a view has."""
+        readers = {}
+        for check, (span,) in self.columns(name, [view]):
+            with contextlib.suppress(*DAMAGE):
+                check.reader.load(span.first, span.end, span.tail)
+                readers[check.path] = check.reader
+        if {START, VALID, f"{PATCHES}/{PLACE}"} <= readers.keys() and view.patch_begin < stop:
+            leaves = [column.name for column in self.schema.obs_columns]
+            check_patches(name, readers, leaves, (view.patch_begin, stop), view.end, self.found)
 
     def _forgive(self, name: str, first: int) -> None:
         """Forgets problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""

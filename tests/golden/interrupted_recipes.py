@@ -98,7 +98,7 @@ class Recipe:
         return {key: np.stack([o[key] for o in every]) for key in every[0]} if self.space is BOTH else np.stack(every)
 
     def step(self, row: int) -> tuple[Any, ...]:
-        """A run begins every ``cut_every`` rows, and every other ends flagged; each ninth next stack does not follow."""
+        """A run begins every ``cut_every`` rows, every other ends flagged; each ninth next stack does not follow."""
         run = row // self.cut_every
         following = self.observation(row + 1, run)
         if self.space is STACK and row % 9 == 8:
@@ -372,6 +372,28 @@ def patches_past_a_shard(path: pathlib.Path) -> None:
     store.rb.commit()
     store.add(1)
     interrupt(store.rb.commit, "_patch", "column.single[", nth=2)
+    store.close()
+
+
+@recipe
+def patches_overwritten(path: pathlib.Path) -> None:
+    """The next patch's frame stands in its chunk too: it came into the same buffer before that was compressed."""
+    store = Recipe(path, FRAME, 1, rows=100)
+    store.add(17, commit_every=5)
+    seconds = sys.getswitchinterval()
+    sys.setswitchinterval(10)  # the thread that compresses is late
+    interrupt(store.rb.commit, "advance", "self._fresh()")
+    store.add(3)
+    sys.setswitchinterval(seconds)
+    store.close()
+
+
+@recipe
+def patches_unknown(path: pathlib.Path) -> None:
+    """A patch is there twice, with two frames: the second was put into a buffer that nobody wrote."""
+    store = Recipe(path, STACK, 2, rows=100)
+    store.add(17, commit_every=5)
+    interrupt(store.rb.commit, "_write_into", "slots = buffer[0]")
     store.close()
 
 
