@@ -293,7 +293,7 @@ class _StoreCheck:
         try:
             for path, reader in readers.items():
                 if reader.column.resident:
-                    if any(path not in view.tails for view in views):
+                    if not all(view.tails.get(path, Tail(0, 0)).size for view in views):
                         return  # found by the check of the record
                     spans = [_span(view, path, self.schema.context) for view in views]
                     reader.load(min(span.first for span in spans), spans[0].end, spans[0].tail)

@@ -86,8 +86,8 @@ class _Stream(Generic[AnyColumn]):
             end = commit.patch_end if below else commit.end
             begin = commit.patch_begin if below else commit.floor(self.schema.context)
             tail = commit.tails.get(path, Tail(0, 0))
-            if end > begin and (path not in commit.tails or (end - 1) // column.column.shard_rows != tail.shard):
-                last = tail.shard if path in commit.tails else None
+            if end > begin and (not tail.size or (end - 1) // column.column.shard_rows != tail.shard):
+                last = tail.shard if tail.size else None
                 raise CorruptionError(
                     f"the commit record of {self.path!r} says {end} rows but shard {last} as last of {path!r}",
                     file=os.path.join(self.path, metadata.NAME), stream=self.name, column=path,

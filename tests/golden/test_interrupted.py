@@ -255,10 +255,13 @@ def on_a_simulated_disk(name: str) -> SimulatedDisk:
     return disk
 
 
-@pytest.mark.parametrize(
-    "name", ["patches-overwritten", "patches-short-and-on", "patches-short-of-frames", "patches-with-a-hole", "tails-of-all-rows",
-             "tails-opened", "tails-of-a-checkpoint", "window-checkpoint", "window-extend"],
-)  # fmt: skip
+DYING = [
+    "patches-overwritten", "patches-short-and-on", "patches-short-of-frames", "patches-with-a-hole",
+    "tails-of-a-checkpoint", "tails-of-all-rows", "tails-opened", "window-checkpoint", "window-extend",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DYING)
 def test_repair_may_die_at_any_operation(name: str) -> None:
     disk, log = on_a_simulated_disk(name), Log(name)
     counting = FaultyFiles(disk.after_kill())
