@@ -2,8 +2,8 @@
 
 A writer that was interrupted while it put a patch into the table, and went on, could leave a place without its frame:
 all frames after it then stand too early. Such a place is that of a next observation which was put into the table again
-right after it, or stands in the next row. Where frames are missing is found by what must agree: a patch of which the
-next row holds the frame too, and a patch that is there twice.
+right after it, whole, or stands in the next row. Where frames are missing is found by what must agree: a patch of
+which the next row holds the frame too, and a patch that is there twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def matched(
         frames: ``(m, *shape)``, of which the last is that of the last place.
         readable: which of them can be read, ``(m,)``.
         following: of each place the frame that it must have, as the next row continues it; None where unknown.
-        may_miss: whether a place's frame may be missing if it is the only one of its kind, ``(n,)``.
+        may_miss: whether a place's frame may be missing where the place is not there again, ``(n,)``: the next row
+            has it.
         late: where in ``frames`` the first place's would be, were none missing.
     """
     count, missing = len(places), len(places) + late - len(frames)
@@ -62,7 +63,7 @@ def matched(
             lacked, had = forward[number, shift]
             if not (lacked or had):
                 continue
-            if gap[number] and shift < missing:
+            if gap[number] and shift < missing and (lacked or not twice[number]):
                 forward[number + 1, shift + 1, 0] = True
             if (lacked and fits(number, shift, False)) or (had and fits(number, shift, True)):
                 forward[number + 1, shift, 1] = True
@@ -70,16 +71,18 @@ def matched(
     backward[count, missing] = True
     for number in range(count - 1, -1, -1):
         used: set[int] = set()
+        lacks = False
         for shift in range(missing + 1):
             for has in (0, 1):
                 if not forward[number, shift, has]:
                     continue
-                if gap[number] and shift < missing and backward[number + 1, shift + 1, 0]:
-                    backward[number, shift, has] = True
+                free = gap[number] and shift < missing and not (has and twice[number])
+                if free and backward[number + 1, shift + 1, 0]:
+                    backward[number, shift, has] = lacks = True
                 if backward[number + 1, shift, 1] and fits(number, shift, bool(has)):
                     backward[number, shift, has] = True
                     used.add(number + late - shift)
-        certain = len({frames[at].tobytes() if readable[at] else at for at in used}) == 1
+        certain = not lacks and len({frames[at].tobytes() if readable[at] else at for at in used}) == 1
         best = min(used, default=-1)
         found[number] = best if certain and readable[best] else -1
     return found

@@ -1,7 +1,9 @@
 """Makes a damaged store whole again, gives up as little as it can prove lost, and deletes nothing.
 
 1. What says nothing that the schema does not say too, groups and array documents, is written anew.
-2. A stream whose commit record cannot be read goes back to its newest checkpoint; without one it is moved aside.
+2. A stream whose commit record cannot be read goes back to its newest checkpoint; without one it is moved aside. Where
+   a record can be read, but its numbers are not those of its files, the files are believed
+   (:mod:`diskreplay.ops.repair_record`); so they are of the cuts of checkpoints.
 3. Checkpoints that need something damaged are moved aside.
 4. Of each stream, every chunk that is needed is read. A row with a chunk that cannot be read is *lost*. Given up with
    it are: the transition before it, whose next observation it is; with stacked frames the rest of its run, whose

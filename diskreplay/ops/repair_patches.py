@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from diskreplay.ops.patch_frames import matched
 from diskreplay.ops.shard_repair import Shards
-from diskreplay.schema import PLACE, Start
+from diskreplay.schema import PLACE, START, TERMINATED, TRUNCATED, VALID, Start
 from diskreplay.storage import stream
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.stream import PATCHES
@@ -38,15 +38,17 @@ class Patches:
     """
 
     def __init__(
-        self, shards: dict[str, Shards], commit: Commit, start: Array, continues: Array, floor: int, context: int
+        self, shards: dict[str, Shards], commit: Commit, start: Array, valid: Array, continues: Array, floor: int,
+        context: int,
     ) -> None:  # fmt: skip
-        """``start``: start codes; ``continues``: rows that continue the one before, or did before a repair."""
+        """``start``, ``valid``: the columns; ``continues``: rows that continue the one before, or did once."""
         self.shards = {path: one for path, one in shards.items() if stream.is_patch(path)}
         self.rows = shards
         self.commit = commit
         self.continues = continues
         self.explained = start == Start.PATCHES
         self._continues_now = start == Start.CONTINUES
+        self._valid = valid
         self.floor = floor
         self.context = context
         self.first = self.begin = commit.patch_begin
@@ -82,14 +84,38 @@ class Patches:
                 following[number] = rows.value(row + 1, env).copy()
         frames = shards.values(shards.first, shards.end)[:, 0]
         if shards.end != self.end:
-            goes_on = self._places[:, 0] < self.commit.end - 1
-            return matched(self._places, frames, readable, following, goes_on, self.first - shards.first)
+            return matched(self._places, frames, readable, following, self._may_miss(), self.first - shards.first)
         source = np.where(readable, np.arange(len(readable)), -1)
         for number, expected in enumerate(following):
             if expected is not None and source[number] >= 0 and frames[number].tobytes() != expected.tobytes():
                 source[number] = -1
                 self._contradicted = True
         return source
+
+    def _may_miss(self) -> Array:
+        """Places of next observations that a writer had no need to put into the table again after an interrupt.
+
+        The next row had the same frames then. It continues the row, or does not for a reason other than its frames.
+        """
+        stacked = {(row, env) for row, env, offset in self._places.tolist() if offset == 2}
+        ended, unknown = np.zeros((2, *self.continues.shape), bool)
+        for path in (START, VALID, TERMINATED, TRUNCATED):
+            values = self.rows[path].values(self.floor, self.commit.end)
+            for (low, high), _ in self.rows[path].lost_rows():
+                unknown[max(0, low - self.floor) : high - self.floor] = True
+            if path != START:
+                ended |= ~values if path == VALID else values
+        found = np.zeros(len(self._places), bool)
+        for number, (row, env, offset) in enumerate(self._places.tolist()):
+            at = row - self.floor
+            if offset != 1 or row + 1 >= self.commit.end:
+                continue
+            if not (self._inside(row, env) and self._inside(row + 1, env)):
+                found[number] = True
+                continue
+            reasons = ended[at, env] or not self._valid[at + 1, env] or (row, env) in stacked
+            found[number] = self._continues_now[at + 1, env] or reasons or unknown[at : at + 2, env].any()
+        return found
 
     def _inside(self, row: int, env: int) -> bool:
         return 0 <= row - self.floor < len(self.continues) and 0 <= env < self.continues.shape[1]
