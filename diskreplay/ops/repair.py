@@ -1,7 +1,9 @@
 """Makes a damaged store whole again, gives up as little as it can prove lost, and deletes nothing.
 
 1. What says nothing that the schema does not say too, groups and array documents, is written anew.
-2. A stream whose commit record cannot be read goes back to its newest checkpoint; without one it is moved aside.
+2. A stream whose commit record cannot be read goes back to its newest checkpoint; without one it is moved aside. Where
+   a record can be read, but its numbers are not those of its files, the files are believed
+   (:mod:`diskreplay.ops.repair_record`); so they are of the cuts of checkpoints.
 3. Checkpoints that need something damaged are moved aside.
 4. Of each stream, every chunk that is needed is read. A row with a chunk that cannot be read is *lost*. Given up with
    it are: the transition before it, whose next observation it is; with stacked frames the rest of its run, whose
@@ -35,6 +37,7 @@ from diskreplay.errors import DiskReplayError, LockedError
 from diskreplay.ops.mend import mended
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
+from diskreplay.ops.repair_record import mended_cut, readers, settled
 from diskreplay.ops.repair_stream import Loss, StreamRepair
 from diskreplay.ops.verify import PathLike, Progress, Verified, check_checkpoint, verify
 from diskreplay.paths import checked_path
@@ -123,6 +126,8 @@ class _StoreRepair:
         self.quarantine = quarantine
         self.losses: list[Loss] = []
         self.checkpoints: list[str] = []
+        self.recorded: dict[str, Commit] = {}
+        """The records as they were; :meth:`records` gives them as they should have been."""
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self.store.path, *parts)
@@ -139,13 +144,16 @@ class _StoreRepair:
                         mend(self.files, self._path(STREAMS, name), f"{STREAMS}/{name}", self.quarantine)
                 for name in self.files.list(self._path(CHECKPOINTS)):
                     mend(self.files, self._path(CHECKPOINTS, name), f"{CHECKPOINTS}/{name}", self.quarantine)
+                self.mend_cuts(names)
                 commits = self.records(names)
                 for name in commits:
                     for group in stream.groups(self.store.schema):
                         self.group(STREAMS, name, group)
                 self.check_checkpoints(commits)
                 for name, commit in commits.items():
-                    work = StreamRepair(self.store, name, commit, self.quarantine, self._lengths(name))
+                    work = StreamRepair(
+                        self.store, name, self.recorded[name], commit, self.quarantine, self._lengths(name)
+                    )
                     loss = work.run(functools.partial(self.release, commits, name))
                     if loss is not None:
                         self.losses.append(loss)
@@ -181,7 +189,9 @@ class _StoreRepair:
             if commit is None or commit.stream in {known.stream for known in commits.values()}:
                 self._give_up(name)
             else:
-                commits[name] = commit
+                columns = readers(self.store, name, commit)
+                self.recorded[name] = commit
+                commits[name] = settled(columns, commit, self.store.schema.context, self.quarantine)
         if not commits:
             schema = self.store.schema
             empty = Commit(0, schema.num_envs, schema.capacity, time=time.time())
@@ -190,7 +200,7 @@ class _StoreRepair:
             stream.create(self.files, scratch, schema, empty, FIRST_STREAM)
             self.files.rename(scratch, self._path(STREAMS, FIRST_STREAM))
             self.files.sync_dir(self._path(STREAMS))
-            commits[FIRST_STREAM] = empty
+            commits[FIRST_STREAM] = self.recorded[FIRST_STREAM] = empty
         return commits
 
     def _record(self, name: str) -> Commit | None:
@@ -198,13 +208,13 @@ class _StoreRepair:
         if self.files.kind(path) != "directory":
             return None
         try:
-            commit = stream.read_commit(self.files, path)
-            if not self._contradictions(name, commit):
+            commit = Commit.as_written(metadata.read_attributes(self.files, path), os.path.join(path, metadata.NAME))
+            if not self._is_absurd(commit):
                 return commit
         except (FileNotFoundError, *DAMAGE):
             pass
         cuts = [checkpoint.cut[name] for checkpoint in self._readable_checkpoints() if name in checkpoint.cut]
-        cuts = [cut for cut in cuts if not self._contradictions(name, cut)]
+        cuts = [cut for cut in cuts if not self._contradictions(cut)]
         if not cuts:
             return None
         newest = max(cuts, key=lambda cut: (cut.timeline, cut.sequence))
@@ -223,9 +233,18 @@ class _StoreRepair:
         self.losses.append(Loss(name, went_back_to=commit.end))
         return commit
 
-    def _contradictions(self, name: str, commit: Commit) -> bool:
-        """Whether the record names a last shard that its rows do not have, or more rows than there ever were."""
-        if (commit.end - commit.begin) * commit.num_envs + commit.patch_end - commit.patch_begin > MAX_VALUES:
+    def _is_absurd(self, commit: Commit) -> bool:
+        """Whether a record says more rows than there ever were, or environments than it has room for."""
+        patches = max(0, commit.patch_end - commit.patch_begin)
+        try:
+            readers(self.store, "", commit)
+        except DAMAGE:
+            return True
+        return min(commit.end, commit.rows) * commit.num_envs + patches > MAX_VALUES
+
+    def _contradictions(self, commit: Commit) -> bool:
+        """Whether a cut names a last shard that its rows do not have, or more rows than there ever were."""
+        if self._is_absurd(commit):
             return True
         for path, column in stream.column_paths(self.store.schema):
             end = commit.patch_end if stream.is_patch(path) else commit.end
@@ -233,6 +252,24 @@ class _StoreRepair:
             if end and (tail is None or tail.shard != (end - 1) // column.shard_rows):
                 return True
         return False
+
+    def mend_cuts(self, names: list[str]) -> None:
+        """Gives the cuts of checkpoints what an interrupted writer should have written into them."""
+        for checkpoint in self._readable_checkpoints():
+            path = self._path(CHECKPOINTS, checkpoint.name)
+            ours = metadata.read_attributes(self.files, path)
+            mended = {of: self._mended_cut(of, record) if of in names else record for of, record in ours["cut"].items()}
+            if mended != ours["cut"]:
+                document = metadata.group_document({**ours, "cut": mended}, f"{CHECKPOINTS}/{checkpoint.name}")
+                self.quarantine.copy(os.path.join(path, metadata.NAME))
+                metadata.write(self.files, path, document)
+
+    def _mended_cut(self, name: str, stored: dict[str, Any]) -> dict[str, Any]:
+        cut = Commit.as_written(stored, name)
+        if self._is_absurd(cut):
+            return stored
+        mended = mended_cut(readers(self.store, name, cut), cut, self.store.schema.context, self.quarantine)
+        return stored if mended == cut else mended.to_json()
 
     def _give_up(self, name: str) -> None:
         """Moves a stream aside."""

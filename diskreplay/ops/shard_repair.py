@@ -4,7 +4,8 @@ A chunk is replaced by appending another one and a new index, as a commit does, 
 name stay what they are. In the last shard that is done in place, where the file still has its committed bytes: nobody
 looks behind them. Other files are written anew beside, with all bytes that an index names, and renamed.
 
-Where an index cannot be read, older ones in the same file are looked for: each commit left one.
+Where the index that a record names cannot be read, or is another commit's, the right one is looked for in the same
+file, or else the one that comes nearest: each commit left one (:mod:`diskreplay.ops.shard_search`).
 """
 
 # ruff: noqa: PTH118  # plain strings behind the seam to the file system, as in storage
@@ -20,14 +21,13 @@ from numpy.typing import NDArray
 
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine, copy_bytes
+from diskreplay.ops.shard_search import Index, indexes
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Tail
 
 MAX_KEPT_BYTES = 8 << 30
 """Of a shard that is written anew: more than any has, and no lie about a file's length costs more than that."""
-SEARCH_BYTES = 16 << 20
-"""At the beginning of a file, where an older index is looked for."""
 
 Array = NDArray[Any]
 
@@ -42,20 +42,27 @@ class Shards:
 
     def __init__(
         self, reader: ColumnReader, first: int, end: int, tail: Tail, quarantine: Quarantine, lengths: dict[int, int],
-        predicate: Callable[[Array], Array] | None,
+        predicate: Callable[[Array], Array] | None, newer: bool = True,
     ) -> None:  # fmt: skip
+        """``newer``: an index of more rows will do, too."""
         self.reader = reader
         self.column = reader.column
         self.files = reader.files
-        self.first, self.end, self.tail = first, end, tail
+        self.first, self.end = first, end
+        last = max(0, end - 1) // self.column.shard_rows
+        self.tail = tail if tail.shard == last else Tail(last, 0)
         self.quarantine = quarantine
         self.bad: set[tuple[int, int]] = set()
         self.bad_bytes = 0
         self._lengths = lengths
         self._predicate = predicate
+        self._newer = newer
         self._entries: dict[int, NDArray[np.int64]] = {}
         self._index_end: dict[int, int] = {}
         self._misfit: set[int] = set()  # shards whose file does not end where it should, or is none
+        self._known: dict[int, int] = {}  # chunks that are whole, as of a commit with rows only below this one
+        self._newest: tuple[int, int, Array] | None = None  # the chunk that was read last
+        self._longer: set[int] = set()  # chunks that have rows behind the end too
 
     @property
     def damaged(self) -> bool:
@@ -109,42 +116,36 @@ class Shards:
         self._search(shard)
 
     def _search(self, shard: int) -> None:
-        """Takes the newest index that is whole; its last chunk may have been written again since."""
-        try:
-            data = self.reader.handle(shard).pread(SEARCH_BYTES, 0)
-        except (OSError, *DAMAGE):
-            return
-        length = self.reader.index_bytes
-        # What somebody made the file longer by is zeros, mostly.
-        last = min(len(data), len(data.rstrip(b"\0")) + chunks.CRC_BYTES)
-        for stop in range(last, length - 1, -1):
-            if not chunks.is_whole(data[stop - length : stop]):
+        """Takes the index that knows just the rows there are; else one that knows more, else most of them."""
+        wanted = min(self.end, (shard + 1) * self.column.shard_rows)
+        best: Index | None = None
+        named = self.tail.size if shard == self.tail.shard else 0
+        for found in indexes(self.reader, shard, wanted, named):
+            if found.end is None or found.end == wanted:
+                best = found
+                break
+            if found.end > wanted and not self._newer:
                 continue
-            try:
-                entries = chunks.decode_index(
-                    data[stop - length : stop], self.reader.shard_chunks, self.reader.groups, stop - length
-                )
-            except chunks.DamagedError:
-                continue
-            rows = self._rows_of(shard, entries, data[max(0, stop - length - chunks.CRC_BYTES) : stop])
-            if rows is not None:
-                known = np.arange(self.reader.shard_chunks) < rows // self.column.chunk_rows
-                if rows == min(self.end, (shard + 1) * self.column.shard_rows) - shard * self.column.shard_rows:
-                    known[:] = True
-                self._entries[shard] = np.where(known[:, None, None], entries, -1)
-                self._index_end[shard] = stop
-                return
+            if best is None or best.end is None or min(found.end, wanted) > min(best.end, wanted):
+                best = found
+        if best is not None:
+            self._take(shard, best, wanted)
 
-    def _rows_of(self, shard: int, entries: NDArray[np.int64], data: bytes) -> int | None:
-        """How many rows of the shard an index knows; None where it is another shard's."""
-        first = shard * self.column.shard_rows
-        if not self.reader.identity:
-            there = np.flatnonzero((entries[:, :, 0] >= 0).all(axis=1))
-            return int(there[-1]) * self.column.chunk_rows if len(there) else 0
-        for end in range(min(self.end, first + self.column.shard_rows), first, -1):
-            if chunks.seals(data, self.reader.seal(shard, end)):
-                return end - first
-        return None
+    def _take(self, shard: int, index: Index, wanted: int) -> None:
+        """Takes the chunks of an index, as far as the rows below ``wanted`` are known to be in them."""
+        first, rows = shard * self.column.shard_rows, self.column.chunk_rows
+        if index.end is not None:
+            known = min(index.end, wanted)
+        else:  # the last chunk may have been written again since
+            there = np.flatnonzero((index.entries[:, :, 0] >= 0).all(axis=1))
+            known = first + int(there[-1]) * rows if len(there) else first
+        begins = first + np.arange(self.reader.shard_chunks) * rows
+        self._entries[shard] = np.where((begins < known)[:, None, None], index.entries, -1)
+        self._index_end[shard] = index.stop
+        if known < wanted and known % rows:
+            self._known[known // rows] = known
+        if index.end is not None and index.end > wanted and wanted % rows:
+            self._longer.add(wanted // rows)
 
     def _entry(self, chunk: int, group: int) -> Any:
         shard, place = divmod(chunk, self.reader.shard_chunks)
@@ -169,6 +170,26 @@ class Shards:
             span = max(self.first, chunk * rows), min(self.end, (chunk + 1) * rows)
             if span[0] < span[1]:
                 yield span, None if self.column.resident else group
+        for chunk, known in self._known.items():
+            yield (max(self.first, known), min(self.end, (chunk + 1) * rows)), None
+
+    def readable(self, row: int, env: int) -> bool:
+        """Whether a row of one environment can be read."""
+        chunk = row // self.column.chunk_rows
+        shard, group = chunk // self.reader.shard_chunks, env // self.reader.group_envs
+        known = self._known.get(chunk, self.end)
+        return shard in self._entries and (chunk, group) not in self.bad and row < known
+
+    def value(self, row: int, env: int) -> Array:
+        """A row of one environment that can be read: ``(*shape,)``."""
+        chunk, at = divmod(row, self.column.chunk_rows)
+        group, of = divmod(env, self.reader.group_envs)
+        if self._newest is None or self._newest[:2] != (chunk, group):
+            values = np.zeros(self.reader.chunk_shape, self.column.dtype)
+            self._decode(chunk, group, values)
+            self._newest = chunk, group, values
+        found: Array = self._newest[2][at, of]
+        return found
 
     def values(self, start: int, stop: int) -> Array:
         """Rows ``[start, stop)``: ``(rows, num_envs, *shape)``; zeros where they cannot be read."""
@@ -189,6 +210,9 @@ class Shards:
             shard = chunk // self.reader.shard_chunks
             if shard in self._entries and (chunk, group) not in self.bad and self._decode(chunk, group, scratch):
                 out[:, group * self.reader.group_envs : (group + 1) * self.reader.group_envs] = scratch
+        known = self._known.get(chunk, self.end if chunk in self._longer else None)
+        if known is not None:
+            out[max(0, known - chunk * self.column.chunk_rows) :] = 0
         return out
 
     def write(self, new: Array | None, end: int) -> Tail:
@@ -218,8 +242,8 @@ class Shards:
         for chunk in self._chunks(shard, end):
             low, high = max(self.first, chunk * rows), min(end, (chunk + 1) * rows)
             bad = [group for group in range(self.reader.groups) if (chunk, group) in self.bad]
-            fresh = chunk * rows >= self.end
-            if new is None and not bad:
+            fresh = chunk * rows >= self.end or chunk in self._longer
+            if new is None and not bad and not fresh:
                 continue
             old = self._values(chunk)
             values = old.copy()

@@ -4,7 +4,8 @@ Of the store:
 
 1. Every group has a ``zarr.json`` that says so; the root's schema can be read; stream numbers differ.
 
-Of each stream (:mod:`diskreplay.ops.verify_chunks`, :mod:`diskreplay.ops.verify_rows` list theirs):
+Of each stream (:mod:`diskreplay.ops.verify_chunks`, :mod:`diskreplay.ops.verify_rows`,
+:mod:`diskreplay.ops.verify_patches` list theirs):
 
 2. The commit record can be read: counts are whole numbers, ``begin`` does not pass ``end``, the window fits the
 capacity. 3. It names the last shard of every column that has rows, and no other column. 4. Every array's ``zarr.json``
@@ -27,7 +28,7 @@ import dataclasses
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,10 @@ from diskreplay.buffers.state import restore_sampler, set_rng, settings
 from diskreplay.errors import CheckpointError, DiskReplayError, FormatVersionError
 from diskreplay.ops.problems import DAMAGE, Findings, Problem
 from diskreplay.ops.verify_chunks import ColumnCheck, Span
+from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck
 from diskreplay.paths import checked_path
-from diskreplay.schema import PLACE, Schema
+from diskreplay.schema import PLACE, START, VALID, Schema
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit, Tail
@@ -168,7 +170,8 @@ class _StoreCheck:
             folder = self.store.stream_path(name)
             file = f"{folder}/{metadata.NAME}"
             try:
-                commit = stream.read_commit(self.store.files, folder)
+                stored = metadata.read_attributes(self.store.files, folder)
+                commit = Commit.from_json(stored, file)
             except (FileNotFoundError, NotADirectoryError):
                 self.found.add("the stream's commit record is missing", stream=name, file=file)
                 continue
@@ -181,16 +184,16 @@ class _StoreCheck:
                 )
             numbers[commit.stream] = name
             self.commits[name] = commit
-            self._record(name, commit, file)
+            self._record(name, commit, file, stored)
             parents = {str(pathlib.PurePosixPath(path).parent) for path, _ in stream.column_paths(self.schema)} - {"."}
             self._groups([f"{folder}/{parent}" for parent in sorted(parents | {PATCHES})], name)
 
-    def _record(self, name: str, commit: Commit, file: str) -> None:
-        """Rules 2 and 3, of a stream's commit or of a checkpoint's cut in ``file``."""
-        if (commit.end - commit.begin) > max(1, commit.capacity // commit.num_envs):
+    def _record(self, name: str, commit: Commit, file: str, stored: Mapping[str, Any]) -> None:
+        """Rules 2 and 3, of a stream's commit or of a checkpoint's cut, ``stored`` so in ``file``."""
+        if stored["begin"] < commit.begin:
             self.found.add(
-                f"the window of rows {commit.begin} to {commit.end} holds more than the capacity of "
-                f"{commit.capacity} transitions",
+                f"the window of rows {stored['begin']} to {commit.end} holds more than the capacity of "
+                f"{commit.capacity} transitions; it is read from row {commit.begin} on",
                 stream=name, file=file,
             )  # fmt: skip
         columns = dict(stream.column_paths(self.schema))
@@ -216,8 +219,9 @@ class _StoreCheck:
         file = self._path(CHECKPOINTS, name, metadata.NAME)
         try:
             checkpoint = self.store.checkpoint(name)
+            stored = metadata.read_attributes(self.store.files, self._path(CHECKPOINTS, name))["cut"]
             self._state(checkpoint)
-        except CheckpointError:
+        except (CheckpointError, FileNotFoundError, NotADirectoryError):
             return  # dropped meanwhile, or nothing of ours
         except DiskReplayError as error:
             self.found.take(error, file=file)
@@ -234,7 +238,7 @@ class _StoreCheck:
                     f"stream's commit of rows {newest.begin} to {newest.end}",
                     stream=of, file=file,
                 )  # fmt: skip
-            self._record(of, commit, file)
+            self._record(of, commit, file, stored[of])
 
     def _state(self, checkpoint: Checkpoint) -> None:
         """Raises where what a sampler needs of it cannot be read; kinds that are not known are left alone."""
@@ -290,12 +294,29 @@ class _StoreCheck:
         try:
             for path, reader in readers.items():
                 if reader.column.resident:
+                    if not all(view.tails.get(path, Tail(0, 0)).size for view in views):
+                        return  # found by the check of the record
                     spans = [_span(view, path, self.schema.context) for view in views]
                     reader.load(min(span.first for span in spans), spans[0].end, spans[0].tail)
         except DAMAGE:
             return  # found by the check of the files
         rows = {path: reader for path, reader in readers.items() if not stream.is_patch(path)}
         RowCheck(name, rows, readers[f"{PATCHES}/{PLACE}"], self.schema.context, self.found).run(views)
+        seen = views[0].patch_end
+        for view in views:  # each alone: between a checkpoint's rows and the window there may be none
+            self._patches(name, view, min(view.patch_end, seen))
+            seen = min(seen, view.patch_begin)
+
+    def _patches(self, name: str, view: Commit, stop: int) -> None:
+        """Rule 6, of the patches below ``stop`` against the rows that a view has."""
+        readers = {}
+        for check, (span,) in self.columns(name, [view]):
+            with contextlib.suppress(*DAMAGE):
+                check.reader.load(span.first, span.end, span.tail)
+                readers[check.path] = check.reader
+        if {START, VALID, f"{PATCHES}/{PLACE}"} <= readers.keys() and view.patch_begin < stop:
+            leaves = [column.name for column in self.schema.obs_columns]
+            check_patches(name, readers, leaves, (view.patch_begin, stop), view.end, self.found)
 
     def _forgive(self, name: str, first: int) -> None:
         """Forgets problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""

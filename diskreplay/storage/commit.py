@@ -59,12 +59,29 @@ class Commit:
         """The first row that is needed: ``context`` rows before the window, or before the newest row if it is empty."""
         return max(0, min(self.begin, self.end - 1) - context)
 
+    @property
+    def rows(self) -> int:
+        """Rows that the window holds at most."""
+        return max(1, self.capacity // self.num_envs)
+
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "tails": {k: [t.shard, t.size] for k, t in self.tails.items()}}
 
     @classmethod
     def from_json(cls, stored: Any, file: str) -> Commit:
-        """CorruptionError where the record breaks an invariant; ``file`` is named in it."""
+        """CorruptionError where the record breaks an invariant; ``file`` is named in it.
+
+        A window of more rows than the capacity is no damage: a writer that was interrupted between a row and the
+        window's move left its first row behind. It begins as many rows before its end as it may hold.
+        """
+        found = cls.as_written(stored, file)
+        if found.begin > found.end or found.patch_begin > found.patch_end:
+            raise _unreadable(file, ValueError("begin must not pass end"))
+        return dataclasses.replace(found, begin=max(found.begin, found.end - found.rows))
+
+    @classmethod
+    def as_written(cls, stored: Any, file: str) -> Commit:
+        """As :meth:`from_json`, but whatever the numbers say of each other."""
         try:
             counts = {
                 name: check_count(name, stored[name], least=0)
@@ -79,13 +96,13 @@ class Commit:
             seconds = stored["time"]
             if not isinstance(seconds, int | float) or not math.isfinite(seconds):
                 raise ValueError(f"time must be finite, got {seconds!r}")
-            if counts["begin"] > counts["end"] or counts["patch_begin"] > counts["patch_end"]:
-                raise ValueError("begin must not pass end")
-            if counts["end"] - counts["begin"] > max(1, counts["capacity"] // counts["num_envs"]):
-                raise ValueError("the window must not hold more rows than the capacity")
             if counts["stream"] >= MAX_STREAMS or counts["end"] * counts["num_envs"] > MAX_IDS:
                 raise ValueError(f"there are at most {MAX_STREAMS} streams of {MAX_IDS} transitions")
         except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
-            message = f"the commit record of {file!r} cannot be read: {type(error).__name__}: {error}"
-            raise CorruptionError(message, file=file) from error
+            raise _unreadable(file, error) from error
         return cls(**counts, tails=tails, time=float(seconds))
+
+
+def _unreadable(file: str, error: Exception) -> CorruptionError:
+    message = f"the commit record of {file!r} cannot be read: {type(error).__name__}: {error}"
+    return CorruptionError(message, file=file)

@@ -92,9 +92,10 @@ class _Stream(Generic[AnyColumn]):
             end = commit.patch_end if below else commit.end
             begin = commit.patch_begin if below else commit.floor(self.schema.context)
             tail = commit.tails.get(path, Tail(0, 0))
-            if end > begin and (end - 1) // column.column.shard_rows != tail.shard:
+            if end > begin and (not tail.size or (end - 1) // column.column.shard_rows != tail.shard):
+                last = tail.shard if tail.size else None
                 raise CorruptionError(
-                    f"the commit record of {self.path!r} says {end} rows but shard {tail.shard} as last of {path!r}",
+                    f"the commit record of {self.path!r} says {end} rows but shard {last} as last of {path!r}",
                     file=os.path.join(self.path, metadata.NAME), stream=self.name, column=path,
                 )  # fmt: skip
             column.load(begin, end, tail)
@@ -157,12 +158,16 @@ class StreamWriter(_Stream[ColumnWriter]):
             commit = choose(newest)
             super().__init__(files, path, schema, commit, ColumnWriter)
             with fs.translate("recovering", path):
+                # Before anything changes: a record that is wrong must cost nothing.
+                self._check_tails(commit)
+                self.load(commit)
                 if commit != newest:
                     self.replace_record(commit)
                 # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
                 self._pinned_shards: dict[str, set[int]] = {path: set() for path, _ in self.columns()}
                 self._first_shards = self._recover(commit)
-            self.load(commit)
+            for _, column in self.columns():
+                column.close_files()  # another file may stand in a shard's place
             for column in self.rows.values():
                 column.resume(commit.end)
             for column in self.patches.values():
@@ -183,6 +188,14 @@ class StreamWriter(_Stream[ColumnWriter]):
             with contextlib.suppress(PermissionError):  # a store may stand where its user reads no names
                 files.sync_dir(os.path.dirname(os.path.dirname(streams)))
 
+    def _check_tails(self, commit: Commit) -> None:
+        """CorruptionError where a file ends before its committed bytes."""
+        for path, column in self.columns():
+            tail = commit.tails.get(path)
+            size = self.files.size(column.shard_path(tail.shard)) if tail else None
+            if tail and size is not None and size < tail.size:
+                raise column.damage(tail.shard, size, f"the file ends before its {tail.size} committed bytes")
+
     def _recover(self, commit: Commit) -> dict[str, int]:
         """Makes the files what the record says; the lowest shard on disk of each column."""
         scratch = os.path.join(self.path, SCRATCH)
@@ -202,12 +215,8 @@ class StreamWriter(_Stream[ColumnWriter]):
                     self.files.unlink(file)
                     continue
                 kept.append(shard)
-                if shard == tail.shard:
-                    size = self.files.size(file) or 0
-                    if size < tail.size:
-                        raise column.damage(shard, size, f"the file ends before its {tail.size} committed bytes")
-                    if size > tail.size:
-                        self._cut(file, tail.size, in_place=not commit.timeline)
+                if shard == tail.shard and (self.files.size(file) or 0) > tail.size:
+                    self._cut(file, tail.size, in_place=not commit.timeline)
             lowest[path] = min(kept, default=0)
         return lowest
 

@@ -147,10 +147,10 @@ class Stream:
         self.record = record = record or group_attributes(folder, f"streams/{folder.name}")
         self.schema = schema
         self.envs, self.begin, self.end = record["num_envs"], record["begin"], record["end"]
+        assert self.begin <= self.end  # I15
+        self.begin = max(self.begin, self.end - record["capacity"] // self.envs)  # 5.2
         self.context = max(stack["frames"] for stack in schema["stacks"]) - 1
         self.floor = max(0, min(self.begin, self.end - 1) - self.context)
-        assert self.begin <= self.end
-        assert self.end - self.begin <= record["capacity"] // self.envs  # I15
         tails = record["tails"]
         identity = schema.get("identity", "")
         seal = f"{identity}/{record['stream']}" if identity else ""

@@ -1,0 +1,192 @@
+"""What the record of a stream should have said, where its numbers and the files disagree.
+
+A writer that was interrupted and went on could commit a record that names older tails than those of its rows, or a
+window above its capacity. Nothing is lost by that: every index in a shard file is sealed with the rows that it knows,
+so the files say what the record should.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from diskreplay.ops.patch_frames import MAX_MISSING
+from diskreplay.ops.quarantine import Quarantine
+from diskreplay.ops.shard_repair import Shards
+from diskreplay.ops.shard_search import Index, index_at, indexes
+from diskreplay.schema import PLACE
+from diskreplay.storage import stream
+from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.commit import Commit, Tail
+from diskreplay.storage.store import Store
+from diskreplay.storage.stream import PATCHES
+
+PLACES = f"{PATCHES}/{PLACE}"
+
+
+def readers(store: Store, name: str, commit: Commit) -> dict[str, ColumnReader]:
+    """Readers of every column of a stream, by its path below the stream's group; nothing is loaded."""
+    found = {}
+    for path, column in stream.column_paths(store.schema):
+        envs = 1 if stream.is_patch(path) else commit.num_envs
+        reader = ColumnReader(store.files, f"{store.stream_path(name)}/{path}", name, column, envs)
+        reader.identity = stream.identity(store.schema, commit, path)
+        found[path] = reader
+    return found
+
+
+def settled(columns: Mapping[str, ColumnReader], record: Commit, context: int, quarantine: Quarantine) -> Commit:
+    """The record with the rows and patches that the files have; its tails are left as they are.
+
+    Args:
+        columns: all of the stream's, as :func:`readers` gives them.
+        quarantine: that scanning needs; nothing is put there.
+    """
+    end = _row_end({path: reader for path, reader in columns.items() if not stream.is_patch(path)}, record)
+    least = max(0, end - record.rows)
+    begin = record.begin
+    if begin > end:  # nobody knows any more: all that is there
+        first = _first_row(columns, end)
+        begin = first + context if first else 0
+    settled = dataclasses.replace(record, begin=min(max(begin, least), end), end=end)
+    patch_end = _patch_end(columns[PLACES], settled, quarantine)
+    settled = dataclasses.replace(settled, patch_end=patch_end)
+    if record.begin > end or record.patch_begin > patch_end:
+        settled = dataclasses.replace(settled, patch_begin=0)
+    elif record.begin >= least:
+        return settled
+    return _without_older_patches(columns[PLACES], settled, context, quarantine)
+
+
+def _without_older_patches(place: ColumnReader, record: Commit, context: int, quarantine: Quarantine) -> Commit:
+    """The record with the first patch, from its own on, of a row that it keeps."""
+    tail = record.tails.get(PLACES, Tail(0, 0))
+    places = _places(place, record.patch_begin, record.patch_end, tail, quarantine)
+    needed = np.flatnonzero(places.values(places.first, places.end)[:, 0, 0] >= record.floor(context))
+    return dataclasses.replace(record, patch_begin=places.first + (int(needed[0]) if len(needed) else 0))
+
+
+def _all(reader: ColumnReader, end: int, tail: Tail) -> Iterator[Index]:
+    """The indexes of the shards that rows up to ``end`` may be in, the newest first."""
+    rows = reader.column.shard_rows
+    for shard in sorted({max(0, end - 1) // rows, max(0, end - 2) // rows, end // rows, tail.shard}, reverse=True):
+        yield from indexes(reader, shard, end, tail.size if shard == tail.shard else 0)
+
+
+def _row_end(rows: Mapping[str, ColumnReader], record: Commit) -> int:
+    """One past the last row; what the record says, unless no column knows just these rows, or all know more."""
+    named = {
+        found.end if (found := index_at(reader, tail.shard, tail.size, record.end)) else None
+        for path, reader in rows.items()
+        for tail in [record.tails.get(path, Tail(0, 0))]
+    }
+    (agreed,) = named if len(named) == 1 else (None,)
+    if agreed is not None and agreed >= record.end:
+        return agreed
+    for path, reader in rows.items():
+        tail = record.tails.get(path, Tail(0, 0))
+        shard = max(0, record.end - 1) // reader.column.shard_rows
+        known = indexes(reader, shard, record.end, tail.size if tail.shard == shard else 0)
+        if not reader.identity or any(found.end == record.end for found in known):
+            return record.end
+    return record.end if agreed is None else agreed
+
+
+def patch_span(reader: ColumnReader, path: str, record: Commit, tail: Tail) -> tuple[int, int]:
+    """The patches that a column has of those that the record needs.
+
+    A leaf may have fewer frames than there are places, by those that an interrupted writer left out: then the others
+    stand in earlier places than their own.
+    """
+    begin, end = record.patch_begin, record.patch_end
+    last = max(0, end - 1) // reader.column.shard_rows
+    if path == PLACES or not reader.identity or not end:
+        return begin, end
+    named = index_at(reader, tail.shard, tail.size, end)
+    if named is not None and named.end == end:
+        return begin, end
+    if any(found.end == end for found in indexes(reader, last, end, tail.size if tail.shard == last else 0)):
+        return begin, end
+    there = [shard for shard, _ in reader.shards_on_disk()]
+    newest = max(there, default=0)
+    at_end = index_at(reader, newest, reader.files.size(reader.shard_path(newest)) or 0, end)
+    known = [found.end for found in (named, at_end) if found is not None and found.end is not None and found.end < end]
+    if not known or end - max(known) > MAX_MISSING:
+        return begin, end
+    return max(begin - (end - max(known)), min(there) * reader.column.shard_rows, 0), max(known)
+
+
+def _first_row(columns: Mapping[str, ColumnReader], end: int) -> int:
+    """The first row from which on every shard of every column of rows is there."""
+    first = 0
+    for path, reader in columns.items():
+        if not stream.is_patch(path):
+            there = {shard for shard, _ in reader.shards_on_disk()}
+            shard = max(0, end - 1) // reader.column.shard_rows
+            while shard - 1 in there:
+                shard -= 1
+            first = max(first, shard * reader.column.shard_rows)
+    return first
+
+
+def _patch_end(place: ColumnReader, record: Commit, quarantine: Quarantine) -> int:
+    """One past the last patch: where the newest rows have their next observations, as after every commit."""
+    tail = record.tails.get(PLACES, Tail(0, 0))
+    named = index_at(place, tail.shard, tail.size, record.patch_end)
+    if not record.end or not place.identity:
+        return record.patch_end
+    if named is not None and named.end == record.patch_end and _covers(place, record, named.end, tail, quarantine):
+        return record.patch_end
+    ends = [found.end for found in _all(place, record.patch_end, tail) if found.end is not None]
+    for end in sorted(set(ends), key=lambda end: (end != record.patch_end, -end)):
+        if _covers(place, record, end, tail, quarantine):
+            return end
+    return record.patch_end
+
+
+def _covers(place: ColumnReader, record: Commit, end: int, tail: Tail, quarantine: Quarantine) -> bool:
+    """Whether the last of ``end`` patches belong to the last row, and every environment's next observation is there."""
+    first = max(0, end - place.column.chunk_rows)
+    places = _places(place, first, end, tail, quarantine).values(first, end)[:, 0]
+    newest = places[(places[:, 0] == record.end - 1) & (places[:, 2] == 1)]
+    return bool(len(places)) and places[-1, 0] < record.end and len(np.unique(newest[:, 1])) == record.num_envs
+
+
+def _places(place: ColumnReader, first: int, end: int, tail: Tail, quarantine: Quarantine) -> Shards:
+    """The places of patches from ``first`` on, or of those that are on disk."""
+    there = [shard for shard, _ in place.shards_on_disk()]
+    first = max(first, min(there, default=0) * place.column.shard_rows)
+    found = Shards(place, min(first, end), end, tail, quarantine, {}, None, newer=False)
+    found.scan()
+    return found
+
+
+def mended_cut(
+    columns: Mapping[str, ColumnReader], recorded: Commit, context: int, quarantine: Quarantine
+) -> Commit:  # fmt: skip
+    """A checkpoint's cut with a window that fits its capacity, and the lengths at which the indexes of its rows end.
+
+    Where one of these cannot be found, all stay as they are.
+    """
+    cut = _with_tails(columns, dataclasses.replace(recorded, begin=max(recorded.begin, recorded.end - recorded.rows)))
+    return cut if cut.begin == recorded.begin else _without_older_patches(columns[PLACES], cut, context, quarantine)
+
+
+def _with_tails(columns: Mapping[str, ColumnReader], cut: Commit) -> Commit:
+    tails = dict(cut.tails)
+    for path, reader in columns.items():
+        end = cut.patch_end if stream.is_patch(path) else cut.end
+        shard = max(0, end - 1) // reader.column.shard_rows
+        tail = cut.tails.get(path, Tail(0, 0))
+        if not end or not reader.identity:
+            continue
+        named = index_at(reader, shard, tail.size, end) if tail.shard == shard else None
+        if named is not None and named.end == end:
+            continue
+        stops = [found.stop for found in indexes(reader, shard, end, tail.size) if found.end == end]
+        if not stops:
+            return cut
+        tails[path] = Tail(shard, stops[0])
+    return dataclasses.replace(cut, tails=tails)

@@ -1,0 +1,165 @@
+"""verify --repair: a record whose numbers are not those of its files costs no row that is whole."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from ops.stores import fill, images
+
+import diskreplay as dr
+from diskreplay.errors import CorruptionError
+from diskreplay.ops.repair import repair
+from diskreplay.ops.verify import verify
+from diskreplay.storage import metadata
+
+SMALL = ("action", "reward", "terminated", "truncated", "valid", "start")
+ROWS = 20
+"""Of the window."""
+Record = dict[str, Any]
+
+
+@pytest.fixture
+def store(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The window is full, and has moved on; there are commits after rows 9, 18, 27 and 31."""
+    images(tmp_path / "a.replay", 31, capacity=2 * ROWS, shard_rows={"obs": 16, **dict.fromkeys(SMALL, 16)},
+           chunk_rows={"obs": 4, **dict.fromkeys(SMALL, 4)}, codec="lz4:1")  # fmt: skip
+    return tmp_path / "a.replay"
+
+
+def read(store: pathlib.Path) -> Record:
+    return json.loads((store / "streams" / "0" / "zarr.json").read_bytes())["attributes"]["diskreplay"]
+
+
+def write(store: pathlib.Path, record: Record) -> None:
+    """With the checksum that it must have: this is not damage."""
+    document = metadata.group_document(record, "streams/0")
+    (store / "streams" / "0" / "zarr.json").write_bytes(metadata.dump(document))
+
+
+def content(store: pathlib.Path) -> dict[int, bytes]:
+    with dr.ReplayBuffer.open(store, mode="r", cache_bytes=0) as buffer:
+        found = {}
+        for batch in buffer.shuffled(16):
+            parts = (batch.obs, batch.next_obs, batch.reward, batch.action, batch.terminated, batch.truncated)
+            for at, number in enumerate(batch.index.tolist()):
+                found[number] = b"".join(np.ascontiguousarray(part[at]).tobytes() for part in parts)
+        return found
+
+
+def check(store: pathlib.Path, record: Record, expected: dict[int, bytes]) -> None:
+    """A store with this record is repaired, and every transition is there; it can be written on."""
+    write(store, record)
+    assert not verify(store).ok
+    result = repair(store)
+    assert result.ok, result.after.problems
+    assert sum(loss.transitions for loss in result.streams) == 0
+    assert content(store) == expected
+    assert not repair(store).changed
+    with dr.ReplayBuffer.open(store) as buffer:
+        fill(buffer, 3, seed=5)
+    assert verify(store).ok
+    after = content(store)
+    assert min(after) >= min(expected)
+    assert all(after[number] == value for number, value in expected.items() if number >= min(after))
+
+
+@pytest.mark.parametrize("more", [1, 2, 5, 11])
+def test_a_window_above_the_capacity(store: pathlib.Path, more: int) -> None:
+    expected, record = content(store), read(store)
+    assert record["begin"] == 11
+    write(store, {**record, "begin": 11 - more})
+    assert content(store) == expected, "nothing but the first row is wrong, which a reader knows better"
+    check(store, {**record, "begin": 11 - more}, expected)
+
+
+@pytest.mark.parametrize("change", [
+    {"begin": 32}, {"begin": 35}, {"end": 30}, {"end": 32}, {"end": 33}, {"patch_end": -1}, {"patch_end": 1},
+    {"patch_end": 3}, {"patch_begin": 1}, {"begin": 32, "patch_begin": 1},
+])  # fmt: skip
+def test_one_number_is_wrong(store: pathlib.Path, change: Record) -> None:
+    expected, record = content(store), read(store)
+    changed = dict(change)
+    if "patch_end" in change:
+        changed["patch_end"] = record["patch_end"] + change["patch_end"]
+    if "patch_begin" in change:
+        changed["patch_begin"] = record["patch_end"] + change["patch_begin"]
+    write(store, {**record, **changed})
+    with pytest.raises(CorruptionError):
+        dr.ReplayBuffer.open(store)
+    check(store, {**record, **changed}, expected)
+
+
+COLUMNS = ("obs", *SMALL, "patches/place", "patches/obs")
+
+
+@pytest.mark.parametrize("which", [COLUMNS, COLUMNS[:1], COLUMNS[1:4], COLUMNS[:-2], COLUMNS[-2:], COLUMNS[-1:]])
+@pytest.mark.parametrize("rows", [1, 9, 20])
+def test_tails_of_an_older_commit(store: pathlib.Path, which: tuple[str, ...], rows: int) -> None:
+    older = read(store)["tails"]
+    with dr.ReplayBuffer.open(store) as buffer:
+        fill(buffer, rows, seed=3, commit_every=100)
+    expected, record = content(store), read(store)
+    check(store, {**record, "tails": {**record["tails"], **{path: older[path] for path in which}}}, expected)
+
+
+@pytest.mark.parametrize("which", [COLUMNS[:1], COLUMNS[1:4], COLUMNS[-2:], COLUMNS[-1:]])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_tails_of_a_newer_commit(store: pathlib.Path, which: tuple[str, ...], rows: int) -> None:
+    expected, record = content(store), read(store)
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.checkpoint("pins what the older window needs")
+        fill(buffer, rows, seed=3, commit_every=100)
+    newer = read(store)["tails"]
+    check(store, {**record, "tails": {**record["tails"], **{path: newer[path] for path in which}}}, expected)
+
+
+def test_an_older_record_with_all_tails_of_a_newer_one(store: pathlib.Path) -> None:
+    """The rows are those of the tails, as all of them agree."""
+    record = read(store)
+    with dr.ReplayBuffer.open(store) as buffer:
+        fill(buffer, 4, seed=3, commit_every=100)
+    expected = content(store)
+    check(store, {**record, "tails": read(store)["tails"]}, expected)
+
+
+@pytest.mark.parametrize("tail", [None, [0, 0], [1, 17], [7, 100], [1, 1 << 40]])
+@pytest.mark.parametrize("which", [COLUMNS[:1], COLUMNS[2:5], COLUMNS[-2:], COLUMNS])
+def test_tails_that_name_nothing(store: pathlib.Path, which: tuple[str, ...], tail: list[int] | None) -> None:
+    expected, record = content(store), read(store)
+    tails = {path: value for path, value in record["tails"].items() if path not in which}
+    if tail is not None:
+        tails |= dict.fromkeys(which, tail)
+    check(store, {**record, "tails": tails}, expected)
+
+
+def test_rows_that_only_an_older_index_knows_are_kept_to_the_last(store: pathlib.Path) -> None:
+    """Regression: the last chunk of an older index was given up, with the rows in it that are whole."""
+    older = read(store)
+    with dr.ReplayBuffer.open(store) as buffer:
+        fill(buffer, 3, seed=3, commit_every=100)
+    before, record = content(store), read(store)
+    shard, size = older["tails"]["reward"]
+    assert older["end"] % 4
+    assert record["tails"]["reward"][0] > shard
+    for file in (store / "streams" / "0" / "reward").glob(f"c.{shard + 1}.0"):
+        file.unlink()
+    path = store / "streams" / "0" / "reward" / f"c.{shard}.0"
+    path.write_bytes(path.read_bytes()[:size])
+    result = repair(store)
+    assert result.ok, result.after.problems
+    after = content(store)
+    assert after.items() <= before.items()
+    gone = {number // 2 for number in before.keys() - after.keys()}
+    assert gone <= set(range(older["end"] - 1, record["end"]))
+
+
+def test_a_number_that_nobody_could_have_written(store: pathlib.Path) -> None:
+    """Then the stream goes back to a checkpoint, or is moved aside: there is nothing to go by."""
+    write(store, {**read(store), "num_envs": 1 << 20, "capacity": 1 << 47, "end": 1 << 28})
+    result = repair(store)
+    assert result.ok
+    assert result.streams[0].whole
