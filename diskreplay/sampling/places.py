@@ -16,10 +16,9 @@ changed its tree and puts the new one in its place, by one assignment.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,8 @@ from diskreplay.errors import InputError
 from diskreplay.index import slots as slot_index
 from diskreplay.index.log import STREAM_SHIFT, Standing
 from diskreplay.sampling.window import Ids, Standings, Window, Windows
+
+Copied = TypeVar("Copied")
 
 NONE: Ids = np.empty(0, np.int64)
 NOW, LATER = int(Standing.NOW), int(Standing.LATER)  # numpy compares with plain numbers, and quicker
@@ -116,8 +117,8 @@ class Places:
         return moved, moved._catch_up(listed, standing)
 
     def _copy(self) -> Places:
-        other = copy.copy(self)
-        other._runs = {stream: copy.copy(run) for stream, run in self._runs.items()}
+        other = _copy_of(self)
+        other._runs = {stream: _copy_of(run) for stream, run in self._runs.items()}
         return other
 
     def _catch_up(self, listed: list[Window], standing: Standings) -> Changes:
@@ -269,6 +270,13 @@ class Places:
             raise ValueError("a stream twice, or rows that wait for no stream")
         places._tabulate()
         return places
+
+
+def _copy_of(given: Copied) -> Copied:
+    """As ``copy.copy``, several times faster: a copy is made whenever a row was added before a sample."""
+    other = object.__new__(type(given))
+    other.__dict__.update(given.__dict__)
+    return other
 
 
 def _joined(parts: list[Ids]) -> Ids:
