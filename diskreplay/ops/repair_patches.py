@@ -95,7 +95,8 @@ class Patches:
     def _may_miss(self) -> Array:
         """Places of next observations that a writer had no need to put into the table again after an interrupt.
 
-        The next row had the same frames then. It continues the row, or does not for a reason other than its frames.
+        The next row had the same frames then: it continues the row, or does not for another reason. A stack of patches
+        came with its row.
         """
         stacked = {(row, env) for row, env, offset in self._places.tolist() if offset == 2}
         ended, unknown = np.zeros((2, *self.continues.shape), bool)
@@ -108,13 +109,13 @@ class Patches:
         found = np.zeros(len(self._places), bool)
         for number, (row, env, offset) in enumerate(self._places.tolist()):
             at = row - self.floor
-            if offset != 1 or row + 1 >= self.commit.end:
+            if offset != 1 or row + 1 >= self.commit.end or (row, env) in stacked:
                 continue
             if not (self._inside(row, env) and self._inside(row + 1, env)):
                 found[number] = True
                 continue
-            reasons = ended[at, env] or not self._valid[at + 1, env] or (row, env) in stacked
-            found[number] = self._continues_now[at + 1, env] or reasons or unknown[at : at + 2, env].any()
+            apart = ended[at, env] or not self._valid[at + 1, env] or unknown[at : at + 2, env].any()
+            found[number] = apart or self._continues_now[at + 1, env]
         return found
 
     def _inside(self, row: int, env: int) -> bool:
