@@ -75,6 +75,11 @@ class Start(enum.IntEnum):
     """Nothing; older frames stand in the patch table."""
 
 
+CONTINUES, ZEROS, REPEAT, PATCHES = (int(code) for code in Start)
+"""The codes, to compare arrays with. Given a member of an enumeration, NumPy looks for methods in its class, which runs
+Python code of the class and swallows what is raised there: a Ctrl-C in that moment would be lost."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Codec:
     """How a chunk is compressed: Blosc with one of its compressors, or nothing.

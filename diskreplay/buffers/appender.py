@@ -26,7 +26,20 @@ from diskreplay import spaces
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms, Slot, action_slots, check_reward, column_slots, obs_slots
 from diskreplay.errors import InputError
 from diskreplay.index.log import NEXT_PATCH, Mark, StreamLog
-from diskreplay.schema import OBS, PLACE, REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema, Stack, Start
+from diskreplay.schema import (
+    OBS,
+    PATCHES,
+    PLACE,
+    REPEAT,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    VALID,
+    ZEROS,
+    Column,
+    Schema,
+    Stack,
+)
 from diskreplay.storage.stream import StreamWriter
 
 Array = NDArray[Any]
@@ -297,7 +310,7 @@ class Appender:
             continues = np.zeros(self.num_envs, bool)
         start = np.zeros(self.num_envs, np.uint8)
         for env in np.flatnonzero(~continues).tolist():
-            start[env] = self._explain(stacks, frames, env) if np.atleast_1d(is_valid)[env] else Start.ZEROS
+            start[env] = self._explain(stacks, frames, env) if np.atleast_1d(is_valid)[env] else ZEROS
         return start if self.lead else start[0]
 
     def _same(self, stacks: list[Array]) -> Any:
@@ -312,7 +325,7 @@ class Appender:
                 same = same & _same_rows(given, expected)
         return same
 
-    def _explain(self, stacks: list[Array], frames: list[Array], env: int) -> Start:
+    def _explain(self, stacks: list[Array], frames: list[Array], env: int) -> int:
         """Which padding rule gives the older frames of a row that starts anew; the patch table takes them if none."""
         if self.single_frames:
             return self.schema.padding
@@ -322,16 +335,16 @@ class Appender:
         newest = [frame for leaf, frame in zip(self.leaves, frames, strict=True) if leaf.stacked]
         # Bits are compared, as everywhere: a negative zero is no padding.
         if not any(any(part.tobytes()) for part in older):
-            return Start.ZEROS
+            return ZEROS
         if all(part.tobytes() == frame.tobytes() * len(part) for part, frame in zip(older, newest, strict=True)):
-            return Start.REPEAT
+            return REPEAT
         for back in range(1, self.schema.context + 1):
             values = []
             for leaf, stack, frame in zip(self.leaves, stacks, frames, strict=True):
                 given = leaf.stacked and back < leaf.stack.frames
                 values.append(stack[-1 - back] if given else np.zeros_like(frame))
             self._patch(self.log.end, env, -back, values)
-        return Start.PATCHES
+        return PATCHES
 
     def _write(self, row: int, values: list[Any], in_place: int) -> None:
         """Puts a row into the write buffers and the rings, and moves the columns on.

@@ -26,7 +26,7 @@ from diskreplay.paths import full_path
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import StreamPart
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Schema, Start
+from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID, Schema
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
@@ -337,7 +337,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         log = self._part.log
         ids = np.arange(log.first_id, log.stop_id)
         rows, envs = log.locate(ids)
-        first = (log.take(START, rows, envs) != Start.CONTINUES) | (rows == log.begin)
+        first = (log.take(START, rows, envs) != CONTINUES) | (rows == log.begin)
         begins: Ids = ids[first & log.take(VALID, rows, envs)]
         return begins
 

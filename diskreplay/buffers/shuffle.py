@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.streams import beside_writers
 from diskreplay.errors import CorruptionError
-from diskreplay.index.log import STREAM_SHIFT, Standing
+from diskreplay.index.log import NOW, STREAM_SHIFT
 from diskreplay.reading import gather
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.stream import StreamPart
@@ -159,7 +159,7 @@ def _shuffled(parts: Sequence[StreamPart], ids: Ids, view: View, rng: np.random.
     ids = ids[_present(parts, ids)]
     for part in parts:
         here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
-        good = view.standing(part, ids[here]) == Standing.NOW
+        good = view.standing(part, ids[here]) == NOW
         ids = np.delete(ids, here[~good])
     return rng.permutation(ids)
 

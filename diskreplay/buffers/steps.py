@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from diskreplay import spaces
 from diskreplay.buffers.appender import Appender
 from diskreplay.errors import InputError
-from diskreplay.schema import OBS, TERMINATED, TRUNCATED, VALID, Start
+from diskreplay.schema import CONTINUES, OBS, TERMINATED, TRUNCATED, VALID
 
 Array = NDArray[Any]
 
@@ -72,7 +72,7 @@ def checked(
         is_valid = np.ones(ends.shape, bool)
     appender.check_columns(extra)
     extras = [slot.check_steps(extra[name], count, counts) for name, slot in appender.extras.items()]
-    starts = np.full(ends.shape, Start.CONTINUES, np.uint8)
+    starts = np.full(ends.shape, CONTINUES, np.uint8)
     ended = ends | cuts | ~is_valid
     return Steps(
         leaves, following, [*leaves, *values, rewards, ends, cuts, is_valid, starts, *extras], ended,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError, InputError
-from diskreplay.index.log import STREAM_SHIFT, Standing
+from diskreplay.index.log import NEVER, NOW, STREAM_SHIFT
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_part
 from diskreplay.reading.stream import StreamPart
@@ -140,7 +140,7 @@ class Streams:
         parts = self.parts
         if len(parts) == 1:
             return view.standing(parts[0], ids)
-        found = np.full(len(ids), Standing.NEVER, np.int8)
+        found = np.full(len(ids), NEVER, np.int8)
         for part in parts:
             here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
             found[here] = view.standing(part, ids[here])
@@ -156,7 +156,7 @@ class Streams:
             if gone.any():
                 raise EvictedError(f"transition {ids[gone][0]} has left the window, which begins at {log.first_id}")
             known |= here
-        bad = ids[~known] if not known.all() else ids[self.standing(view, ids) != Standing.NOW]
+        bad = ids[~known] if not known.all() else ids[self.standing(view, ids) != NOW]
         if len(bad):
             raise InputError(f"index {bad[0]} names no transition that can be sampled")
 

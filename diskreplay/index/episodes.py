@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.log import StreamLog
-from diskreplay.schema import REWARD, START, TERMINATED, TRUNCATED, VALID, Start
+from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def episodes(log: StreamLog) -> list[Episode]:
     def column(name: str) -> NDArray[np.generic]:
         return log.table.take(name, rows)
 
-    valid, starts = column(VALID), column(START) != Start.CONTINUES
+    valid, starts = column(VALID), column(START) != CONTINUES
     terminated, truncated, reward = column(TERMINATED), column(TRUNCATED), column(REWARD)
     found = []
     for env in range(log.num_envs):

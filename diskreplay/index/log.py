@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ring import Table
-from diskreplay.schema import PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
+from diskreplay.schema import CONTINUES, PATCHES, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
 STREAM_SHIFT = 48
 """A transition's id is ``stream << 48 | row * num_envs + env``, an int64 that is given to no other in its timeline."""
@@ -50,6 +50,10 @@ class Standing(enum.IntEnum):
     NOW = 1
     LATER = 2
     """It may become one when more rows are there."""
+
+
+NEVER, NOW, LATER = (int(standing) for standing in Standing)
+"""To compare arrays with; see :data:`diskreplay.schema.CONTINUES`."""
 
 
 class StreamLog:
@@ -248,9 +252,9 @@ class StreamLog:
         starts = self.span(START, self.floor, self.end)
         if starts.max() > max(Start):
             return f"a start code is {starts.max()}, above {max(Start)}"
-        if self.floor == 0 and (starts[0] == Start.CONTINUES).any():
+        if self.floor == 0 and (starts[0] == CONTINUES).any():
             return "row 0 says that it continues the row before it"
-        rows, envs = np.nonzero(starts == Start.PATCHES)
+        rows, envs = np.nonzero(starts == PATCHES)
         if not all(
             place in self.older_patches for place in zip((rows + self.floor).tolist(), envs.tolist(), strict=True)
         ):
@@ -263,7 +267,7 @@ class StreamLog:
         """Whether a row's environment does not go on in the next row, as far as is known."""
         done = self.take(TERMINATED, rows, envs) | self.take(TRUNCATED, rows, envs)
         following = rows + 1 < self.end
-        starts = self.take(START, np.where(following, rows + 1, rows), envs) != Start.CONTINUES
+        starts = self.take(START, np.where(following, rows + 1, rows), envs) != CONTINUES
         cut: NDArray[np.bool] = done | (following & starts)
         return cut
 
@@ -271,10 +275,10 @@ class StreamLog:
         """The :class:`Standing` of rows of the window as transitions of ``n_step`` steps."""
         found = self.take(VALID, rows, envs).astype(np.int8) if self.invalid else np.ones(len(rows), np.int8)
         if n_step > 1:
-            for at in np.flatnonzero((found == Standing.NOW) & (rows + n_step > self.end)):
+            for at in np.flatnonzero((found == NOW) & (rows + n_step > self.end)):
                 tail = np.arange(rows[at], self.end)
                 if not self.is_cut(tail, np.full_like(tail, envs[at])).any():
-                    found[at] = Standing.LATER
+                    found[at] = LATER
         return found
 
     def history(self, rows: Ids, envs: Ids, frames: int) -> Ids:
@@ -282,7 +286,7 @@ class StreamLog:
         if not frames:
             return np.zeros(len(rows), np.int64)
         steps = np.maximum(rows[:, None] - np.arange(frames), 0)
-        continues = self.take(START, steps, envs[:, None]) == Start.CONTINUES
+        continues = self.take(START, steps, envs[:, None]) == CONTINUES
         if continues.all():
             return np.full(len(rows), frames)
         depth: Ids = np.logical_and.accumulate(continues, axis=1).sum(axis=1)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from diskreplay.index.log import StreamLog
 from diskreplay.ring import Table
-from diskreplay.schema import START, TERMINATED, TRUNCATED, VALID, Start
+from diskreplay.schema import CONTINUES, START, TERMINATED, TRUNCATED, VALID
 
 Ids = NDArray[np.int64]
 
@@ -66,7 +66,7 @@ class Spans:
         self._table = self._table.with_room(floor, start, end)
         rows = np.arange(start, end)
         taken = {name: log.table.take(name, rows) for name in (START, TERMINATED, TRUNCATED, VALID)}
-        fresh = taken[START] != Start.CONTINUES
+        fresh = taken[START] != CONTINUES
         cut = taken[TERMINATED] | taken[TRUNCATED] | ~taken[VALID]
         cut[:-1] |= fresh[1:]
         held = start > floor

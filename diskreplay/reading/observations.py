@@ -24,7 +24,7 @@ from diskreplay.index.log import StreamLog
 from diskreplay.reading import gather
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Rest
-from diskreplay.schema import START, Stack, Start
+from diskreplay.schema import PATCHES, REPEAT, START, Stack
 from diskreplay.storage.column import ColumnReader
 
 Ids = NDArray[np.int64]
@@ -127,9 +127,9 @@ def _pad(
     for at, code in zip(short.tolist(), codes.tolist(), strict=True):
         missing = older - int(depth[at])
         target = int(place[at])
-        if code == Start.REPEAT:
+        if code == REPEAT:
             repeated.append((target, missing))
-        elif code == Start.PATCHES:
+        elif code == PATCHES:
             patch = log.older_patches[int(rows[at] - depth[at]), int(envs[at])]
             back = np.arange(missing)
             rest += _copy_patches(source, out, np.full(missing, target), missing - 1 - back, patch + back)

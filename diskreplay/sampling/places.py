@@ -25,13 +25,12 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.index import slots as slot_index
-from diskreplay.index.log import STREAM_SHIFT, Standing
+from diskreplay.index.log import LATER, NOW, STREAM_SHIFT
 from diskreplay.sampling.window import Ids, Standings, Window, Windows
 
 Copied = TypeVar("Copied")
 
 NONE: Ids = np.empty(0, np.int64)
-NOW, LATER = int(Standing.NOW), int(Standing.LATER)  # numpy compares with plain numbers, and quicker
 RUN_FACTS = "stream", "base", "capacity", "lanes", "group", "first", "stop"
 
 

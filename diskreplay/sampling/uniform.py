@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import NotEnoughDataError
-from diskreplay.index.log import Standing
+from diskreplay.index.log import NOW
 from diskreplay.sampling.window import Ids, Standings, Windows, checked_ids
 
 MAX_DRAWN_SHARE = 0.5
@@ -42,7 +42,7 @@ class Uniform:
         lengths = [stop - start for start, stop in spans]
         weights = np.ones(size, np.float32)
         ids = draw(rng, spans, lengths, size)
-        good = standing(ids) == Standing.NOW
+        good = standing(ids) == NOW
         if good.all():
             return ids, weights
         found, drawn, most = ids[good], size, int(MAX_DRAWN_SHARE * sum(lengths))
@@ -50,7 +50,7 @@ class Uniform:
             missing = size - len(found)
             more = draw(rng, spans, lengths, min(missing + missing * drawn // max(1, len(found)), most - drawn))
             drawn += len(more)
-            found = np.concatenate([found, more[standing(more) == Standing.NOW]])
+            found = np.concatenate([found, more[standing(more) == NOW]])
         if len(found) < size:
             listed = _transitions(spans, standing)
             if not len(listed):
@@ -88,7 +88,7 @@ def _spans(windows: Windows) -> Spans:
 def _transitions(spans: Spans, standing: Standings) -> Ids:
     """All of them."""
     held = np.concatenate([np.empty(0, np.int64), *(np.arange(start, stop) for start, stop in spans)])
-    return held[standing(held) == Standing.NOW] if len(held) else held
+    return held[standing(held) == NOW] if len(held) else held
 
 
 def from_json(stored: dict[str, Any]) -> Uniform:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.index.log import Standing
+from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.stream import StreamPart
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import START, VALID, Schema, Start, check_count, check_share
+from diskreplay.schema import CONTINUES, START, VALID, Schema, check_count, check_share
 from diskreplay.views.batch import EpisodeBatch, by_item
 from diskreplay.views.transition import transitions
 from diskreplay.views.view import Draft, View, keep
@@ -47,10 +47,10 @@ class PaddedEpisodes(View):
 
     def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
         rows, envs = part.log.locate(ids)
-        begins = part.log.take(VALID, rows, envs) & (part.log.take(START, rows, envs) != Start.CONTINUES)
-        found = np.full(len(ids), Standing.NEVER, np.int8)
+        begins = part.log.take(VALID, rows, envs) & (part.log.take(START, rows, envs) != CONTINUES)
+        found = np.full(len(ids), NEVER, np.int8)
         here = np.flatnonzero(begins)
-        found[here] = np.where(part.spans().is_cut(rows[here], envs[here]), Standing.NOW, Standing.LATER)
+        found[here] = np.where(part.spans().is_cut(rows[here], envs[here]), NOW, LATER)
         return found
 
     def draft(

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.index.log import Standing
+from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.stream import StreamPart
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import START, VALID, Schema, Start, check_count, check_flag, check_share
+from diskreplay.schema import CONTINUES, START, VALID, Schema, check_count, check_flag, check_share
 from diskreplay.views.batch import SequenceBatch, by_item
 from diskreplay.views.transition import transitions
 from diskreplay.views.view import Draft, View, keep
@@ -72,14 +72,14 @@ class Sequence(View):
 
     def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
         rows, envs = part.log.locate(ids)
-        found = np.full(len(ids), Standing.NEVER, np.int8)
+        found = np.full(len(ids), NEVER, np.int8)
         begins = part.log.take(VALID, rows, envs) & (rows % self.stride == 0)
         if not self.across:
-            begins |= part.log.take(VALID, rows, envs) & (part.log.take(START, rows, envs) != Start.CONTINUES)
+            begins |= part.log.take(VALID, rows, envs) & (part.log.take(START, rows, envs) != CONTINUES)
         here = np.flatnonzero(begins)
         stop, cut = self._stop(part, rows[here], envs[here])
         enough = stop - rows[here] >= (self.burn_in + 1 if self.pad else self.steps)
-        found[here] = np.where(enough, Standing.NOW, np.where(cut, Standing.NEVER, Standing.LATER))
+        found[here] = np.where(enough, NOW, np.where(cut, NEVER, LATER))
         return found
 
     def _stop(self, part: StreamPart, rows: Ids, envs: Ids) -> tuple[Ids, NDArray[np.bool]]:
@@ -98,7 +98,7 @@ class Sequence(View):
 
         samples, mask = unroll(schema, parts, ids, held, self.steps)
         batch = transitions(samples, 1, self.gamma, ids, weight)
-        is_first = samples.each(lambda part, rows, envs: part.log.take(START, rows, envs) != Start.CONTINUES)
+        is_first = samples.each(lambda part, rows, envs: part.log.take(START, rows, envs) != CONTINUES)
         fields = by_item(batch, *mask.shape)
         return Draft(SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape)), samples.rest)
 
