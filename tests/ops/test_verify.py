@@ -85,11 +85,9 @@ def test_an_empty_store_has_no_problem(path: str) -> None:
     assert verify(path).ok
 
 
-SMALL = pytest.mark.usefixtures("small_thresholds")
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=SMALL) for seed in (3, 4, 5))])
-def test_stores_with_everything_in_them_have_no_problem(path: str, seed: int) -> None:
+@pytest.mark.parametrize("both_thresholds", ["own thresholds", "small thresholds"], indirect=True)
+@pytest.mark.parametrize("seed", range(3))
+def test_stores_with_everything_in_them_have_no_problem(path: str, seed: int, both_thresholds: None) -> None:
     """Stacked input with odd stacks, unflagged cuts, evictions, checkpoints, a second stream, a return, a writer."""
     rng = np.random.default_rng(seed)
     stack = spaces.Box(0, 255, (3, 40, 40), np.uint8)
