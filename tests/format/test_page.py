@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 
 import diskreplay as dr
 
