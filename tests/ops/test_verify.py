@@ -168,6 +168,7 @@ def test_a_deleted_shard(store: pathlib.Path) -> None:
     assert "missing" in problem.what
 
 
+@pytest.mark.own_thresholds
 def test_every_problem_is_named(store: pathlib.Path) -> None:
     offset, size = index_of(store, "obs", 0, 4, 2)[0, 0].tolist()
     flip(stream(store) / "obs" / "c.0.0.0.0", offset + size - 1)
