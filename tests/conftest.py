@@ -32,13 +32,6 @@ def small_thresholds() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def which_thresholds(request: pytest.FixtureRequest) -> None:
-    """Those that the test's parameter names: "own" or "small_thresholds"."""
-    if request.param != "own":
-        request.getfixturevalue(request.param)
-
-
 @pytest.fixture(params=["own thresholds", "small thresholds"])
 def both_thresholds(request: pytest.FixtureRequest) -> None:
     """The test runs twice: with the engine's own thresholds and with small ones."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pathlib
 import re
@@ -78,13 +79,18 @@ NO_THRESHOLD = {
 }
 
 
+@functools.cache
+def parsed(file: pathlib.Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
 def module_of(file: pathlib.Path) -> str:
     return ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
 
 
 def constants(file: pathlib.Path) -> Iterator[str]:
     """Upper-case names of a module's own that hold numbers, as ``module.NAME``; but for those that number others."""
-    for statement in ast.parse(file.read_text()).body:
+    for statement in parsed(file).body:
         if not isinstance(statement, ast.Assign | ast.AnnAssign) or "range" in names_in(statement.value):
             continue
         for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
@@ -133,10 +139,9 @@ def test_a_threshold_is_read_when_it_is_used(name: str) -> None:
     """Neither copied by an import, nor kept as a default, nor compiled into a kernel: then it could not be set."""
     module, _, constant = name.rpartition(".")
     for file in PACKAGE.rglob("*.py"):
-        text = file.read_text()
-        if constant not in text:
+        if constant not in file.read_text():
             continue
-        tree = ast.parse(text)
+        tree = parsed(file)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module == f"diskreplay.{module}":
                 assert constant not in {alias.name for alias in node.names}, f"{file} copies {name}"
@@ -189,7 +194,7 @@ def test_the_tests_of_a_threshold_are_there(row: list[str]) -> None:
 def setting_of(path: str) -> str:
     """The source of a test, with its decorators; empty for a whole module."""
     file, _, name = path.partition("::")
-    tree = ast.parse((ROOT / "tests" / file).read_text())
+    tree = parsed(ROOT / "tests" / file)
     if not name:
         return ""
     for node in tree.body:

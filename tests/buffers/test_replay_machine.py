@@ -412,9 +412,9 @@ class SmallThresholdsMachine(BufferMachine):
     early_commits = True
 
 
-for machine, count in ((BufferMachine, 25), (SmallThresholdsMachine, 25)):
+for machine in (BufferMachine, SmallThresholdsMachine):
     machine.TestCase.settings = settings(
-        max_examples=examples(count), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples(20), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
     )
 TestBuffer = BufferMachine.TestCase
 

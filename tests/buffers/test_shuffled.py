@@ -65,6 +65,7 @@ def test_each_transition_once_in_each_pass(path: str, config: Config, batch_size
         assert [len(batch) for batch in dropped] == [batch_size] * full
 
 
+@pytest.mark.own_thresholds
 @pytest.mark.parametrize("batch_size", [32, 37])
 def test_each_chunk_is_decoded_once_a_pass(path: str, decoded: collections.Counter[int], batch_size: int) -> None:
     recording = Recording(FRAMES)

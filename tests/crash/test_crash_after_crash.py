@@ -11,13 +11,11 @@ from model import Leaf
 
 CONFIG = Config("frames", Leaf((2, 9)), frame_stack=3, capacity=15, chunk_rows=2, shard_rows=4)
 CRASHES = examples(150)
+OWN, SMALL = "own thresholds", "small thresholds"
 
 
-@pytest.mark.parametrize(
-    ("seed", "which_thresholds"), [(0, "own"), (1, "own"), (2, "small_thresholds")], indirect=["which_thresholds"]
-)
-@pytest.mark.usefixtures("which_thresholds")
-def test_crash_after_crash(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "both_thresholds"), [(0, OWN), (1, OWN), (2, SMALL)], indirect=["both_thresholds"])
+def test_crash_after_crash(seed: int, both_thresholds: None) -> None:
     rng = random.Random(seed)
     story = Story(CONFIG, seed, random_losses=None)
     story.create()

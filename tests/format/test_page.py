@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 
 import diskreplay as dr
 
@@ -44,6 +45,7 @@ def fields(example: Any, ours: Any) -> None:
         assert type(example) is type(ours)
 
 
+@pytest.mark.own_thresholds
 def test_the_example_documents_are_what_is_written(tmp_path: pathlib.Path) -> None:
     root, _, record, checkpoint = EXAMPLES
     path = store(tmp_path)

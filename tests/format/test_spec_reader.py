@@ -190,6 +190,7 @@ def compare(stream: Any, batch: dr.Batch) -> None:
             assert_same_bits(found[name], getattr(batch, name)[place], f"{name} of {number}")
 
 
+@pytest.mark.own_thresholds
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_independent_reader_agrees(case: Case, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "s.replay"

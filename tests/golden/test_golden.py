@@ -135,6 +135,7 @@ def test_agents() -> None:
         assert batch.reward.shape == (500, 3)
 
 
+@pytest.mark.own_thresholds
 @pytest.mark.parametrize("name", ["pong", "pong_window", "cartpole"])
 def test_a_recipe_still_runs(name: str, tmp_path: pathlib.Path) -> None:
     """What came of it may differ with the emulator's, OpenCV's and Gymnasium's versions; interop has the others."""

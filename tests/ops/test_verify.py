@@ -85,13 +85,9 @@ def test_an_empty_store_has_no_problem(path: str) -> None:
     assert verify(path).ok
 
 
-@pytest.mark.parametrize(
-    ("seed", "which_thresholds"),
-    [(seed, "own" if seed < 3 else "small_thresholds") for seed in range(6)],
-    indirect=["which_thresholds"],
-)
-@pytest.mark.usefixtures("which_thresholds")
-def test_stores_with_everything_in_them_have_no_problem(path: str, seed: int) -> None:
+@pytest.mark.parametrize("both_thresholds", ["own thresholds", "small thresholds"], indirect=True)
+@pytest.mark.parametrize("seed", range(3))
+def test_stores_with_everything_in_them_have_no_problem(path: str, seed: int, both_thresholds: None) -> None:
     """Stacked input with odd stacks, unflagged cuts, evictions, checkpoints, a second stream, a return, a writer."""
     rng = np.random.default_rng(seed)
     stack = spaces.Box(0, 255, (3, 40, 40), np.uint8)
@@ -172,6 +168,7 @@ def test_a_deleted_shard(store: pathlib.Path) -> None:
     assert "missing" in problem.what
 
 
+@pytest.mark.own_thresholds
 def test_every_problem_is_named(store: pathlib.Path) -> None:
     offset, size = index_of(store, "obs", 0, 4, 2)[0, 0].tolist()
     flip(stream(store) / "obs" / "c.0.0.0.0", offset + size - 1)

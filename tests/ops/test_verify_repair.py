@@ -300,6 +300,7 @@ def test_a_writer_forbids_it(store: pathlib.Path) -> None:
     assert not list(store.parent.glob("*quarantine*"))
 
 
+@pytest.mark.own_thresholds
 def test_episodes_and_returns_end_where_rows_were_given_up(tmp_path: pathlib.Path) -> None:
     """No return of several steps, and no episode, passes over what was given up."""
     path = tmp_path / "a.replay"
