@@ -54,6 +54,8 @@ NO_THRESHOLD = {
     "storage.encoders.THREADS": "as many as the machine has processors; results do not depend on it",
     "storage.encoders.WAIT_SECONDS": "how often a waiting thread looks whether it was interrupted",
     "storage.store.LOCK_SECONDS": "how long is waited for another process",
+    **dict.fromkeys((f"schema.{code}" for code in ("CONTINUES", "ZEROS", "REPEAT", "PATCHES")), FORMAT),
+    **dict.fromkeys((f"index.log.{standing}" for standing in ("NEVER", "NOW", "LATER")), "a mark"),
     "index.log.STREAM_SHIFT": FORMAT,
     "index.ranks.NOTHING": "the index of no node",
     "index.slots.LOCAL": "the bits of an id that are not the stream's",
@@ -72,8 +74,6 @@ NO_THRESHOLD = {
     "buffers.stored.COMMIT_ROWS": SETTING,
     "buffers.stored.COMMIT_SECONDS": SETTING,
     "reading.opening.ATTEMPTS": "how often a stream is read anew that others change meanwhile",
-    "sampling.places.NOW": "a mark",
-    "sampling.places.LATER": "a mark",
     "sampling.proportional.LEAST_MASS": PRECISION,
     "sampling.proportional.MOST_MASS": PRECISION,
 }
