@@ -286,7 +286,11 @@ class Replay(Program):
         else:
             masses = {each: (state[each] + EPSILON if each in state else 1.0) ** ALPHA for each in ids}
         found = np.array([masses[each] for each in ids])
-        return found / found.sum()
+        if not sampler.to_json().get("by_env"):
+            return found / found.sum()
+        envs = np.array(ids) % self.log.num_envs
+        totals = np.bincount(envs, found)
+        return found / totals[envs] / np.count_nonzero(totals)
 
     def check_reader(self, checkpoint: str | None = None) -> None:
         """Somebody who opens the store now sees what was committed."""
@@ -369,6 +373,10 @@ ALPHA, EPSILON = 0.6, 1e-6
 
 def proportional() -> Any:
     return dr.Proportional(alpha=ALPHA, beta=0.4, epsilon=EPSILON)
+
+
+def by_environment() -> Any:
+    return dr.Proportional(alpha=ALPHA, beta=0.4, epsilon=EPSILON, by_env=True)
 
 
 def rank_based() -> Any:

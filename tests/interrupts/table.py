@@ -28,6 +28,7 @@ from interrupts.programs import (
     Program,
     Reading,
     Replay,
+    by_environment,
     proportional,
     rank_based,
     small,
@@ -104,6 +105,8 @@ def replay_operations() -> Iterator[Operation]:
         yield frames("sample", f"{name}, stacks", rows=[20, 3], call=Replay.sample, sampler=sampler)
         yield vectors("update_priorities", name, rows=[20, 7], call=Replay.update, sampler=sampler)
         yield vectors("update_priorities", f"{name}, nothing new", rows=[20, 0], call=Replay.update, sampler=sampler)
+    for name, call in (("sample", Replay.sample), ("update_priorities", Replay.update)):
+        yield frames(name, "by environment", rows=[20, 3], call=call, sampler=by_environment)
     views: dict[str, Any] = {
         "sequences": dr.Sequence(4, burn_in=1, gamma=0.9), "episodes": dr.PaddedEpisodes(5, 0.9),
         "own": own.View(2, 0.9),
