@@ -13,6 +13,7 @@ import errno
 import os
 import secrets
 import time
+from collections.abc import Collection
 from typing import Any
 
 from numpy.typing import NDArray
@@ -247,13 +248,14 @@ class Store:
         """Names of all checkpoints, oldest first."""
         return [checkpoint.name for checkpoint in self.checkpoints()]
 
-    def checkpoints(self) -> list[Checkpoint]:
+    def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
+        """All of them, oldest first, or those with names that are ``among`` these."""
         folder = os.path.join(self.path, CHECKPOINTS)
         found = []
         with fs.translate_reads(folder):
             names = self.files.list(folder)
         for name in names:
-            if name != metadata.NAME:
+            if name != metadata.NAME and (among is None or name in among):
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                     found.append(self._read_checkpoint(name))
         return sorted(found, key=lambda checkpoint: (checkpoint.time, checkpoint.name))
