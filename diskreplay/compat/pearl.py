@@ -324,9 +324,9 @@ class _StoredBuffer(BaseBuffer):
 
         def read(positions: NDArray[np.int64]) -> Array:
             values = np.zeros((len(positions), *whole[1:]), dtype)
-            held, rows = self._ring.rows(positions)
+            rows, held = self._ring.rows(positions)
             if len(held):
-                values[held] = pick(self.store.get(self._ids(rows))).reshape(len(held), *whole[1:])
+                values[held] = pick(self.store.get(self._ids(rows[held]))).reshape(len(held), *whole[1:])
             return values
 
         return Rows(whole, dtype, read)

@@ -63,24 +63,21 @@ class Ring:
 
     def __init__(self, buffer: StoredBuffer, pos: int | None = None) -> None:
         self._buffer = buffer
-        begin, end, size = self._now()
-        self._origin = begin if pos is None or end - begin < size else end - pos
+        with buffer._lock:
+            self._size = written(buffer).rows
+        begin, end = window(buffer)
+        self._origin = begin if pos is None or end - begin < self._size else end - pos
         """A row of position 0, or where one would be."""
-
-    def _now(self) -> tuple[int, int, int]:
-        with self._buffer._lock:
-            log = written(self._buffer)
-            return log.begin, log.end, log.rows
 
     def look(self) -> tuple[Window, int, bool]:
         """The rows, the position of the next one, and whether all positions are taken.
 
         Must be called before a row is added: it is what sees that the window was emptied.
         """
-        begin, end, size = self._now()
+        begin, end = window(self._buffer)
         if begin == end:
             self._origin = end
-        return Window(begin, end), (end - self._origin) % size, end - begin == size
+        return Window(begin, end), (end - self._origin) % self._size, end - begin == self._size
 
     @property
     def pos(self) -> int:
@@ -93,9 +90,7 @@ class Ring:
         return self.look()[2]
 
     def rows(self, positions: Ids) -> tuple[Ids, Ids]:
-        """Which of the positions are taken, as places among them, and the newest rows there."""
-        held, pos, _ = self.look()
-        size = self._now()[2]
-        rows = held.end - 1 - (pos - 1 - positions) % size
-        there = np.flatnonzero(rows >= held.begin)
-        return there, rows[there]
+        """The newest rows at positions, and which of them are held: places among the positions."""
+        (begin, end), pos, _ = self.look()
+        rows = end - 1 - (pos - 1 - positions) % self._size
+        return rows, np.flatnonzero(rows >= begin)

@@ -3,8 +3,8 @@
 1. ``store_transitions`` writes one step of every environment whose episode goes on into ``episode_data``.
 2. ``finish_path`` writes what follows an episode's last step; from then on its steps are left alone.
 3. ``store_episodes`` adds the finished episodes to the store, one after the other, as rows of one environment. Each row
-   knows the slot of the ring and its step, so that the ring is found again in the rows. An episode that an interrupt
-   left half-added is added to its end before anything else is done.
+   knows the slot of the ring and its step, so that the ring is found again in the rows. What an interrupt left to be
+   added is added before anything else is done.
 4. What is read back is an episode of :class:`~diskreplay.PaddedEpisodes`, with XuanCe's axes.
 """
 
@@ -92,6 +92,7 @@ class Episodes(StoredBuffer):
     _next_slot = 0
 
     def _ring(self) -> tuple[int, int]:
+        self.engine.flush()
         return InHeld._ring(self)
 
     @property
@@ -135,7 +136,7 @@ class Episodes(StoredBuffer):
         held, engine, firsts, specs = self._held, self.engine, self._firsts, self._specs()
 
         def read(slots: Ids) -> Array:
-            engine.settle()
+            engine.flush()
             out = empty((len(slots),), spec)
             there = slots < held.size
             if there.any():
@@ -159,10 +160,12 @@ class Episodes(StoredBuffer):
     def clear_episodes(self) -> None:
         """Forgets the episodes that are being collected."""
         self.engine.flush()
-        self.engine.change(
-            *(set_item(self._episode_data, key, empty((self.n_envs,), spec)) for key, spec in self._specs().items()),
-            *(set_item(self._held.marks[mark], slice(None), 0) for mark in MARKS),
-        )
+        self.engine.change(*self._without_episodes())
+
+    def _without_episodes(self) -> list[Assignment]:
+        """What forgets the episodes that are being collected."""
+        data = [set_item(self._episode_data, key, empty((self.n_envs,), spec)) for key, spec in self._specs().items()]
+        return [*data, *(set_item(self._held.marks[mark], slice(None), 0) for mark in MARKS)]
 
     # Collecting
 
@@ -242,25 +245,20 @@ class Episodes(StoredBuffer):
 
     def store_episodes(self) -> None:
         """Stores the episodes that are finished, and forgets those that are not."""
-        self.engine.flush()
-        for env in np.flatnonzero(self._held.marks["done"]).tolist():
-            self._store_episode(env)
-        self.clear_episodes()
-
-    def _store_episode(self, env: int) -> None:
-        """Adds an environment's episode, which then is collected no more."""
-        steps, (slot, size), marks = int(self._held.marks["steps"][env]), self._ring(), self._held.marks
-        episode = {key: values[env].copy() for key, values in self.episode_data.items()}
-        first = self.engine.end
-        self.engine.file(
-            self._rows(episode, steps, slot),
-            *(set_item(array, slot, episode[key]) for key, array in self.data.items() if isinstance(array, np.ndarray)),
-            set_item(self._firsts, slot, first),
-            set_attribute(self._held, "ptr", (slot + 1) % self.buffer_size),
-            set_attribute(self._held, "size", min(size + 1, self.buffer_size)),
-            *(set_item(self._episode_data[key], env, empty((), spec)) for key, spec in self._specs().items()),
-            *(set_item(marks[mark], env, 0) for mark in MARKS),
-        )
+        slot, size = self._ring()
+        first, held = self.engine.end, self._held
+        rows: list[dict[str, Any]] = []
+        changes: list[Assignment] = []
+        for env in np.flatnonzero(held.marks["done"]).tolist():
+            episode = {key: values[env].copy() for key, values in self.episode_data.items()}
+            changes += [
+                set_item(array, slot, episode[key]) for key, array in self.data.items() if isinstance(array, np.ndarray)
+            ]
+            changes.append(set_item(self._firsts, slot, first + len(rows)))
+            rows += self._rows(episode, int(held.marks["steps"][env]), slot)
+            slot, size = (slot + 1) % self.buffer_size, min(size + 1, self.buffer_size)
+        changes += [set_attribute(held, "ptr", slot), set_attribute(held, "size", size)]
+        self.engine.file(rows, *changes, *self._without_episodes())
 
     def _rows(self, data: Mapping[str, Array], steps: int, slot: int) -> list[dict[str, Any]]:
         """An episode's rows, as the engine's ``add`` takes them."""
