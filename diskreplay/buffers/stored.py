@@ -91,8 +91,9 @@ class StoredBuffer:
         self._closed = False
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
-        self._streams = Streams(store, stream, checkpoint, cache_bytes, forget)
+        self._streams = Streams(store, cache_bytes, forget)
         try:
+            self._streams.open(stream, checkpoint)
             written = self._streams.written
             if self._streams.writer is not None and written is not None:
                 self._appender = Appender(store.schema, self._streams.writer, written.log, self.FREEDOMS)

@@ -25,24 +25,15 @@ Made = TypeVar("Made")
 
 
 class Streams:
-    """The open streams, in the order of their numbers. The buffer's lock guards every call.
+    """The open streams, in the order of their numbers; none before :meth:`open`. The buffer's lock guards every call.
 
     Args:
         store: whose streams.
-        written: name of the stream to write, None for none.
-        checkpoint: to return to; the newest commits if None.
         cache_bytes: RAM for decoded chunks of all of them.
         forget: called with the number of a stream whose rows were taken back.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        written: str | None,
-        checkpoint: Checkpoint | None,
-        cache_bytes: int,
-        forget: Callable[[int], None],
-    ) -> None:
+    def __init__(self, store: Store, cache_bytes: int, forget: Callable[[int], None]) -> None:
         self.store = store
         self._forget = forget
         self.cache = ChunkCache(cache_bytes)
@@ -50,14 +41,18 @@ class Streams:
         self.torn = False
         """:meth:`open_readers` was begun and not ended: the streams that others write must be read anew."""
         self._parts: dict[str, StreamPart] = {}
-        try:
-            if written is not None:
-                self.writer = store.write_stream(written, checkpoint)
-                self._parts[written] = StreamPart(store.schema, self.writer, self.cache)
-            self.open_readers(checkpoint)
-        except BaseException:
-            self.release()
-            raise
+
+    def open(self, written: str | None, checkpoint: Checkpoint | None) -> None:
+        """Opens all streams; where it fails, :meth:`release` gives back what was opened.
+
+        Args:
+            written: name of the stream to write, None for none.
+            checkpoint: to return to; the newest commits if None.
+        """
+        if written is not None:
+            self.writer = self.store.write_stream(written, checkpoint)
+            self._parts[written] = StreamPart(self.store.schema, self.writer, self.cache)
+        self.open_readers(checkpoint)
 
     def __iter__(self) -> Iterator[StreamPart]:
         return iter(self._parts.values())

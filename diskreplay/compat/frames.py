@@ -6,11 +6,13 @@ it. The store takes whole transitions, so the newest frame waits here:
 1. Each frame becomes one row, when the next frame is stored: only then is its next observation known.
 2. An episode's last frame has no next one; its row ends there, and its next observation is all zeros.
 3. A frame without an effect becomes a row that is never sampled, and later stacks still show it (special).
+
+What waits here knows the row that it becomes (:class:`_Newest`): once the store has that row, nothing waits any more.
 """
 
 from __future__ import annotations
 
-import collections
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -21,10 +23,11 @@ from numpy.typing import NDArray
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Rows
-from diskreplay.errors import InputError, NotEnoughDataError, StateError
+from diskreplay.compat.window import Window, invalid_rows, transitions, window
+from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError
 from diskreplay.paths import PathLike
 from diskreplay.reading.stream import StreamPart
-from diskreplay.schema import VALID, check_count
+from diskreplay.schema import check_count
 from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 
@@ -41,6 +44,26 @@ class _EveryRow(Transition):
 
     def standing(self, part: StreamPart, ids: NDArray[np.int64]) -> NDArray[np.int8]:
         return np.ones(len(ids), np.int8)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Newest:
+    """The newest frame.
+
+    Attributes:
+        row: that it becomes.
+        recent: the newest frames of its episode, itself the last.
+        effect: action, reward and done; None where there is none yet.
+    """
+
+    row: int
+    recent: tuple[Array, ...]
+    effect: tuple[np.int32, np.float32, bool] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is its episode's last."""
+        return self.effect is not None and self.effect[2]
 
 
 class ReplayBuffer:
@@ -79,28 +102,25 @@ class ReplayBuffer:
         self._rng = np.random.default_rng(global_seed() if seed is None else seed)
         self._options = {"cache_bytes": cache_bytes, **options}
         self._place = Place(path, self)
-        self._recent: collections.deque[Array] = collections.deque(maxlen=self.frame_history_len)
-        """The newest frames of the episode, the newest frame of all last."""
-        self._effect: tuple[np.int32, np.float32, bool] | None = None
-        """Of the newest frame."""
-        self._newest = False
-        """Whether there is a frame that is no row yet."""
-        self._lacking: collections.deque[int] = collections.deque()
-        """Rows of the window without an effect, ascending."""
+        self._newest: _Newest | None = None
         self.store: Store | None = None
-        self._begin = self._end = 0
         if self._place.exists:
-            commits = {key: value for key, value in options.items() if key.startswith("commit_")}
-            self._take(Store.open(self._place.path, cache_bytes=cache_bytes, view=_EveryRow(), **commits))
+            self._open()
 
     # Opening
 
+    def _open(self) -> None:
+        kept = {key: value for key, value in self._options.items() if key.startswith(("cache_", "commit_"))}
+        self._take(Store.open(self._place.path, view=_EveryRow(), **kept))
+
     def _create(self, frame: Array) -> None:
-        """Makes the store for frames like the first one."""
+        """Makes the store for frames like the first one; opens the one that an interrupted call has made."""
+        if self._place.exists:
+            return self._open()
         low, high = (0, 255) if frame.dtype == np.uint8 else (-np.inf, np.inf)
         space = spaces.Box(low, high, self._stack_shape(frame.shape), frame.dtype.type)
         count = 1 if frame.ndim == 1 else self.frame_history_len
-        self._take(
+        return self._take(
             Store.create(
                 self._place.path, space, ACTIONS, capacity=self.size - 1, frame_stack=count,
                 stack_axis=-1 if count > 1 else None, view=_EveryRow(), seed=0, **self._options,
@@ -125,11 +145,6 @@ class ReplayBuffer:
             )
         self.store = store
         close_with(self, store)
-        held = store.stats()["streams"]["0"]
-        self._begin, self._end = held["begin"], held["end"]
-        if self._end > self._begin:
-            valid = np.asarray(store.zarr()[f"streams/0/{VALID}"][self._begin : self._end, 0])  # type: ignore[index]
-            self._lacking.extend((self._begin + np.flatnonzero(~valid)).tolist())
 
     def _opened(self) -> Store:
         if self.store is None:
@@ -145,22 +160,37 @@ class ReplayBuffer:
 
         A newest frame whose next one is not known is dropped.
         """
-        if self.store is None:
+        if self.store is None or self.store._closed:
             return
-        if self._newest and self._effect is not None and self._effect[2]:
-            self._append(None)
-            self._newest = False
+        try:
+            newest = self._waiting()
+            if newest is not None and newest.ended:
+                self._append(newest, None)
+        except DiskReplayError:
+            self.store.close()
+            raise
         self.store.close()
+
+    # What is held
+
+    def _window(self) -> Window:
+        return Window(0, 0) if self.store is None else window(self.store)
+
+    def _waiting(self) -> _Newest | None:
+        """The newest frame, where it is no row yet."""
+        newest = self._newest
+        return newest if newest is not None and newest.row == self._window().end else None
 
     # Attributes
 
     @property
     def next_idx(self) -> int:
-        return (self._end + self._newest) % self.size
+        return (self._window().end + (self._waiting() is not None)) % self.size
 
     @property
     def num_in_buffer(self) -> int:
-        return self._end - self._begin + self._newest
+        held = self._window()
+        return held.end - held.begin + (self._waiting() is not None)
 
     @property
     def obs(self) -> Rows | None:
@@ -168,35 +198,40 @@ class ReplayBuffer:
             return None
         shape = self.store.schema.observation_space.shape or ()
         depth = shape[-1] if len(shape) == 1 else shape[-1] // self.frame_history_len
-        newest = self._recent[-1] if self._newest else None
-        return self._array(lambda batch: batch.obs[..., -depth:], (*shape[:-1], depth), self._dtype, newest)
+        return self._array(
+            lambda batch: batch.obs[..., -depth:], (*shape[:-1], depth), self._dtype, lambda newest: newest.recent[-1]
+        )
 
     @property
     def action(self) -> Rows | None:
-        return self._array(lambda batch: batch.action, (), np.int32, self._effect and self._effect[0])
+        return self._array(lambda batch: batch.action, (), np.int32, _part_of_effect(0))
 
     @property
     def reward(self) -> Rows | None:
-        return self._array(lambda batch: batch.reward, (), np.float32, self._effect and self._effect[1])
+        return self._array(lambda batch: batch.reward, (), np.float32, _part_of_effect(1))
 
     @property
     def done(self) -> Rows | None:
-        return self._array(lambda batch: batch.terminated, (), np.bool, self._effect and self._effect[2])
+        return self._array(lambda batch: batch.terminated, (), np.bool, _part_of_effect(2))
 
-    def _array(self, pick: Callable[[Batch], Array], shape: tuple[int, ...], dtype: Any, newest: Any) -> Rows | None:
-        """A field of the rows by index; ``newest`` is the newest frame's. Zeros where there is none."""
+    def _array(
+        self, pick: Callable[[Batch], Array], shape: tuple[int, ...], dtype: Any, pick_newest: Callable[[_Newest], Any]
+    ) -> Rows | None:
+        """A field of the rows by index, and of the newest frame, None where it has none. Zeros where there is none."""
         store = self.store
         if store is None:
             return None
 
         def read(positions: NDArray[np.int64]) -> Array:
             values = np.zeros((len(positions), *shape), dtype)
-            rows = self._end - (self._end - positions) % self.size
-            held = np.flatnonzero((rows >= self._begin) & (rows < self._end))
+            (begin, end), newest = self._window(), self._waiting()
+            rows = end - (end - positions) % self.size
+            held = np.flatnonzero((rows >= begin) & (rows < end))
             if len(held):
                 values[held] = pick(store.get(rows[held]))
-            if self._newest and newest is not None:
-                values[rows == self._end] = newest
+            value = None if newest is None else pick_newest(newest)
+            if value is not None:
+                values[rows == end] = value
             return values
 
         return Rows((self.size, *shape), dtype, read)
@@ -218,14 +253,14 @@ class ReplayBuffer:
         given = self._check_frame(frame)
         if self.store is None:
             self._create(given)
-        if self._newest:
-            self._append(given)
-        if self._effect is not None and self._effect[2]:
-            self._recent.clear()
-        self._recent.append(given)
-        self._effect = None
-        self._newest = True
-        return self._end % self.size
+            given = self._check_frame(frame)
+        waiting, before = self._waiting(), self._newest
+        if waiting is not None:
+            self._append(waiting, given)
+        recent = () if before is None or before.ended else before.recent
+        row = self._window().end
+        self._newest = _Newest(row, (*recent, given)[-self.frame_history_len :])
+        return row % self.size
 
     def store_effect(self, idx: int, action: int, reward: float, done: bool) -> None:
         """Stores what came of an action that was chosen at the newest frame.
@@ -239,9 +274,10 @@ class ReplayBuffer:
         Raises InputError, with nothing changed, for another frame's index: that one's row is written already, or its
         place was given to another frame.
         """
-        if not self._newest or idx != self._end % self.size:
-            newest = f"is {self._end % self.size}" if self._newest else "is none yet"
-            raise InputError(f"idx must be that of the newest frame, which {newest}, got {idx!r}")
+        newest = self._waiting()
+        if newest is None or idx != newest.row % self.size:
+            which = "is none yet" if newest is None else f"is {newest.row % self.size}"
+            raise InputError(f"idx must be that of the newest frame, which {which}, got {idx!r}")
         chosen, value, ended = np.asarray(action), np.asarray(reward), np.asarray(done)
         most = np.iinfo(np.int32).max
         if chosen.size != 1 or chosen.dtype.kind not in "iub" or not -most <= chosen.item() <= most:
@@ -250,7 +286,8 @@ class ReplayBuffer:
             raise InputError(f"reward must be a finite float32, got {reward!r}")
         if ended.size != 1 or ended.item() not in (0, 1):
             raise InputError(f"done must be a bool, got {done!r}")
-        self._effect = np.int32(chosen.item()), np.float32(value.item()), bool(ended.item())
+        effect = np.int32(chosen.item()), np.float32(value.item()), bool(ended.item())
+        self._newest = dataclasses.replace(newest, effect=effect)
 
     def _check_frame(self, frame: Any) -> Array:
         """A copy of the frame, ``(img_h, img_w, img_c)`` or ``(n,)``, in the dtype that is stored."""
@@ -274,28 +311,21 @@ class ReplayBuffer:
     def _dtype(self) -> np.dtype[Any]:
         return self._opened().schema.obs_columns[0].dtype
 
-    def _append(self, following: Array | None) -> None:
+    def _append(self, newest: _Newest, following: Array | None) -> None:
         """Makes the newest frame a row; ``following`` is the frame after it."""
-        store = self._opened()
-        action, reward, done = self._effect or (np.int32(0), np.float32(0), False)
+        action, reward, done = newest.effect or (np.int32(0), np.float32(0), False)
         if following is None or done:
-            following = np.zeros_like(self._recent[-1])
-        stack, after = self._stack(self._recent), self._stack([*self._recent, following])
-        store.add(stack, action, reward, after, done, False, valid=None if self._effect else False)
-        if self._effect is None:
-            self._lacking.append(self._end)
-        self._end += 1
-        self._begin = max(self._begin, self._end - self.size + 1)
-        while self._lacking and self._lacking[0] < self._begin:
-            self._lacking.popleft()
+            following = np.zeros_like(newest.recent[-1])
+        stack, after = self._stack(newest.recent), self._stack((*newest.recent, following))
+        self._opened().add(stack, action, reward, after, done, False, valid=None if newest.effect else False)
 
-    def _stack(self, recent: Any) -> Array:
+    def _stack(self, recent: tuple[Array, ...]) -> Array:
         """The observation of which ``recent`` are the frames, the newest last; zeros stand for those that lack."""
-        newest: Array = recent[-1]
+        newest = recent[-1]
         if newest.ndim == 1:
             return newest
-        frames = list(recent)[-self.frame_history_len :]
-        return np.concatenate([np.zeros_like(newest)] * (self.frame_history_len - len(frames)) + frames, 2)
+        frames = recent[-self.frame_history_len :]
+        return np.concatenate([*[np.zeros_like(newest)] * (self.frame_history_len - len(frames)), *frames], 2)
 
     # Sampling
 
@@ -305,7 +335,7 @@ class ReplayBuffer:
 
     @property
     def _transitions(self) -> int:
-        return self._end - self._begin - len(self._lacking)
+        return 0 if self.store is None else transitions(self.store)
 
     def sample(self, batch_size: int) -> tuple[Array, Array, Array, Array, Array]:
         """``batch_size`` different transitions.
@@ -323,11 +353,12 @@ class ReplayBuffer:
                 f"sample({batch_size}): the buffer holds {self._transitions} transitions; a frame becomes one when the "
                 "next frame is stored"
             )
+        store, begin = self._opened(), self._window().begin
         ranks = self._rng.choice(self._transitions, batch_size, replace=False)
-        if self._lacking:
-            places = np.array(self._lacking) - self._begin
-            ranks = ranks + np.searchsorted(places - np.arange(len(places)), ranks, side="right")
-        batch = self._opened().get(self._begin + ranks)
+        lacking = invalid_rows(store) - begin
+        if len(lacking):
+            ranks = ranks + np.searchsorted(lacking - np.arange(len(lacking)), ranks, side="right")
+        batch = store.get(begin + ranks)
         next_obs = np.ascontiguousarray(batch.next_obs)
         next_obs[batch.terminated] = 0
         return (
@@ -340,6 +371,11 @@ class ReplayBuffer:
 
         Raises StateError before the first frame.
         """
-        if not self._recent:
+        if self._newest is None:
             raise StateError("there is no frame yet; store one")
-        return self._stack(self._recent).copy()
+        return self._stack(self._newest.recent).copy()
+
+
+def _part_of_effect(number: int) -> Callable[[_Newest], Any]:
+    """Gives action, reward or done of the newest frame."""
+    return lambda newest: None if newest.effect is None else newest.effect[number]

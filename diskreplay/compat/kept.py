@@ -1,14 +1,18 @@
 """A store under another library's buffer, which finds again what that one was when it was closed.
 
-Closing writes priorities, random state and what the other library keeps in RAM (:class:`Held`) into a checkpoint of its
-own. It counts as long as the store's committed rows are those that it was made with, and goes when a commit has made
-newer ones durable; the next one has its name before it goes. So a crash leaves what was saved, or newer rows.
+1. Closing writes priorities, random state and what the other library keeps in RAM (:class:`Held`) into a checkpoint of
+   its own. It counts as long as the store's committed rows are those that it was made with, and goes when a commit has
+   made newer ones durable, or the next one has its name. So a crash leaves what was saved, or newer rows.
+2. What follows from the rows is asked of the store, and counted nowhere else. What does not is changed by
+   :meth:`Keeping.change`, which has happened once it begins: what an interrupt leaves undone the next call does.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import operator
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,17 +21,33 @@ from numpy.typing import NDArray
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer, SomeBatch
 from diskreplay.buffers.state import restore_sampler, set_rng
+from diskreplay.compat.window import window, written
 from diskreplay.errors import InputError
-from diskreplay.storage.commit import Commit
-from diskreplay.storage.store import FIRST_STREAM
+from diskreplay.storage.store import FIRST_STREAM, Checkpoint
+from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.batch import Batch
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
+Assignment = Callable[[], object]
+"""Gives something in RAM a value that is known already: to do it twice does no harm."""
+
 HELD = "held"
 NAMES = HELD, f"{HELD}-2"
 """Of checkpoints: one is there while the other is made."""
+SLOT = "slot"
+"""The column of rows that know their place in the other library's ring."""
+
+
+def set_item(container: Any, key: Any, value: Any) -> Assignment:
+    """Sets ``container[key]``."""
+    return functools.partial(operator.setitem, container, key, value)
+
+
+def set_attribute(owner: Any, name: str, value: Any) -> Assignment:
+    """Sets ``owner.name``."""
+    return functools.partial(setattr, owner, name, value)
 
 
 @dataclasses.dataclass
@@ -37,13 +57,28 @@ class Held:
     Attributes:
         ptr, size: of XuanCe's ring.
         marks: a number for each environment, such as ``start_ids``, int64.
-        arrays: mappings whose numpy arrays are kept; what else is in them is not.
+        arrays: mappings whose numpy arrays are kept, but those of objects; what else is in them is not.
+        fills: what stands in arrays where nothing was stored, by name; 0 where it is not said here.
+        lasting: names of marks and of mappings that stay when the rows are forgotten.
     """
 
     ptr: int = 0
     size: int = 0
     marks: dict[str, Ids] = dataclasses.field(default_factory=dict)
     arrays: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    fills: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    lasting: Collection[str] = ()
+
+    def forget(self) -> None:
+        """Empties the ring; arrays are made anew."""
+        self.ptr = self.size = 0
+        for name, values in self.marks.items():
+            if name not in self.lasting:
+                values[:] = 0
+        for group, found in self.arrays.items():
+            for name, array in found.items() if group not in self.lasting else ():
+                if isinstance(array, np.ndarray):
+                    found[name] = np.full_like(array, self.fills.get(name, 0))
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Facts for JSON, and arrays ``(n,)``."""
@@ -64,7 +99,7 @@ class Held:
             (group, name, values)
             for group, found in self.arrays.items()
             for name, values in found.items()
-            if isinstance(values, np.ndarray)
+            if isinstance(values, np.ndarray) and not values.dtype.hasobject
         ]
 
 
@@ -72,26 +107,32 @@ class Keeping(SampledBuffer[SomeBatch]):
     """What a buffer of rows needs to be found again as it was."""
 
     held: Held | None = None
-    _saved: str | None = None
-    """The checkpoint that is there."""
+    _begun: tuple[Assignment, ...] = ()
+    """What a change has still to do."""
+    _saving = True
+    """Closing saves what is held."""
 
     # Rows
 
     @property
     def end(self) -> int:
         """Rows ever added."""
-        return int(self._rows.end)
+        return window(self).end
 
     @property
     def begin(self) -> int:
         """The window's first row."""
-        return int(self._rows.begin)
+        return window(self).begin
 
     @property
-    def _rows(self) -> Any:
-        part = self._settled().written
-        assert part is not None, "compat buffers write their store"
-        return part.log
+    def ring(self) -> tuple[int, int]:
+        """The slot that is written next, and how many are taken: of a ring as long as the window."""
+        with self._lock:
+            log = written(self)
+            if log.begin == log.end:
+                return 0, 0
+            newest = log.take(SLOT, np.array([log.end - 1]), np.array([0]))[0]
+            return (int(newest) + 1) % log.rows, log.end - log.begin
 
     def ids(self, rows: Ids, envs: Ids | int) -> Ids:
         """Of rows and environments, as ``get`` takes them."""
@@ -103,17 +144,46 @@ class Keeping(SampledBuffer[SomeBatch]):
         rows: Ids = self.end - 1 - (ptr - 1 - slots) % n_size
         return rows
 
-    def column(self, name: str) -> Array:
-        """A small column of the window, ``(rows, num_envs, *shape)``."""
+    def column(self, name: str, start: int | None = None, stop: int | None = None) -> Array:
+        """A small column of the window, or of rows ``[start, stop)`` of it, ``(rows, num_envs, *shape)``."""
         with self._lock:
-            taken: Array = self._rows.span(name, self.begin, self.end)
-            return taken
+            log = written(self)
+            return log.span(name, log.begin if start is None else start, log.end if stop is None else stop)
 
     def batch(self, ids: Ids) -> SomeBatch:
         """What ids name, each read once."""
         wanted, where = np.unique(ids, return_inverse=True)
         batch = self.get(wanted)
         return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
+
+    # Changes
+
+    def change(self, *assignments: Assignment) -> None:
+        """Does them all, though an interrupt may leave some to the next call; ClosedError where this is closed."""
+        with self._lock:
+            self._check_open()
+            self._begun = assignments
+            self._settle()
+
+    def settle(self) -> None:
+        """Does what an interrupted call left undone."""
+        self._settled()
+
+    def _torn(self) -> bool:
+        return bool(self._begun) or super()._torn()
+
+    def _settle(self) -> None:
+        if self._clearing:
+            self._forget()
+        super()._settle()
+        for assign in self._begun:
+            assign()
+        self._begun = ()
+
+    def _forget(self) -> None:
+        """Forgets what goes with the rows; may be called again."""
+        if self.held is not None:
+            self.held.forget()
 
     # What is kept
 
@@ -123,15 +193,12 @@ class Keeping(SampledBuffer[SomeBatch]):
         Args:
             draws: whether the random state comes back too.
         """
-        found = [name for name in self.checkpoints if name in NAMES]
-        for name in found[:-1]:
-            self.drop_checkpoint(name)
-        if not found:
+        for stale in self._kept()[:-1]:
+            self.drop_checkpoint(stale.name)
+        found = self._kept()
+        if not found or not self._is_newest(found[0]):
             return False
-        self._saved = found[-1]
-        checkpoint = self._store.checkpoint(found[-1])
-        if not self._is_newest(checkpoint.cut[FIRST_STREAM]):
-            return False
+        checkpoint = found[0]
         arrays = self._store.read_arrays(checkpoint)
         if self.held is not None:
             try:
@@ -150,76 +217,89 @@ class Keeping(SampledBuffer[SomeBatch]):
         more, kept = self.held.to_state() if self.held else ({}, {})
         return {**facts, HELD: more}, {**arrays, **kept}
 
-    def _is_newest(self, cut: Commit) -> bool:
+    def _kept(self) -> list[Checkpoint]:
+        """What was saved, that which counts last: two where that was interrupted."""
+        return sorted(self._store.checkpoints(NAMES), key=self._is_newest)
+
+    def _is_newest(self, checkpoint: Checkpoint) -> bool:
         """Whether no commit since has other rows."""
-        now = self._streams.commits[FIRST_STREAM]
+        cut, now = checkpoint.cut[FIRST_STREAM], self._streams.commits[FIRST_STREAM]
         return (cut.begin, cut.end, cut.timeline) == (now.begin, now.end, now.timeline)
 
     def commit(self) -> None:
         with self._write_lock:
             super().commit()
-            name = self._saved
-            if name and not self._is_newest(self._store.checkpoint(name).cut[FIRST_STREAM]):
-                self._saved = None
-                self.drop_checkpoint(name)  # it would keep the space of rows that are gone
+            for checkpoint in self._kept():
+                if not self._is_newest(checkpoint):
+                    self.drop_checkpoint(checkpoint.name)  # it would keep the space of rows that are gone
 
     def flush(self) -> None:
         """Takes over what waits in RAM."""
 
     def save(self) -> None:
         """Commits, and makes what is held durable."""
-        self.flush()
         with self._write_lock:
-            present = [name for name in self.checkpoints if name in NAMES]
-            for stale in present[:-1]:  # of a save that was interrupted: the newer one counts
-                self.drop_checkpoint(stale)
-            older = present[-1] if present else None
-            name = next(name for name in NAMES if name != older)
-            self._saved = None  # out of reach of commit()
-            self.checkpoint(name)
-            if older:
-                self.drop_checkpoint(older)
-            self._saved = name
+            self.flush()
+            self.commit()
+            for checkpoint in self._kept()[:-1]:  # of a save that was interrupted
+                self.drop_checkpoint(checkpoint.name)
+            older = [checkpoint.name for checkpoint in self._kept()]
+            self.checkpoint(next(name for name in NAMES if name not in older))
+            for name in older:
+                self.drop_checkpoint(name)
+
+    def _commit_last(self, writer: StreamWriter) -> None:
+        if not self._saving:
+            super()._commit_last(writer)
+        elif writer.failure is None:
+            self.save()
+        elif writer.cut_short:  # what is held cannot be saved
+            writer.check()
 
     def abandon(self) -> None:
         """Closes, and leaves what was saved before as it is."""
-        super().close()
-
-    def close(self) -> None:
-        """Saves, and closes."""
-        if not self._closed and self._streams.writer is not None and self._streams.writer.failure is None:
-            self.save()
-        super().close()
+        self._saving = False
+        self.close()
 
 
 class Lagging(Keeping[SomeBatch]):
     """Rows whose next observation comes with the row after them."""
 
-    _waiting: dict[str, Any] | None = None
+    _newest: tuple[int, dict[str, Any]] | None = None
+    """The row that the newest step becomes, and the step."""
 
-    def put(self, **step: Any) -> None:
-        """Adds the row that waits, whose next observation this step has; the step waits in its place."""
-        self._release(step)
-        self._waiting = step
+    def _waiting(self) -> dict[str, Any] | None:
+        """The newest step, where it is no row yet."""
+        newest = self._newest
+        return newest[1] if newest is not None and newest[0] == self.end else None
 
-    def cut(self, env: int) -> None:
-        """The episode of an environment ended with the newest step."""
-        if self._waiting is not None:
-            self._waiting["truncated"][env] = not self._waiting["terminated"][env]
+    def put(self, *assignments: Assignment, **step: Any) -> None:
+        """Adds the row that waits, whose next observation this step has; the step waits in its place.
+
+        What goes with the step is done as by :meth:`change`.
+        """
+        with self._write_lock:
+            self._release(step)
+            self.change(set_attribute(self, "_newest", (self.end, step)), *assignments)
+
+    def cut(self, env: int) -> list[Assignment]:
+        """What says that the episode of an environment ended with the newest step."""
+        step = self._waiting()
+        return [] if step is None else [set_item(step["truncated"], env, not step["terminated"][env])]
 
     def flush(self) -> None:
         """Adds the row that waits, with its own observation in the place of the next one, which nobody reads."""
-        if self._waiting is not None:
-            self._release(self._waiting)
+        with self._write_lock:
+            super().flush()
+            self._release(self._waiting() or {})
 
-    def forget(self) -> None:
-        """Empties the window."""
-        self._waiting = None
-        self.clear()
+    def _forget(self) -> None:
+        self._newest = None
+        super()._forget()
 
     def _release(self, following: Mapping[str, Any]) -> None:
-        if self._waiting is not None:
-            step, self._waiting = self._waiting, None
+        step = self._waiting()
+        if step is not None:
             self._put(step, following)
 
     def _put(self, step: dict[str, Any], following: Mapping[str, Any]) -> None:
@@ -241,28 +321,34 @@ class Closing:
         self.engine.close()
 
 
-class InHeld(Closing):
-    """Likewise, its ring's pointer and size being in what is kept."""
+class Ringed(Closing):
+    """Likewise, its entries being a ring."""
+
+    def _ring(self) -> tuple[int, int]:
+        """``ptr`` and ``size``."""
+        raise NotImplementedError
+
+    # In the base classes of XuanCe's these can be set; mypy would have them so in all.
+    ptr: Any = property(lambda self: self._ring()[0], doc="The entry to be written next.")
+    size: Any = property(lambda self: self._ring()[1], doc="Entries that are there.")
+
+
+class InHeld(Ringed):
+    """Likewise, pointer and size being in what is kept."""
 
     _held: Held
 
-    @property
-    def ptr(self) -> int:
-        """The entry to be written next."""
-        return self._held.ptr
+    def _ring(self) -> tuple[int, int]:
+        self.engine.settle()
+        return self._held.ptr, self._held.size
 
-    @ptr.setter
-    def ptr(self, value: int) -> None:
-        self._held.ptr = value
 
-    @property
-    def size(self) -> int:
-        """Entries that are there."""
-        return self._held.size
+class InRows(Ringed):
+    """Likewise, its ring being found in the rows."""
 
-    @size.setter
-    def size(self, value: int) -> None:
-        self._held.size = value
+    def _ring(self) -> tuple[int, int]:
+        ring: tuple[int, int] = self.engine.ring
+        return ring
 
 
 class Kept(Keeping[Batch], ReplayBuffer):

@@ -133,21 +133,25 @@ class _Rows(Kept):
     """Rows whose TD errors wait until they count: callers give them one by one."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
         self._waiting: dict[int, float] = {}
+        """TD errors by id. One may be of the id that the next transition will have: it counts once that is stored."""
+        super().__init__(*arguments, **options)
 
     def give(self, identity: int, error: float) -> None:
         """A transition's TD error, which counts from the next draw on."""
-        if identity in self._waiting:
-            self.flush()  # the first one counts for the largest error so far
-        self._waiting[identity] = error
-        if len(self._waiting) >= min(MOST_WAITING, self.schema.capacity):
-            self.flush()
+        with self._lock:
+            many = len(self._waiting) >= min(MOST_WAITING, self.schema.capacity)
+            if many or (identity in self._waiting and identity < self.end):
+                self.flush()  # the first one counts for the largest error so far
+            self._waiting[identity] = error
 
     def flush(self) -> None:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            self.update_priorities(list(waiting), list(waiting.values()))
+        with self._lock:
+            end = self.end
+            known = {identity: error for identity, error in self._waiting.items() if identity < end}
+            if known:
+                self.update_priorities(list(known), list(known.values()))
+                self._waiting = {identity: error for identity, error in self._waiting.items() if identity >= end}
 
     def values(self) -> NDArray[np.float64]:
         """What the sampler's index holds for each row of the window: ``p^alpha``, or TD errors where ranks count."""
@@ -216,16 +220,7 @@ class Replay_Buffer:
         self._place = Place(path, self)
         self.store: _Rows | None = None
         if self._place.exists:
-            opening = {key: value for key, value in self._options.items() if key.startswith(("cache_", "commit_"))}
-            store = _Rows.open(self._place.path, **self._settings(), **opening)
-            assert isinstance(store, _Rows)
-            try:
-                self._check_store(store)
-                store.take_back(draws=seed is None)
-            except BaseException:
-                store.abandon()
-                raise
-            self._take(store)
+            self._open()
 
     def _sampler(self) -> Sampler:
         return Uniform()
@@ -235,6 +230,18 @@ class Replay_Buffer:
         return {"view": Transition(), "sampler": self._sampler(), "seed": seed}
 
     # The store
+
+    def _open(self) -> None:
+        opening = {key: value for key, value in self._options.items() if key.startswith(("cache_", "commit_"))}
+        store = _Rows.open(self._place.path, **self._settings(), **opening)
+        assert isinstance(store, _Rows)
+        try:
+            self._check_store(store)
+            store.take_back(draws=self._seed is None)
+        except BaseException:
+            store.abandon()
+            raise
+        self._take(store)
 
     def _check_store(self, store: _Rows) -> None:
         """InputError where it is not of a buffer with the same arguments."""
@@ -319,12 +326,13 @@ class Replay_Buffer:
             check_range(what, array, state)
         if self.store is None:
             self._create(states[0], chosen)
-        store = self._opened
         self._before()
-        store.add(states[0], chosen, np.float32(value.item()), states[1], bool(over.item()), False)
-        self._after(store.end - 1)
+        self._opened.add(states[0], chosen, np.float32(value.item()), states[1], bool(over.item()), False)
 
     def _create(self, state: Array, action: Array) -> None:
+        """Makes the store for transitions like the first one; opens the one that an interrupted call has made."""
+        if self._place.exists:
+            return self._open()
         low, high = (0, 255) if state.dtype == np.uint8 else (-np.inf, np.inf)
         store = _Rows.create(
             self._place.path, spaces.Box(low, high, state.shape, state.dtype.type), _actions(action.shape),
@@ -335,9 +343,6 @@ class Replay_Buffer:
 
     def _before(self) -> None:
         """Called before a transition is stored."""
-
-    def _after(self, identity: int) -> None:
-        """Called with the id of a transition that was stored."""
 
     # Sampling
 
@@ -376,16 +381,17 @@ class _PrioritisedBuffer(Replay_Buffer):
         """How much priorities count."""
         return self._alpha
 
-    def _draw(self, size: int) -> tuple[list[int], Batch, Array]:
-        """Places, transitions and probabilities ``(B, 1)`` of a draw."""
+    def _draw(self, size: int, tensor: Any) -> Any:
+        """What ``sample`` returns for so many transitions."""
         store = self._opened
         store.flush()
         ids = store.draw(size)
         places: list[int] = (ids % self.capacity).tolist()
-        self._drawn = dict(zip(places, ids.tolist(), strict=True))
         wanted, where = np.unique(ids, return_inverse=True)
         batch = store.get(wanted).map(lambda array: array[where])
-        return places, batch, store.probabilities(ids)[:, None]
+        found = (places, *_fields(tensor, batch), tensor(store.probabilities(ids)[:, None]).float())
+        self._drawn = dict(zip(places, ids.tolist(), strict=True))
+        return found
 
     def insert(self, error: Any, index: int) -> None:
         """The TD error of the transition at ``index``; only its magnitude counts.
@@ -420,8 +426,8 @@ class Proportion_Replay_Buffer(_PrioritisedBuffer):
     def _sampler(self) -> Sampler:
         return Proportional(alpha=self._alpha, epsilon=self._epsilon)
 
-    def _after(self, identity: int) -> None:
-        self._opened.give(identity, abs(self.default))
+    def _before(self) -> None:
+        self._opened.give(self._opened.end, abs(self.default))
 
     @property
     def weights(self) -> SumTree:
@@ -449,8 +455,7 @@ class Proportion_Replay_Buffer(_PrioritisedBuffer):
         batch_size = check_count("batch_size", batch_size)
         if not len(self):
             raise NotEnoughDataError("the buffer is empty; remember a transition")
-        places, batch, probs = self._draw(batch_size)
-        return (places, *_fields(tensor, batch), tensor(probs).float())
+        return self._draw(batch_size, tensor)
 
 
 class Rank_Replay_Buffer(_PrioritisedBuffer):
@@ -537,8 +542,7 @@ class Rank_Replay_Buffer(_PrioritisedBuffer):
             raise NotEnoughDataError(
                 f"the buffer holds {len(self)} transitions, a sample has {self.batch_size}; remember more"
             )
-        places, batch, probs = self._draw(self.batch_size)
-        return (places, *_fields(tensor, batch), tensor(probs).float())
+        return self._draw(self.batch_size, tensor)
 
     def pop(self, index: int) -> None:
         """Nothing to do: a transition keeps its rank until :meth:`insert` changes it."""

@@ -24,15 +24,15 @@ from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Rows
+from diskreplay.compat.window import Ring, transitions, window
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.sampling.window import Ids, Standings, Windows
 from diskreplay.schema import check_count
 from diskreplay.views.batch import Batch, map_arrays
 from diskreplay.views.hindsight import ACHIEVED, DESIRED, Hindsight
 from diskreplay.views.transition import Transition
-from diskreplay.views.view import View
+from diskreplay.views.view import Draft, View
 
 __all__ = [
     "BaseBuffer",
@@ -130,13 +130,13 @@ class BaseBuffer(ABC):
         self.obs_shape, self._obs_dtype = _layout(part)
         self.action_shape, self._action_dtype = _layout(self._action_space)
         self.batch_shape = (self.buffer_size,) if self.num_envs == 1 else (self.buffer_size, self.num_envs)
-        self.pos, self.full = 0, False
         self._rng = np.random.default_rng(global_seed() if seed is None else seed)
         self._place = Place(path, self)
         self._make()
 
     def _make(self) -> None:
         """Makes the arrays: files that are mapped into memory, and take room on disk as they are filled."""
+        self.pos, self.full = 0, False
         pathlib.Path(self._place.path).mkdir(parents=True, exist_ok=True)
         self.observations: Any = self._map("observations", self.obs_shape, self._obs_dtype)
         self.actions: Any = self._map("actions", self.action_shape, self._action_dtype)
@@ -222,7 +222,7 @@ class _StoredBuffer(BaseBuffer):
     def _make(self) -> None:
         settings: dict[str, Any] = {
             "view": self._view(),
-            "sampler": _Chosen(),
+            "sampler": Uniform(),
             "seed": int(self._rng.integers(1 << 31)),
         }
         capacity = self.buffer_size * self.num_envs
@@ -253,9 +253,15 @@ class _StoredBuffer(BaseBuffer):
                 **self._options,
             )
         close_with(self, self.store)
-        held = self.store.stats()["streams"]["0"]
-        self._begin, self._end = held["begin"], held["end"]
-        self._restart()
+        self._ring = Ring(self.store)
+
+    @property
+    def pos(self) -> int:  # type: ignore[override]  # counted by the store
+        return self._ring.pos
+
+    @property
+    def full(self) -> bool:  # type: ignore[override]
+        return self._ring.full
 
     @property
     def observations(self) -> Rows:
@@ -273,11 +279,6 @@ class _StoredBuffer(BaseBuffer):
     def dones(self) -> Rows:
         return self._rows(lambda batch: batch.terminated, (1,), np.float32)
 
-    def _restart(self) -> None:
-        rows = self._end - self._begin
-        self.full = rows == self.buffer_size
-        self.pos = 0 if self.full else rows
-
     def close(self) -> None:
         """Commits, and gives the store to the next writer; the buffer is of no use any more."""
         self.store.close()
@@ -285,8 +286,6 @@ class _StoredBuffer(BaseBuffer):
     def reset(self) -> None:
         """Forgets all trajectories."""
         self.store.clear()
-        self._begin = self._end
-        self._restart()
 
     def add_trajectory(self, observation: Any, action: Any, reward: Any, next_observation: Any, done: Any) -> None:
         """Adds one trajectory of each environment.
@@ -308,6 +307,7 @@ class _StoredBuffer(BaseBuffer):
                 return {key: fit(part, value[key], f"{what}[{key!r}]") for key, part in space.spaces.items()}
             return _fit(value, (*lead, *(space.shape or ())), space.dtype, what)
 
+        self._ring.look()
         self.store.add(
             fit(self._observation_space, observation, "observation"),
             fit(self._action_space, action, "action"),
@@ -316,12 +316,6 @@ class _StoredBuffer(BaseBuffer):
             _fit(done, lead, np.bool, "done"),
             np.zeros(lead, np.bool),
         )
-        self._end += 1
-        self._begin = max(self._begin, self._end - self.buffer_size)
-        self.pos += 1
-        if self.pos == self.buffer_size:
-            self.full = True
-            self.pos = 0
 
     # Reading
 
@@ -331,8 +325,7 @@ class _StoredBuffer(BaseBuffer):
 
         def read(positions: NDArray[np.int64]) -> Array:
             values = np.zeros((len(positions), *whole[1:]), dtype)
-            rows = self._end - 1 - (self.pos - 1 - positions) % self.buffer_size
-            held = np.flatnonzero(rows >= self._begin)
+            rows, held = self._ring.rows(positions)
             if len(held):
                 values[held] = pick(self.store.get(self._ids(rows[held]))).reshape(len(held), *whole[1:])
             return values
@@ -343,33 +336,35 @@ class _StoredBuffer(BaseBuffer):
         """Of rows and all environments, row by row."""
         return (rows[:, None] * self.num_envs + np.arange(self.num_envs)).ravel()
 
-    def _count(self, batch_size: int, flatten_env: bool) -> int:
-        """Rows that hold ``batch_size`` trajectories; NotEnoughDataError where fewer are held."""
+    def _count(self, batch_size: int, flatten_env: bool) -> tuple[int, int, int]:
+        """Rows that hold ``batch_size`` trajectories, and the window; NotEnoughDataError where fewer are held."""
         batch_size = check_count("batch_size", batch_size)
         rows = math.ceil(batch_size / self.num_envs) if flatten_env else batch_size
-        if rows > self._end - self._begin:
-            raise NotEnoughDataError(f"batch_size={batch_size}: only {self._end - self._begin} rows are held")
-        return rows
+        begin, end = window(self.store)
+        if rows > end - begin:
+            raise NotEnoughDataError(f"batch_size={batch_size}: only {end - begin} rows are held")
+        return rows, begin, end
 
     def sample(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
         """Rows drawn with replacement, each with the same probability; see :meth:`BaseBuffer.sample`.
 
         Raises NotEnoughDataError when nothing is held.
         """
-        self._count(1, flatten_env)
+        _, begin, end = self._count(1, flatten_env)
         count = check_count("batch_size", batch_size)
         count = math.ceil(count / self.num_envs) if flatten_env else count
-        ids = self._ids(self._rng.integers(self._begin, self._end, count))
+        ids = self._ids(self._rng.integers(begin, end, count))
         return self._give(ids[:batch_size] if flatten_env else ids, flatten_env, dtype)
 
     def last(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
         """See :meth:`BaseBuffer.last`; raises NotEnoughDataError when fewer are held."""
-        ids = self._ids(np.arange(self._end - self._count(batch_size, flatten_env), self._end))
+        count, _, end = self._count(batch_size, flatten_env)
+        ids = self._ids(np.arange(end - count, end))
         return self._give(ids[-batch_size:] if flatten_env else ids, flatten_env, dtype)
 
     def all(self, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
         """See :meth:`BaseBuffer.all`."""
-        return self._give(self._ids(np.arange(self._begin, self._end)), flatten_env, dtype, recorded=True)
+        return self._give(self._ids(np.arange(*window(self.store))), flatten_env, dtype, recorded=True)
 
     def _give(
         self, ids: NDArray[np.int64], flatten_env: bool, dtype: str | TrajectoryType, recorded: bool = False
@@ -417,8 +412,8 @@ class RolloutBuffer(_StoredBuffer):
 
         Raises NotEnoughDataError when fewer are held.
         """
-        count = self._count(batch_size, flatten_env)
-        first = int(self._rng.integers(self._begin, self._end - count + 1))
+        count, begin, end = self._count(batch_size, flatten_env)
+        first = int(self._rng.integers(begin, end - count + 1))
         ids = self._ids(np.arange(first, first + count))
         return self._give(ids[:batch_size] if flatten_env else ids, flatten_env, dtype)
 
@@ -484,31 +479,23 @@ class HERBuffer(_StoredBuffer):
         return self._rows(pick, shape, dtype)
 
     def _batch(self, ids: NDArray[np.int64], recorded: bool) -> Batch:
-        if recorded or not len(ids):
-            batch = self.store.get(ids)
-        else:
-            chosen = self.store.sampler
-            assert isinstance(chosen, _Chosen)
-            chosen.ids.append(ids)
-            batch = self.store.sample(len(ids))
+        batch = (
+            self.store.get(ids) if recorded or not len(ids) else self.store._beside_writers(lambda: self._draft(ids))
+        )
         goals = batch.obs[DESIRED]
         obs, next_obs = ({OBSERVATION: whole[OBSERVATION], DESIRED: goals} for whole in (batch.obs, batch.next_obs))
         return dataclasses.replace(batch, obs=obs, next_obs=next_obs)
 
+    def _draft(self, ids: NDArray[np.int64]) -> Draft:
+        """Relabelled transitions, as ``store.sample`` makes them of ids that it draws itself."""
+        store, held = self.store, transitions(self.store)
+        if len(ids) > held:
+            raise NotEnoughDataError(f"the buffer holds {held} trajectories, {len(ids)} were asked for; add more")
+        weights = np.ones(len(ids), np.float32)
+        return store.view.draft(store.schema, store._streams.parts, ids, weights, store._rng)
+
     def _kind(self) -> Any:
         return DictTrajectories
-
-
-@dataclasses.dataclass(frozen=True)
-class _Chosen(Uniform):
-    """Gives the ids that the buffer has drawn itself, which draws rows of all environments."""
-
-    ids: list[NDArray[np.int64]] = dataclasses.field(default_factory=list)
-
-    def sample(
-        self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
-    ) -> tuple[Ids, NDArray[np.float32]]:
-        return (self.ids.pop(), np.ones(size, np.float32)) if self.ids else super().sample(rng, windows, standing, size)
 
 
 def _layout(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

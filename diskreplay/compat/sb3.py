@@ -33,6 +33,7 @@ from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Rows
+from diskreplay.compat.window import Ring, window
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.window import Sampler
@@ -95,6 +96,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         seed: int | None = None,
         **options: Any,
     ) -> None:
+        self._ring: Ring | None = None
         # Past ReplayBuffer, whose constructor allocates.
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)
@@ -119,7 +121,6 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     def _open(self, hold: _Hold, checkpoint: str | None = None) -> None:
         """Opens the store where there is one, else makes it, if it is known already what is stacked."""
         self._hold = hold
-        self.pos, self.full, self._end = 0, False, 0
         if hold.store is None and hold.place.exists:
             options = {key: value for key, value in self._options.items() if key.startswith("commit_")}
             hold.keep(Store.open(hold.place.path, checkpoint=checkpoint, **self._settings, **options))
@@ -134,7 +135,10 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
             self._create({}, "auto")
 
     def _create(self, frame_stack: Mapping[str, int], axis: Any) -> None:
-        self._hold.keep(
+        """Makes the store; opens the one that an interrupted call has made."""
+        if self._hold.place.exists:
+            return self._open(self._hold)
+        return self._hold.keep(
             Store.create(
                 self._hold.place.path, self.observation_space, self._stored_actions(), num_envs=self.n_envs,
                 capacity=self.buffer_size * self.n_envs, frame_stack=frame_stack, stack_axis=axis,
@@ -152,10 +156,6 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
             if wanted != stored:
                 store.close()
                 raise InputError(f"the store at {store.path!r} is for {kind} {stored}, this buffer for {wanted}")
-        held = store.stats()["streams"]["0"]
-        self._end, rows = held["end"], held["end"] - held["begin"]
-        self.full = rows == self.buffer_size
-        self.pos = 0 if self.full else rows
 
     def _stored_actions(self) -> Any:
         """The space of what SB3 stores: continuous actions flat, in units of its policies, and never float64."""
@@ -169,6 +169,31 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     def store(self) -> Store | None:
         return self._hold.store
 
+    @property
+    def _positions(self) -> Ring | None:
+        """Of the rows; None before there is a store."""
+        if self._ring is None and self.store is not None:
+            self._ring = Ring(self.store)
+        return self._ring
+
+    # SB3 sets both when a buffer is made or emptied; here they are those of the rows.
+
+    @property
+    def pos(self) -> int:
+        return 0 if self._positions is None else self._positions.pos
+
+    @pos.setter
+    def pos(self, pos: int) -> None:
+        pass
+
+    @property
+    def full(self) -> bool:
+        return self._positions is not None and self._positions.full
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        pass
+
     def close(self) -> None:
         """Commits, and gives the store to the next writer; the buffer takes and gives nothing any more."""
         if self.store is not None:
@@ -176,9 +201,11 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     def __getstate__(self) -> dict[str, Any]:
         """All that a pickle holds: where the store is, committed; of a temporary one, its files."""
-        state = {key: value for key, value in vars(self).items() if key != "_hold"}
+        state = {key: value for key, value in vars(self).items() if key not in ("_hold", "_ring")}
+        state.update(pos=self.pos, full=self.full, _end=0)
         if self.store is not None:
             self.store.commit()
+            state["_end"] = window(self.store).end
         place = self._hold.place
         state["path"] = None if place.temporary else place.path
         if place.temporary:
@@ -191,6 +218,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Opens the store; shared with the buffer that was pickled, where that is still open in this process."""
         path, files = state.pop("path"), state.pop("files", {})
+        pos, end, _ = (state.pop(name) for name in ("pos", "_end", "full"))
         self.__dict__.update(state)
         hold = _Hold.at(path)
         for name, content in files.items():
@@ -198,10 +226,10 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         self._settings = {**self._settings, "seed": global_seed() if self._draws else 0}
-        pos, end = self.pos, self._end
+        self._ring = None
         self._open(hold)
-        if self.full:
-            self.pos = (pos + self._end - end) % self.buffer_size
+        if self.store is not None:
+            self._ring = Ring(self.store, (pos + window(self.store).end - end) % self.buffer_size)
 
     # SB3's methods
 
@@ -225,12 +253,10 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         step: list[Any] = [before, actions, np.asarray(reward, np.float32), after, done & ~timeout, timeout]
         if self.n_envs == 1:
             step = [map_arrays(operator.itemgetter(0), part) for part in step]
+        positions = self._positions
+        assert positions is not None
+        positions.look()
         store.add(*step)
-        self._end += 1
-        self.pos += 1
-        if self.pos == self.buffer_size:
-            self.full = True
-            self.pos = 0
 
     def _given(self, obs: Any) -> Any:
         """Observations in the shape and dtype of their space, for each environment."""
@@ -336,10 +362,12 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
         def read(positions: NDArray[np.int64]) -> NDArray[Any]:
             values = np.zeros((len(positions), *full[1:]), dtype)
-            held = np.flatnonzero(positions < self.size())
+            if self._positions is None:
+                return values
+            rows, held = self._positions.rows(positions)
             if len(held):
-                envs = np.tile(np.arange(self.n_envs), len(held))
-                batch = self._batch(np.repeat(positions[held], self.n_envs), envs)
+                envs = np.arange(self.n_envs)
+                batch = self._filled().get((rows[held, None] * self.n_envs + envs).ravel())
                 values[held] = pick(batch).reshape(len(held), *full[1:])
             return values
 
@@ -347,8 +375,10 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     def _batch(self, positions: NDArray[np.int64], envs: NDArray[np.int64]) -> Batch:
         """The transitions at positions of the ring."""
-        age = (self.pos - 1 - positions) % self.buffer_size
-        return self._filled().get((self._end - 1 - age) * self.n_envs + envs)
+        store = self._filled()
+        assert self._positions is not None
+        rows, _ = self._positions.rows(positions)
+        return store.get(rows * self.n_envs + envs)
 
     def _filled(self) -> Store:
         if self.store is None or not len(self.store):

@@ -35,6 +35,9 @@ class BaseBuffer(ABC):
         ptr, size: the entry to be written next, and how many there are.
     """
 
+    ptr: int = 0
+    size: int = 0
+
     def __init__(self, *args: Any) -> None:
         if len(args) != 8:
             raise InputError(
@@ -49,8 +52,6 @@ class BaseBuffer(ABC):
         self.n_envs = check_count("n_envs", n_envs)
         self.buffer_size = check_count("buffer_size", buffer_size, least=self.n_envs)
         self.n_size = self.buffer_size // self.n_envs
-        self.ptr = 0
-        self.size = 0
 
     @property
     def full(self) -> bool:
@@ -97,14 +98,15 @@ class StoredBuffer(InHeld, BaseBuffer):
         self._held = Held()
         super().__init__(*args)
         self.store_global_state = self.state_space is not None
-        self.data: dict[str, Any] = {}
+        self._data: dict[str, Any] = {}
 
     def _keep(self, engine: Steps) -> None:
         """Takes an open store, and fills ``data`` with what is in it."""
         self.engine = engine
         engine.held = self._held
-        self.clear_arrays()
-        self._held.arrays["data"] = self.data
+        self._data.update(self._arrays())
+        self._held.arrays["data"] = self._data
+        self._held.fills = {key: fill for key, (_, _, fill) in self._specs().items()}
         try:
             known = engine.take_back()
         except InputError:
@@ -116,20 +118,30 @@ class StoredBuffer(InHeld, BaseBuffer):
     def _recover(self) -> None:
         """The store is new, or was not closed: finds in its rows what can be found."""
 
-    def clear_arrays(self) -> None:
-        """Makes the arrays of ``data`` anew."""
+    def _specs(self) -> dict[str, Spec]:
+        """One entry of each array of ``data``."""
+        raise NotImplementedError
+
+    def _arrays(self) -> dict[str, Any]:
+        """The arrays of ``data``, with nothing in them."""
+        raise NotImplementedError
 
     # The ring
 
     @property
+    def data(self) -> dict[str, Any]:
+        self.engine.settle()
+        return self._data
+
+    @property
     def keys(self) -> KeysView[str]:
         """Of ``data``."""
-        return self.data.keys()
+        return self._data.keys()
 
     @property
     def data_shapes(self) -> dict[str, Shape]:
         """Shapes of ``data`` by key."""
-        return {key: self.data[key].shape for key in self.keys}
+        return {key: self._data[key].shape for key in self.keys}
 
 
 def split_options(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 1. ``store_transitions`` writes one step of every environment whose episode goes on into ``episode_data``.
 2. ``finish_path`` writes what follows an episode's last step; from then on its steps are left alone.
 3. ``store_episodes`` adds the finished episodes to the store, one after the other, as rows of one environment. Each row
-   knows the slot of the ring and its step, so that the ring is found again in the rows.
+   knows the slot of the ring and its step, so that the ring is found again in the rows. What an interrupt left to be
+   added is added before anything else is done.
 4. What is read back is an episode of :class:`~diskreplay.PaddedEpisodes`, with XuanCe's axes.
 """
 
@@ -17,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.compat.kept import SLOT, Assignment, InHeld, set_attribute, set_item
 from diskreplay.compat.rows import Grid, Shape, fit
 from diskreplay.compat.xuance_marl_base import Spec, StoredBuffer, empty, split_options
 from diskreplay.compat.xuance_marl_steps import (
     AVAILABLE,
     REWARDS,
-    SLOT,
     TERMINALS,
     Layout,
     Steps,
@@ -53,10 +54,9 @@ class Episodes(StoredBuffer):
     """Of observations, actions and rewards."""
 
     def _build(self, kwargs: dict[str, Any]) -> None:
-        self.episode_data: dict[str, Array] = {}
         self._firsts = np.zeros(self.buffer_size, np.int64)
         """First row of the episode in each slot."""
-        self._held.marks.update({name: np.zeros(self.n_envs, np.int64) for name in ("done", "steps")})
+        self._held.marks.update({name: np.zeros(self.n_envs, np.int64) for name in MARKS})
         agents, dtype = (self.n_agents,), self.DTYPE
         layout = Layout(
             self.n_agents, 1, (self.buffer_size + 1) * self.max_eps_len, self.obs_space, self.act_space, dtype,
@@ -66,8 +66,9 @@ class Episodes(StoredBuffer):
                 STEP: ((), np.int32), FILLED: ((), bool),
             },
         )  # fmt: skip
-        self.clear_episodes()
-        self._held.arrays["episode_data"] = self.episode_data
+        self._episode_data = {key: empty((self.n_envs,), spec) for key, spec in self._specs().items()}
+        self._held.arrays["episode_data"] = self._episode_data
+        self._held.lasting = "episode_data", *MARKS
         self._keep(open_steps(Steps, self, layout, split_options(kwargs), PaddedEpisodes(self.max_eps_len)))
         self._find_episodes()
 
@@ -84,10 +85,20 @@ class Episodes(StoredBuffer):
         return len(slots)
 
     def _recover(self) -> None:
-        self.size = min(self._find_episodes(), self.buffer_size)
-        self.ptr = self._next_slot if self.size else 0
+        held = self._held
+        held.size = min(self._find_episodes(), self.buffer_size)
+        held.ptr = self._next_slot if held.size else 0
 
     _next_slot = 0
+
+    def _ring(self) -> tuple[int, int]:
+        self.engine.flush()
+        return InHeld._ring(self)
+
+    @property
+    def episode_data(self) -> dict[str, Array]:
+        self.engine.settle()
+        return self._episode_data
 
     @property
     def full(self) -> bool:
@@ -115,15 +126,17 @@ class Episodes(StoredBuffer):
     def _specs_in_ram(self) -> dict[str, Spec]:
         return {}
 
-    def clear_arrays(self) -> None:
-        """Makes the arrays of ``data`` anew."""
-        for key, spec in self._specs().items():
-            self.data[key] = self._on_disk(key, spec) if key in ON_DISK else empty((self.buffer_size,), spec)
+    def _arrays(self) -> dict[str, Any]:
+        return {
+            key: self._on_disk(key, spec) if key in ON_DISK else empty((self.buffer_size,), spec)
+            for key, spec in self._specs().items()
+        }
 
     def _on_disk(self, key: str, spec: Spec) -> Grid:
         held, engine, firsts, specs = self._held, self.engine, self._firsts, self._specs()
 
         def read(slots: Ids) -> Array:
+            engine.flush()
             out = empty((len(slots),), spec)
             there = slots < held.size
             if there.any():
@@ -143,14 +156,16 @@ class Episodes(StoredBuffer):
     def clear(self) -> None:
         """Empties the buffer of finished episodes; its space goes back with the next commit."""
         self.engine.clear()
-        self.clear_arrays()
-        self.ptr, self.size = 0, 0
 
     def clear_episodes(self) -> None:
         """Forgets the episodes that are being collected."""
-        self.episode_data.update({key: empty((self.n_envs,), spec) for key, spec in self._specs().items()})
-        for mark in ("done", "steps"):
-            self._held.marks[mark][:] = 0
+        self.engine.flush()
+        self.engine.change(*self._without_episodes())
+
+    def _without_episodes(self) -> list[Assignment]:
+        """What forgets the episodes that are being collected."""
+        data = [set_item(self._episode_data, key, empty((self.n_envs,), spec)) for key, spec in self._specs().items()]
+        return [*data, *(set_item(self._held.marks[mark], slice(None), 0) for mark in MARKS)]
 
     # Collecting
 
@@ -173,6 +188,7 @@ class Episodes(StoredBuffer):
             raise InputError(
                 "store_transitions takes t_envs, obs_n, actions_dict, state, rewards, terminated and avail_actions"
             )
+        self.engine.flush()
         obs, actions, state, rewards, terminated, available = transition_data
         given = {"obs": obs, "rewards": rewards, "terminals": terminated, **self._from_actions(actions)}
         if self.state_space is not None:
@@ -187,11 +203,10 @@ class Episodes(StoredBuffer):
                  for key, value in given.items()}  # fmt: skip
         if not np.isfinite(steps["rewards"]).all():
             raise InputError("rewards must be finite; nothing was stored")
-        for key, values in steps.items():
-            if key in WITHOUT_AGENTS:
-                self.episode_data[key][envs, at[envs]] = values[envs]
-            else:
-                self.episode_data[key][envs, :, at[envs]] = values[envs]
+        places = {key: (envs, at[envs]) if key in WITHOUT_AGENTS else (envs, slice(None), at[envs]) for key in steps}
+        self.engine.change(
+            *(set_item(self.episode_data[key], places[key], values[envs]) for key, values in steps.items())
+        )
 
     def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         """The entries of an actions' dict by our keys; InputError where one is missing."""
@@ -199,14 +214,18 @@ class Episodes(StoredBuffer):
             raise InputError("actions_dict lacks 'actions_n'")
         return {"actions": actions["actions_n"]}
 
-    def _finish(self, i_env: int, next_t: Any, terminal_data: tuple[Any, ...]) -> int:
-        """Writes what follows an episode's last step; the episode's steps."""
-        if len(terminal_data) != 4:
-            raise InputError("finish_path takes i_env, next_t, obs_next, state_next, available_actions and filled")
-        obs, state, available, filled = terminal_data
+    def _length(self, next_t: Any) -> int:
+        """The steps of an episode that is finished."""
         steps = min(operator.index(np.asarray(next_t).item()), self.max_eps_len)
         if steps < 1:
             raise InputError(f"next_t must be at least 1, an episode of one step, got {next_t!r}")
+        return steps
+
+    def _finish(self, i_env: int, steps: int, terminal_data: tuple[Any, ...], *more: Assignment) -> None:
+        """Writes what follows an episode's last step, and what else is known when it is finished."""
+        if len(terminal_data) != 4:
+            raise InputError("finish_path takes i_env, next_t, obs_next, state_next, available_actions and filled")
+        obs, state, available, filled = terminal_data
         given = {"obs": obs, FILLED: filled, AVAILABLE: np.ones(self.n_envs) if available is None else available}
         if self.state_space is not None:
             given["state"] = state
@@ -214,51 +233,58 @@ class Episodes(StoredBuffer):
         for key, value in given.items():
             shape = specs[FILLED][0] if key == FILLED else _of_one_step(key, specs[key])
             last[key] = fit(key, value[i_env], shape, specs[key][1])
-        data = self.episode_data
-        data["obs"][i_env, :, steps] = last["obs"]
-        data[AVAILABLE][i_env, :, steps] = last[AVAILABLE]
-        if self.state_space is not None:
-            data["state"][i_env, steps] = last["state"]
-        data[FILLED][i_env] = last[FILLED]
-        data[FILLED][i_env, steps:] = False
-        self._held.marks["done"][i_env] = 1
-        self._held.marks["steps"][i_env] = steps
-        return steps
+        last[FILLED][steps:] = False
+        data, marks = self.episode_data, self._held.marks
+        at = {"obs": (i_env, slice(None), steps), AVAILABLE: (i_env, slice(None), steps), "state": (i_env, steps)}
+        self.engine.change(
+            *(set_item(data[key], at.get(key, i_env), value) for key, value in last.items()),
+            *more,
+            set_item(marks["done"], i_env, 1),
+            set_item(marks["steps"], i_env, steps),
+        )
 
     def store_episodes(self) -> None:
         """Stores the episodes that are finished, and forgets those that are not."""
-        for env in np.flatnonzero(self._held.marks["done"]).tolist():
-            first = self.engine.end
-            self._append(env, int(self._held.marks["steps"][env]))
-            for key, array in self.data.items():
-                if isinstance(array, np.ndarray):
-                    array[self.ptr] = self.episode_data[key][env]
-            self._firsts[self.ptr] = first
-            self.ptr = (self.ptr + 1) % self.buffer_size
-            self.size = min(self.size + 1, self.buffer_size)
-        self.clear_episodes()
+        slot, size = self._ring()
+        first, held = self.engine.end, self._held
+        rows: list[dict[str, Any]] = []
+        changes: list[Assignment] = []
+        for env in np.flatnonzero(held.marks["done"]).tolist():
+            episode = {key: values[env].copy() for key, values in self.episode_data.items()}
+            changes += [
+                set_item(array, slot, episode[key]) for key, array in self.data.items() if isinstance(array, np.ndarray)
+            ]
+            changes.append(set_item(self._firsts, slot, first + len(rows)))
+            rows += self._rows(episode, int(held.marks["steps"][env]), slot)
+            slot, size = (slot + 1) % self.buffer_size, min(size + 1, self.buffer_size)
+        changes += [set_attribute(held, "ptr", slot), set_attribute(held, "size", size)]
+        self.engine.file(rows, *changes, *self._without_episodes())
 
-    def _append(self, env: int, steps: int) -> None:
-        """Adds the rows of an environment's episode."""
-        data = {key: values[env] for key, values in self.episode_data.items()}
+    def _rows(self, data: Mapping[str, Array], steps: int, slot: int) -> list[dict[str, Any]]:
+        """An episode's rows, as the engine's ``add`` takes them."""
 
         def seen(step: int) -> dict[str, Any]:
             return {"obs": data["obs"][:, step], AVAILABLE: data[AVAILABLE][:, step].astype(np.int8)}
 
+        rows = []
         for step in range(steps):
             newest = step + 1 == steps
             terminated = newest and bool(data["terminals"][step].all())
-            state = {}
+            row = {
+                "obs": seen(step), "action": data["actions"][:, step],
+                "reward": float(data["rewards"][:, step].mean(dtype=np.float64)), "next_obs": seen(step + 1),
+                "terminated": terminated, "truncated": newest and not terminated,
+                REWARDS: data["rewards"][:, step], TERMINALS: data["terminals"][step], FILLED: data[FILLED][step, 0],
+                STEP: np.int32(step), SLOT: np.int32(slot),
+            }  # fmt: skip
             if self.state_space is not None:
-                state = {"state": data["state"][step], "next_state": data["state"][step + 1]}
-            self.engine.add(
-                seen(step), data["actions"][:, step], float(data["rewards"][:, step].mean(dtype=np.float64)),
-                seen(step + 1), terminated, newest and not terminated, rewards=data["rewards"][:, step],
-                terminals=data["terminals"][step], filled=data[FILLED][step, 0], step=np.int32(step),
-                slot=np.int32(self.ptr), **state,
-            )  # fmt: skip
+                row.update(state=data["state"][step], next_state=data["state"][step + 1])
+            rows.append(row)
+        return rows
 
 
+MARKS = "done", "steps"
+"""Of an environment's episode: whether it is finished, and its steps then."""
 WITHOUT_AGENTS = ("terminals", FILLED, "state")
 """Keys whose arrays have no axis of agents."""
 

@@ -18,7 +18,7 @@ from diskreplay.compat.xuance_marl_base import (
     take_step,
     team_reward,
 )
-from diskreplay.compat.xuance_marl_steps import REWARDS, SLOT, TERMINALS, Layout, Steps, open_steps
+from diskreplay.compat.xuance_marl_steps import REWARDS, TERMINALS, Layout, RingSteps, open_steps
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
@@ -52,7 +52,7 @@ class MARL_OffPolicyBuffer(StoredBuffer):
             mean_action=self._mean_action(),
             columns={REWARDS: (self.rew_space, np.float32), TERMINALS: (self.done_space, bool)},
         )  # fmt: skip
-        self._keep(open_steps(Steps, self, layout, split_options(kwargs), Transition()))
+        self._keep(open_steps(RingSteps, self, layout, split_options(kwargs), Transition()))
 
     def _mean_action(self) -> tuple[int, ...] | None:
         return None
@@ -74,33 +74,31 @@ class MARL_OffPolicyBuffer(StoredBuffer):
             specs["act_mean"] = (mean_action, np.float32, 0)
         return specs
 
-    def clear_arrays(self) -> None:
-        held, engine = self._held, self.engine
+    def _ring(self) -> tuple[int, int]:
+        return self.engine.ring
+
+    def _arrays(self) -> dict[str, Any]:
+        engine = self.engine
         n_envs, n_size = self.n_envs, self.n_size
 
         def reader(key: str, spec: Spec) -> Grid:
             def read(places: Ids) -> Array:
                 envs, slots = np.divmod(places, n_size)
                 out = empty((len(places),), spec)
-                there = slots < held.size
+                ptr, size = engine.ring
+                there = slots < size
                 if there.any():
-                    rows = engine.rows_of(held.ptr, n_size, slots[there])
+                    rows = engine.rows_of(ptr, n_size, slots[there])
                     out[there] = fields(engine.get(engine.ids(rows, envs[there])))[key]
                 return out
 
             return Grid((n_envs, n_size), spec[0], spec[1], read)
 
-        self.data.update({key: reader(key, spec) for key, spec in self._specs().items()})
-
-    def _recover(self) -> None:
-        slots = self.engine.column(SLOT)
-        self.size = len(slots)
-        self.ptr = (int(slots[-1, 0]) + 1) % self.n_size if len(slots) else 0
+        return {key: reader(key, spec) for key, spec in self._specs().items()}
 
     def clear(self) -> None:
         """Empties the buffer; its space goes back with the next commit."""
         self.engine.clear()
-        self.ptr, self.size = 0, 0
 
     def store(self, step_data: Mapping[str, Any]) -> None:
         """Stores one step of all environments.
@@ -119,21 +117,20 @@ class MARL_OffPolicyBuffer(StoredBuffer):
             step["obs"], step["actions"], reward, step["obs_next"],
             step["terminals"].reshape(self.n_envs, -1).all(axis=1), np.zeros(self.n_envs, bool),
             agent_mask=step["agent_mask"], rewards=step["rewards"], terminals=step["terminals"],
-            slot=np.full(self.n_envs, self.ptr, np.int32), **more,
+            slot=np.full(self.n_envs, self._ring()[0], np.int32), **more,
         )  # fmt: skip
-        self.ptr = (self.ptr + 1) % self.n_size
-        self.size = min(self.size + 1, self.n_size)
 
     def sample(self) -> dict[str, Array]:
         """``batch_size`` transitions, drawn with replacement by numpy's global generator; arrays by key."""
         return fields(self._draw())
 
     def _draw(self) -> MultiAgentBatch:
-        if not self.size:
+        ptr, size = self._ring()
+        if not size:
             raise NotEnoughDataError("the buffer is empty: store a step before sampling")
         envs = np.random.choice(self.n_envs, self.batch_size)
-        slots = np.random.choice(self.size, self.batch_size)
-        rows = self.engine.rows_of(self.ptr, self.n_size, slots)
+        slots = np.random.choice(size, self.batch_size)
+        rows = self.engine.rows_of(ptr, self.n_size, slots)
         return self.engine.batch(self.engine.ids(rows, envs))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.on_policy import EPSILON
+from diskreplay.compat.kept import Assignment, Held, set_attribute, set_item
 from diskreplay.compat.rows import Grid
 from diskreplay.compat.xuance_marl_base import (
     Spec,
@@ -78,11 +79,12 @@ class MARL_OnPolicyBuffer(StoredBuffer):
     def _recover(self) -> None:
         """A rollout whose estimates are lost cannot be learned from: it is given up."""
         if len(self.engine):
-            self.engine.forget()
+            self.engine.clear()
 
     @property
     def start_ids(self) -> Ids:
         """Where each environment's open path begins."""
+        self.engine.settle()
         return self._held.marks["start_ids"]
 
     def _estimated(self) -> tuple[int, ...]:
@@ -106,11 +108,12 @@ class MARL_OnPolicyBuffer(StoredBuffer):
             specs["state"] = (self.state_space, np.float32, 0)
         return specs
 
-    def clear_arrays(self) -> None:
-        """Makes the arrays of ``data`` anew."""
+    def _arrays(self) -> dict[str, Any]:
         lead = (self.n_envs, self.n_size)
-        for key, spec in self._specs().items():
-            self.data[key] = self._on_disk(key, spec) if key in ("obs", "state") else empty(lead, spec)
+        return {
+            key: self._on_disk(key, spec) if key in ("obs", "state") else empty(lead, spec)
+            for key, spec in self._specs().items()
+        }
 
     def _on_disk(self, key: str, spec: Spec) -> Grid:
         held, engine, n_size = self._held, self.engine, self.n_size
@@ -129,11 +132,7 @@ class MARL_OnPolicyBuffer(StoredBuffer):
 
     def clear(self) -> None:
         """Empties the buffer, with all its paths; its space goes back with the next commit."""
-        self.engine.forget()
-        self.clear_arrays()
-        self.ptr, self.size = 0, 0
-        for mark in self._held.marks.values():
-            mark[:] = 0
+        self.engine.clear()
 
     def store(self, step_data: Mapping[str, Any]) -> None:
         """Stores one step of all environments.
@@ -148,20 +147,19 @@ class MARL_OnPolicyBuffer(StoredBuffer):
         step = self._completed(take_step(step_data, specs, self.n_envs), step_data)
         reward = team_reward(step["rewards"])
         state = {"state": step["state"]} if self.state_space is not None else {}
+        slot, size = self._ring()
         self.engine.put(
+            *(
+                set_item(array, (slice(None), slot), step.get(key, 0))
+                for key, array in self.data.items()
+                if isinstance(array, np.ndarray)
+            ),
+            *next_entry(self._held, slot, size, self.n_size),
             obs=step["obs"], action=step["actions"], reward=reward,
             terminated=step["terminals"].reshape(self.n_envs, -1).all(axis=1),
             truncated=np.zeros(self.n_envs, bool), agent_mask=step["agent_mask"],
-            slot=np.full(self.n_envs, self.ptr, np.int32), **state,
+            slot=np.full(self.n_envs, slot, np.int32), **state,
         )  # fmt: skip
-        for key, array in self.data.items():
-            if isinstance(array, np.ndarray):
-                array[:, self.ptr] = step.get(key, 0)
-        self.ptr = (self.ptr + 1) % self.n_size
-        self.size = min(self.size + 1, self.n_size)
-        steps = self._held.marks["open"]
-        np.minimum(steps + 1, self.n_size, out=steps)
-        self.start_ids[:] = (self.ptr - steps) % self.n_size
 
     def _completed(self, step: dict[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
         """A step with what follows from the rest of it."""
@@ -177,17 +175,23 @@ class MARL_OnPolicyBuffer(StoredBuffer):
             value_normalizer: an object with ``denormalize``, where values are of what it normalises; None where they
                 are true values. Returns and advantages are of true values.
         """
-        count = int(self._held.marks["open"][i_env])
+        data, start_ids, steps = self.data, self.start_ids, self._held.marks["open"]
+        count = int(steps[i_env])
         if not count:
             return
-        slots = (self.start_ids[i_env] + np.arange(count)) % self.n_size
-        path = {key: self.data[key][i_env, slots] for key in ("rewards", "values", "terminals")}
-        for key, found in zip(("returns", "advantages"), self._estimate(path, value, value_normalizer), strict=True):
-            if key in self.data:
-                self.data[key][i_env, slots] = found.reshape(count, *self._estimated())
-        self._held.marks["open"][i_env] = 0
-        self.start_ids[i_env] = self.ptr
-        self.engine.cut(i_env)
+        slots = (start_ids[i_env] + np.arange(count)) % self.n_size
+        path = {key: data[key][i_env, slots] for key in ("rewards", "values", "terminals")}
+        estimates = zip(("returns", "advantages"), self._estimate(path, value, value_normalizer), strict=True)
+        self.engine.change(
+            *(
+                set_item(data[key], (i_env, slots), found.reshape(count, *self._estimated()))
+                for key, found in estimates
+                if key in data
+            ),
+            set_item(steps, i_env, 0),
+            set_item(start_ids, i_env, self.ptr),
+            *self.engine.cut(i_env),
+        )
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
         """Returns and advantages ``(T, n_agents)`` of a path."""
@@ -302,6 +306,18 @@ class COMA_Buffer(MARL_OnPolicyBuffer):
             path["rewards"], path["values"], value, path["terminals"], self.gamma, self.td_lambda, value_normalizer,
             td_targets=True,
         )  # fmt: skip
+
+
+def next_entry(held: Held, slot: int, size: int, n_size: int) -> list[Assignment]:
+    """What counts the entry at ``slot`` of all environments, by the marks ``open`` and ``start_ids`` too."""
+    ptr = (slot + 1) % n_size
+    steps = np.minimum(held.marks["open"] + 1, n_size)
+    return [
+        set_attribute(held, "ptr", ptr),
+        set_attribute(held, "size", min(size + 1, n_size)),
+        set_item(held.marks["open"], slice(None), steps),
+        set_item(held.marks["start_ids"], slice(None), (ptr - steps) % n_size),
+    ]
 
 
 def normalized(advantages: Array, counted: Array | None = None) -> Array:

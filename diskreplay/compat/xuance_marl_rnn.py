@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.compat.kept import set_item
 from diskreplay.compat.xuance_marl_base import Spec, needed
 from diskreplay.compat.xuance_marl_episodes import FILLED, Episodes
 from diskreplay.compat.xuance_marl_off import MARL_OffPolicyBuffer
@@ -54,13 +55,15 @@ class MARL_OffPolicyBuffer_RNN(Episodes, MARL_OffPolicyBuffer):
             terminal_data: ``obs_next, state_next, available_actions, filled``, each ``(n_envs, ...)``: what followed
                 the last step, and which steps are there, ``(n_envs, max_eps_len, 1)``.
         """
-        self._finish(i_env, next_t, terminal_data)
+        self.engine.flush()
+        self._finish(i_env, self._length(next_t), terminal_data)
 
     def sample(self) -> dict[str, Array]:
         """``batch_size`` episodes, drawn with replacement by numpy's global generator; arrays by key."""
-        if not self.size:
+        size = self.size
+        if not size:
             raise NotEnoughDataError("the buffer is empty: store an episode before sampling")
-        return self._episodes(np.random.choice(self.size, self.batch_size))
+        return self._episodes(np.random.choice(size, self.batch_size))
 
 
 class MARL_OnPolicyBuffer_RNN(Episodes, MARL_OnPolicyBuffer):
@@ -118,18 +121,24 @@ class MARL_OnPolicyBuffer_RNN(Episodes, MARL_OnPolicyBuffer):
                 out where that step was terminal for all agents.
             value_normalizer: as of :class:`MARL_OnPolicyBuffer`.
         """
-        data = self.episode_data
-        last = min(int(next_t), self.max_eps_len) - 1
+        self.engine.flush()
+        data, steps = self.episode_data, self._length(next_t)
         if value_next is None:
-            if last < 0 or not data["terminals"][i_env, last].all():
+            if not data["terminals"][i_env, steps - 1].all():
                 raise InputError("value_next must be given where the last step was not terminal for all agents")
             value_next = 0.0
-        steps = self._finish(i_env, next_t, terminal_data)
         path = {key: np.moveaxis(data[key][i_env, :, :steps], 1, 0) for key in ("rewards", "values")}
         path["terminals"] = data["terminals"][i_env, :steps]
         found = self._estimate(path, value_next, value_normalizer)
-        for key, values in zip(self.ESTIMATED, found, strict=False):
-            data[key][i_env, :, :steps] = values.T.reshape(self.n_agents, steps, *self.rew_space)
+        estimates = [
+            set_item(
+                data[key],
+                (i_env, slice(None), slice(steps)),
+                values.T.reshape(self.n_agents, steps, *self.rew_space),
+            )
+            for key, values in zip(self.ESTIMATED, found, strict=False)
+        ]
+        self._finish(i_env, steps, terminal_data, *estimates)
 
     ESTIMATED: tuple[str, ...] = ("returns", "advantages")
 

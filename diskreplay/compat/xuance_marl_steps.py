@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
-from diskreplay.compat.kept import Keeping, Lagging
+from diskreplay.compat.kept import HELD, SLOT, Assignment, Keeping, Lagging, set_attribute
 from diskreplay.compat.place import Place, close_with
 from diskreplay.errors import InputError
 from diskreplay.views.view import View
@@ -26,7 +26,7 @@ from diskreplay.views.view import View
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
-SLOT, REWARDS, TERMINALS = "slot", "rewards", "terminals"
+REWARDS, TERMINALS = "rewards", "terminals"
 AVAILABLE = "avail_actions"
 CREATE_OPTIONS = ("codec", "chunk_rows", "shard_rows")
 OPEN_OPTIONS = ("cache_bytes", "commit_rows", "commit_seconds")
@@ -94,6 +94,42 @@ class Layout:
 
 class Steps(Keeping[MultiAgentBatch], MultiAgentReplayBuffer):
     """The rows of one buffer of XuanCe's."""
+
+    _filing: tuple[int, Sequence[Mapping[str, Any]], tuple[Assignment, ...]] | None = None
+    """The first row of those that are being added, arguments of ``add``, and what goes with them."""
+
+    def file(self, rows: Sequence[Mapping[str, Any]], *assignments: Assignment) -> None:
+        """Adds rows, then does what goes with them; interrupted, it is gone on with by :meth:`flush`."""
+        with self._write_lock:
+            self.flush()
+            self._filing = self.end, rows, assignments
+            self.flush()
+
+    def flush(self) -> None:
+        with self._write_lock:
+            if self._filing is None:
+                return
+            first, rows, assignments = self._filing
+            try:
+                for row in rows[self.end - first :]:
+                    self.add(**row)
+            except InputError:
+                self._filing = None
+                raise
+            self.change(*assignments, set_attribute(self, "_filing", None))
+
+    def _forget(self) -> None:
+        self._filing = None
+        super()._forget()
+
+
+class RingSteps(Steps):
+    """Rows whose slots are the ring."""
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        facts, arrays = super()._state()
+        facts[HELD]["ptr"], facts[HELD]["size"] = self.ring
+        return facts, arrays
 
 
 class LaggingSteps(Lagging[MultiAgentBatch], Steps):

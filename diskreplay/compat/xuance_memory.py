@@ -116,8 +116,8 @@ class Buffer(ABC):
     """
 
     n_size: int
-    ptr: int
-    size: int
+    ptr: int = 0
+    size: int = 0
 
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_info_shape: Mapping[str, Any] | None
@@ -125,7 +125,6 @@ class Buffer(ABC):
         self.observation_space = observation_space
         self.action_space = action_space
         self.auxiliary_shape = auxiliary_info_shape
-        self.ptr, self.size = 0, 0
 
     @property
     def full(self) -> bool:

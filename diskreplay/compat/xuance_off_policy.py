@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.compat.kept import Closing, Held
+from diskreplay.compat.kept import Held, InRows
 from diskreplay.compat.rows import Grid, fit
-from diskreplay.compat.xuance_marl_steps import SLOT
 from diskreplay.compat.xuance_memory import Buffer, Shape, Shapes, checked_shape, space_shape
 from diskreplay.compat.xuance_steps import Steps, open_steps, stored_space
 from diskreplay.errors import InputError, NotEnoughDataError
@@ -28,7 +27,7 @@ EPSILON = 1e-8
 """What a priority of 0 becomes."""
 
 
-class StoredBuffer(Closing, Buffer):
+class StoredBuffer(InRows, Buffer):
     """Transitions of single steps in a store: what the off-policy buffers share.
 
     Keyword arguments of all of them, beside XuanCe's own:
@@ -66,16 +65,12 @@ class StoredBuffer(Closing, Buffer):
             self.n_size, {name: (shape, np.float32) for name, shape in self._auxiliary.values()}, sampler, options,
             frame_stack=frame_stack, held=held,
         )  # fmt: skip
-        slots = self.engine.column(SLOT)
-        self.size = len(slots)
-        self.ptr = (int(slots[-1, 0]) + 1) % self.n_size if self.size else 0
 
     # Storing
 
     def clear(self) -> None:
         """Empties the buffer; its space goes back with the next commit."""
         self.engine.clear()
-        self.ptr, self.size = 0, 0
 
     def store(self, obs: Any, acts: Any, rews: Any, terminals: Any, next_obs: Any, aux_info: Any = None) -> None:
         """Stores one step of all environments.
@@ -100,8 +95,6 @@ class StoredBuffer(Closing, Buffer):
             ended.astype(bool), self._fit("truncated", False, (), bool),
             slot=self._fit("slot", self.ptr, (), np.int32), **self._given_auxiliary(aux_info),
         )  # fmt: skip
-        self.ptr = (self.ptr + 1) % self.n_size
-        self.size = min(self.size + 1, self.n_size)
 
     def _given_auxiliary(self, aux_info: Any) -> dict[str, Any]:
         if aux_info is None:
@@ -176,9 +169,10 @@ class StoredBuffer(Closing, Buffer):
         def read(places: Ids) -> Array:
             envs, slots = np.divmod(places, self.n_size)
             out = np.zeros((len(places), *shape), dtype)
-            there = slots < self.size
+            ptr, size = self._ring()
+            there = slots < size
             if there.any():
-                rows = self.engine.rows_of(self.ptr, self.n_size, slots[there])
+                rows = self.engine.rows_of(ptr, self.n_size, slots[there])
                 values = pick(self.engine.get(self.engine.ids(rows, envs[there])))
                 out[there] = values.reshape(-1, *shape)
             return out
@@ -229,8 +223,9 @@ class DummyOffPolicyBuffer(StoredBuffer):
         """
         self._check_filled()
         envs = self.engine.integers(self.n_envs, self.batch_size, self._own_draws)
-        slots = self.engine.integers(self.size, self.batch_size, self._own_draws)
-        rows = self.engine.rows_of(self.ptr, self.n_size, slots)
+        ptr, size = self._ring()
+        slots = self.engine.integers(size, self.batch_size, self._own_draws)
+        rows = self.engine.rows_of(ptr, self.n_size, slots)
         return self._transitions(self.engine.ids(rows, envs))
 
 
@@ -272,18 +267,24 @@ class PerOffPolicyBuffer(StoredBuffer):
         n_size: int, batch_size: int, alpha: float = 0.6, **options: Any,
     ) -> None:  # fmt: skip
         check_count("batch_size", batch_size, least=check_count("n_envs", n_envs))
-        self._drawn = np.full((n_envs, check_count("n_size", n_size)), -1, np.int64)
-        """The row that stood at each position when it was drawn last."""
+        drawn = np.full((n_envs, check_count("n_size", n_size)), -1, np.int64)
+        self._held = Held(arrays={"drawn": {"rows": drawn}}, fills={"rows": -1})
         super().__init__(
             observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size,
             Proportional(alpha=alpha, epsilon=EPSILON, by_env=True), options,
-            held=Held(arrays={"drawn": {"rows": self._drawn}}),
+            held=self._held,
         )  # fmt: skip
+
+    @property
+    def _drawn(self) -> Ids:
+        """The row that stood at each position when it was drawn last, ``(n_envs, n_size)``."""
+        self.engine.settle()
+        drawn: Ids = self._held.arrays["drawn"]["rows"]
+        return drawn
 
     def clear(self) -> None:
         """Empties the buffer, and forgets all priorities."""
         super().clear()
-        self._drawn[:] = -1
 
     def sample(self, beta: float) -> tuple[Any, Array, Array, Array, Any, Array, Ids]:
         """A batch of ``B = n_envs * (batch_size // n_envs)`` transitions, those of environment 0 first.
@@ -302,12 +303,11 @@ class PerOffPolicyBuffer(StoredBuffer):
         beta = checked_number("beta", beta, above=True)
         sampler.beta = beta
         ids, weights, slots = self._draw(self.batch_size // self.n_envs)
+        transitions = self._transitions(ids)
         rows, envs = np.divmod(ids, self.n_envs)
         self._drawn[envs, slots] = rows
         shape = self.n_envs, -1
-        return (
-            *self._transitions(ids), weights.astype(np.float64).reshape(shape), slots.reshape(shape),
-        )  # fmt: skip
+        return *transitions, weights.astype(np.float64).reshape(shape), slots.reshape(shape)
 
     def _draw(self, each: int) -> tuple[Ids, Array, Ids]:
         """Ids, weights and positions of so many transitions of each environment."""

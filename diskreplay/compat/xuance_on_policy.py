@@ -9,10 +9,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.compat.kept import Held, InHeld, Kept, Lagging
+from diskreplay.compat.kept import Held, InHeld, Kept, Lagging, set_item
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import Grid, fit
-from diskreplay.compat.xuance_marl_on import normalized
+from diskreplay.compat.xuance_marl_on import next_entry, normalized
 from diskreplay.compat.xuance_marl_returns import path_estimates
 from diskreplay.compat.xuance_memory import Buffer, create_memory, sample_batch, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
@@ -22,6 +22,8 @@ from diskreplay.views.batch import Batch, map_arrays
 
 CACHE_BYTES = 256 << 20
 VALUE = "value"
+ALL = "all"
+"""Where the actions of a space that is no Dict are held."""
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -31,10 +33,24 @@ class LaggingSteps(Lagging[Batch], Kept):
     """Rows whose next observation comes with the row after them."""
 
     def _put(self, step: dict[str, Any], following: Mapping[str, Any]) -> None:
-        step["next_obs"] = following["obs"]
+        step = {**step, "next_obs": following["obs"]}
         if self.num_envs == 1:
             step = {name: map_arrays(lambda array: array[0], value) for name, value in step.items()}
         self.add(**step)
+
+
+def _in_ram(group: str, name: str) -> Any:
+    """An array that is held."""
+
+    def held(buffer: DummyOnPolicyBuffer) -> Any:
+        buffer.engine.settle()
+        return buffer._held.arrays[group][name]
+
+    def put(buffer: DummyOnPolicyBuffer, array: Any) -> None:
+        buffer.engine.settle()
+        buffer._held.arrays[group][name] = array
+
+    return property(held, put)
 
 
 class DummyOnPolicyBuffer(InHeld, Buffer):
@@ -95,9 +111,9 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
             )
         self._held.marks = {name: np.zeros(self.n_envs, np.int64) for name in ("start_ids", "open")}
         self.engine = self._open(path, {"cache_bytes": cache_bytes, **options})
-        self._make_arrays()
-        if not self._objects:
-            self.engine.held = self._held
+        self._held.arrays = self._arrays()
+        self.engine.held = self._held
+        self.observations: Any = self._on_disk()
         try:
             known = self.engine.take_back()
         except InputError:
@@ -105,7 +121,7 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
             raise
         close_with(self, self.engine)
         if not known and len(self.engine):
-            self.engine.forget()  # a rollout whose estimates are lost cannot be learned from
+            self.engine.clear()  # a rollout whose estimates are lost cannot be learned from
 
     # The store
 
@@ -134,22 +150,37 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
 
     # The arrays
 
-    def _make_arrays(self) -> None:
+    rewards = _in_ram("steps", "rewards")
+    returns = _in_ram("steps", "returns")
+    values = _in_ram("steps", "values")
+    terminals = _in_ram("steps", "terminals")
+    advantages = _in_ram("steps", "advantages")
+
+    @property
+    def actions(self) -> Any:
+        self.engine.settle()
+        actions = self._held.arrays["actions"]
+        return actions if isinstance(self._action_shape, dict) else actions[ALL]
+
+    @actions.setter
+    def actions(self, actions: Any) -> None:
+        self.engine.settle()
+        self._held.arrays["actions"] = actions if isinstance(self._action_shape, dict) else {ALL: actions}
+
+    @property
+    def auxiliary_infos(self) -> Any:
+        self.engine.settle()
+        return None if self.auxiliary_shape is None else self._held.arrays["auxiliary"]
+
+    def _arrays(self) -> dict[str, dict[str, Any]]:
+        """The arrays in RAM, with nothing in them."""
         shape = self.n_envs, self.n_size
-        self.observations: Any = self._on_disk()
-        self.actions: Any = create_memory(self._action_shape, *shape)
-        self.rewards: Array = create_memory((), *shape)
-        self.returns: Array = create_memory((), *shape)
-        self.values: Array = create_memory((), *shape)
-        self.terminals: Array = create_memory((), *shape)
-        self.advantages: Array = create_memory((), *shape)
-        self.auxiliary_infos: Any = create_memory(self.auxiliary_shape, *shape)
         names = ("rewards", "returns", "values", "terminals", "advantages")
-        actions = self.actions if isinstance(self.actions, dict) else {"all": self.actions}
-        self._held.arrays = {
-            "steps": {name: getattr(self, name) for name in names},
-            "actions": actions,
-            "auxiliary": {} if self.auxiliary_infos is None else self.auxiliary_infos,
+        actions = create_memory(self._action_shape, *shape)
+        return {
+            "steps": {name: create_memory((), *shape) for name in names},
+            "actions": actions if isinstance(actions, dict) else {ALL: actions},
+            "auxiliary": create_memory(self.auxiliary_shape, *shape) or {},
         }
 
     def _on_disk(self) -> Any:
@@ -161,9 +192,9 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
             def read(places: Ids) -> Array:
                 envs, slots = np.divmod(places, n_size)
                 out = np.zeros((len(places), *shape), dtype)
+                engine.flush()
                 there = slots < held.size
                 if there.any():
-                    engine.flush()
                     rows = engine.rows_of(held.ptr, n_size, slots[there])
                     out[there] = _seen(engine, engine.ids(rows, envs[there]), key)
                 return out
@@ -177,17 +208,14 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
     @property
     def start_ids(self) -> Ids:
         """Where each environment's open path begins."""
+        self.engine.settle()
         return self._held.marks["start_ids"]
 
     # XuanCe's methods
 
     def clear(self) -> None:
         """Empties the buffer, with all its paths; its space goes back with the next commit."""
-        self.engine.forget()
-        self._make_arrays()
-        self.ptr, self.size = 0, 0
-        for mark in self._held.marks.values():
-            mark[:] = 0
+        self.engine.clear()
 
     def store(self, obs: Any, acts: Any, rews: Any, value: Any, terminals: Any, aux_info: Any = None) -> None:
         """Stores one step of all environments.
@@ -203,11 +231,8 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
         Raises InputError, with nothing stored, for a wrong shape or rewards that are not finite.
         """
         step = self._checked(obs, acts, rews, value, terminals, aux_info)
-        self.engine.put(
-            obs=step["obs"], action=step["actions"], reward=step["rewards"],
-            terminated=step["terminals"].astype(bool), truncated=np.zeros(self.n_envs, bool), value=step["values"],
-        )  # fmt: skip
-        for memory, given in (
+        slot, size = self._ring()
+        beside = (
             (self.actions, step["actions"]),
             (self.rewards, step["rewards"]),
             (self.values, step["values"]),
@@ -215,14 +240,14 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
             (self.returns, np.zeros(self.n_envs)),
             (self.advantages, np.zeros(self.n_envs)),
             (self.auxiliary_infos or {}, step["auxiliary"]),
-        ):
-            for array, values in _pairs(memory, given):
-                array[:, self.ptr] = values
-        self.ptr = (self.ptr + 1) % self.n_size
-        self.size = min(self.size + 1, self.n_size)
-        steps = self._held.marks["open"]
-        np.minimum(steps + 1, self.n_size, out=steps)
-        self.start_ids[:] = (self.ptr - steps) % self.n_size
+        )
+        pairs = [pair for memory, given in beside for pair in _pairs(memory, given)]
+        self.engine.put(
+            *(set_item(array, (slice(None), slot), values) for array, values in pairs),
+            *next_entry(self._held, slot, size, self.n_size),
+            obs=step["obs"], action=step["actions"], reward=step["rewards"],
+            terminated=step["terminals"].astype(bool), truncated=np.zeros(self.n_envs, bool), value=step["values"],
+        )  # fmt: skip
 
     def _checked(self, obs: Any, acts: Any, rews: Any, value: Any, terminals: Any, aux_info: Any) -> dict[str, Any]:
         shapes = dict(self.auxiliary_shape or {})
@@ -258,19 +283,22 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
         """
         env = check_count("i", i, least=0, most=self.n_envs - 1)
         last = _fit("val", val, 1, (), np.float32)
-        count = int(self._held.marks["open"][env])
+        start_ids, steps = self.start_ids, self._held.marks["open"]
+        count = int(steps[env])
         if not count:
             return
-        slots = (self.start_ids[env] + np.arange(count)) % self.n_size
+        slots = (start_ids[env] + np.arange(count)) % self.n_size
         path = self.rewards[env, slots], self.values[env, slots, None], last, self.terminals[env, slots] != 0
         if not np.isfinite(last).all() and not path[3][-1]:
             raise InputError(f"val must be finite where the newest step is not terminal, got {val!r}")
         lambdas = (self.gae_lam, self.gae_lam) if self.use_gae else (1.0, 0.0)
-        self.returns[env, slots] = path_estimates(*path, self.gamma, lambdas[0])[0][:, 0]
-        self.advantages[env, slots] = path_estimates(*path, self.gamma, lambdas[1])[1][:, 0]
-        self._held.marks["open"][env] = 0
-        self.start_ids[env] = self.ptr
-        self.engine.cut(env)
+        self.engine.change(
+            set_item(self.returns, (env, slots), path_estimates(*path, self.gamma, lambdas[0])[0][:, 0]),
+            set_item(self.advantages, (env, slots), path_estimates(*path, self.gamma, lambdas[1])[1][:, 0]),
+            set_item(steps, env, 0),
+            set_item(start_ids, env, self.ptr),
+            *self.engine.cut(env),
+        )
 
     def sample(self, indexes: Any) -> tuple[Any, ...]:
         """The steps at ``indexes``, integers ``(B,)``: ``environment * n_size + step``.

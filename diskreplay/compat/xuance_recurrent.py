@@ -7,16 +7,15 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.compat.kept import Closing
-from diskreplay.compat.xuance_marl_steps import SLOT
+from diskreplay.compat.kept import SLOT, Ringed
+from diskreplay.compat.window import window
 from diskreplay.compat.xuance_memory import Buffer, EpisodeBuffer, Shapes, space_shape
 from diskreplay.compat.xuance_steps import Steps, open_steps, stored_space
 from diskreplay.errors import InputError, NotEnoughDataError
@@ -31,7 +30,15 @@ STEP, LAST = "step", "last"
 FIELDS = ("obs", "acts", "rews", "done")
 
 
-class RecurrentOffPolicyBuffer(Closing, Buffer):
+class _Episode(NamedTuple):
+    """A finished episode: its first row, its steps, and its slot of the ring."""
+
+    first: int
+    length: int
+    slot: int
+
+
+class RecurrentOffPolicyBuffer(Ringed, Buffer):
     """Whole episodes, of which sequences are drawn, for recurrent learners.
 
     Args:
@@ -63,31 +70,33 @@ class RecurrentOffPolicyBuffer(Closing, Buffer):
         self.episode_length = check_count("episode_length", episode_length)
         self.lookup_length = check_count("lookup_length", lookup_length)
         self._own_draws = options.get("seed") is not None
-        self._episodes: collections.deque[tuple[int, int]] = collections.deque(maxlen=self.n_size)
-        """First row and length of each episode."""
+        self._found: tuple[int, tuple[_Episode, ...]] = 0, ()
+        """The episodes that end before a row, oldest first."""
         self.engine: Steps = open_steps(
             self, _typed_space("observation_space", observation_space), _typed_space("action_space", action_space), 1,
             (self.n_size + 1) * self.episode_length, {STEP: ((), np.int32), LAST: ((), bool)}, Uniform(), options,
         )  # fmt: skip
-        self._find()
 
-    def _find(self) -> None:
-        """Finds the finished episodes in the store's rows."""
-        engine = self.engine
-        ends = np.flatnonzero(engine.column(LAST)[:, 0])
-        lengths = engine.column(STEP)[ends, 0] + 1
-        firsts = engine.begin + ends + 1 - lengths
-        self._episodes.extend(
-            (first, length)
-            for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True)
-            if first >= engine.begin
-        )
-        self.size = len(self._episodes)
-        self.ptr = (int(engine.column(SLOT)[ends[-1], 0]) + 1) % self.n_size if self.size else 0
+    def _episodes(self) -> tuple[_Episode, ...]:
+        """The finished episodes in the store's rows, oldest first; halves of some, left by a crash, are passed over."""
+        begin, end = window(self.engine)
+        seen, known = self._found
+        start = max(seen, begin)
+        last, steps, slots = (self.engine.column(name, start, end)[:, 0] for name in (LAST, STEP, SLOT))
+        at = np.flatnonzero(last)
+        lengths = steps[at].astype(np.int64) + 1
+        newer = map(_Episode, (start + at + 1 - lengths).tolist(), lengths.tolist(), slots[at].tolist())
+        found = tuple(episode for episode in (*known, *newer) if episode.first >= begin)[-self.n_size :]
+        self._found = end, found
+        return found
+
+    def _ring(self) -> tuple[int, int]:
+        found = self._episodes()
+        return (found[-1].slot + 1) % self.n_size if found else 0, len(found)
 
     @property
     def memory(self) -> Sequence[EpisodeBuffer]:
-        return _Memory(self.engine, list(self._episodes))
+        return _Memory(self.engine, self._episodes())
 
     def can_sample(self) -> bool:
         """Whether there are ``batch_size`` episodes."""
@@ -96,8 +105,6 @@ class RecurrentOffPolicyBuffer(Closing, Buffer):
     def clear(self, *args: Any) -> None:
         """Empties the buffer; its space goes back with the next commit."""
         self.engine.clear()
-        self._episodes.clear()
-        self.ptr, self.size = 0, 0
 
     def store(self, episode: Any) -> None:
         """Stores a copy of an episode.
@@ -116,11 +123,6 @@ class RecurrentOffPolicyBuffer(Closing, Buffer):
             map_arrays(lambda values: values[:-1], obs), acts, rews, map_arrays(lambda values: values[1:], obs), ended,
             last & ~ended, slot=np.full(count, self.ptr, np.int32), step=np.arange(count, dtype=np.int32), last=last,
         )  # fmt: skip
-        self._episodes.append((self.engine.end - count, count))
-        while self._episodes[0][0] < self.engine.begin:  # halves of episodes, left by a crash, took its rows
-            self._episodes.popleft()
-        self.ptr = (self.ptr + 1) % self.n_size
-        self.size = len(self._episodes)
 
     def _checked(self, episode: Any) -> tuple[Any, Any, Array, Array]:
         try:
@@ -158,12 +160,13 @@ class RecurrentOffPolicyBuffer(Closing, Buffer):
 
         Raises NotEnoughDataError when the buffer is empty.
         """
-        if not self.size:
+        episodes = self._episodes()
+        if not episodes:
             raise NotEnoughDataError("the buffer is empty: store an episode before sampling")
         engine, own = self.engine, self._own_draws
-        chosen = [self._episodes[at] for at in engine.integers(self.size, self.batch_size, own)]
-        count = min(self.lookup_length, *(length for _, length in chosen))
-        firsts = [first + int(engine.integers(length - count + 1, 1, own)[0]) for first, length in chosen]
+        chosen = [episodes[at] for at in engine.integers(len(episodes), self.batch_size, own)]
+        count = min(self.lookup_length, *(episode.length for episode in chosen))
+        firsts = [each.first + int(engine.integers(each.length - count + 1, 1, own)[0]) for each in chosen]
         parts = _read(engine, np.array(firsts), count)
         return parts[0], parts[1], parts[2], parts[3]
 
@@ -171,7 +174,7 @@ class RecurrentOffPolicyBuffer(Closing, Buffer):
 class _Memory(Sequence[EpisodeBuffer]):
     """The episodes, oldest first."""
 
-    def __init__(self, engine: Steps, episodes: list[tuple[int, int]]) -> None:
+    def __init__(self, engine: Steps, episodes: Sequence[_Episode]) -> None:
         self._engine = engine
         self._episodes = episodes
 
@@ -185,7 +188,7 @@ class _Memory(Sequence[EpisodeBuffer]):
     def __getitem__(self, at: int | slice) -> EpisodeBuffer | list[EpisodeBuffer]:
         if isinstance(at, slice):
             return [self[i] for i in range(*at.indices(len(self)))]
-        first, count = self._episodes[at]
+        first, count, _ = self._episodes[at]
         obs, acts, rews, done = (
             map_arrays(lambda values: values[0], part) for part in _read(self._engine, np.array([first]), count)
         )

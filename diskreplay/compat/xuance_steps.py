@@ -14,9 +14,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.compat.kept import Held, Kept
+from diskreplay.compat.kept import SLOT, Held, Kept
 from diskreplay.compat.place import Place, close_with
-from diskreplay.compat.xuance_marl_steps import CREATE_OPTIONS, OPEN_OPTIONS, SLOT
+from diskreplay.compat.xuance_marl_steps import CREATE_OPTIONS, OPEN_OPTIONS
 from diskreplay.compat.xuance_memory import Shape, Shapes
 from diskreplay.errors import DiskReplayError, InputError
 from diskreplay.sampling.window import Sampler

@@ -5,7 +5,6 @@ from __future__ import annotations
 from diskreplay.errors import CorruptionError
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.stream import StreamPart
-from diskreplay.storage import stream
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store
 
@@ -18,12 +17,11 @@ def open_part(store: Store, name: str, cache: ChunkCache, cut: Commit | None = N
     Shards are opened one after another, so its writer may evict one, or go back, before it was read: then there is a
     newer commit, and the stream is read anew. CorruptionError where there is none.
     """
-    path = store.stream_path(name)
     for left in reversed(range(ATTEMPTS)):
-        newest = stream.read_commit(store.files, path)
+        newest = store.newest_commit(name)
         try:
-            return StreamPart(store.schema, store.read_stream(name, cut), cache)
+            return StreamPart(store.schema, store.read_stream(name, cut or newest, newest.timeline), cache)
         except CorruptionError:
-            if not left or stream.read_commit(store.files, path).sequence == newest.sequence:
+            if not left or store.newest_commit(name).sequence == newest.sequence:
                 raise
     raise AssertionError("unreachable")

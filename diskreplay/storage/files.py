@@ -128,23 +128,38 @@ class LocalFile:
         return os.fstat(self._fd).st_size
 
     def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        fd = getattr(self, "_fd", -1)  # an interrupt may have come before there was one
+        if fd >= 0:
             self._fd = -1
+            os.close(fd)
 
 
 class LocalLock:
     """flock(2) on a directory: it goes with the process, however that ends.
 
     A forked child shares the lock of its parent, and would keep it when that is killed: so it lets go at once.
+
+    Args:
+        path: of the directory.
     """
 
+    _fd = -1
     _held: ClassVar[weakref.WeakSet[LocalLock]] = weakref.WeakSet()
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, path: str) -> None:
         self._owner = os.getpid()
         self._held.add(self)
+        self._fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def take(self) -> bool:
+        """Takes the lock; False where somebody else holds it."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            raise
+        return True
 
     @classmethod
     def let_go_in_child(cls) -> None:
@@ -157,8 +172,8 @@ class LocalLock:
             if os.getpid() == self._owner:
                 # A child that was forked past Python's own fork holds the same lock: closing would leave it there.
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1  # unlocked already: an interrupt here keeps no lock
+            os.close(fd)
 
     def held(self) -> bool:
         return self._fd >= 0
@@ -236,15 +251,12 @@ class LocalFiles:
             os.close(fd)
 
     def lock(self, path: str) -> Lock | None:
-        fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = LocalLock(path)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                return None
+            return lock if lock.take() else None
+        except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
+            lock.release()
             raise
-        return LocalLock(fd)
 
     def lock_holder(self, path: str) -> str:
         inode = os.stat(path).st_ino

@@ -13,6 +13,7 @@ import errno
 import os
 import secrets
 import time
+from collections.abc import Collection
 from typing import Any
 
 from numpy.typing import NDArray
@@ -200,22 +201,21 @@ class Store:
             finally:
                 lock.release()
 
-    def read_stream(self, name: str, cut: Commit | None = None) -> StreamReader:
-        """The stream as of its newest commit, or of a checkpoint's."""
+    def newest_commit(self, name: str) -> Commit:
+        """The newest commit record of a stream; CorruptionError where there is no such stream."""
         path = self.stream_path(name)
         with fs.translate_reads(path):
             missing = self.files.kind(os.path.join(path, metadata.NAME)) is None
         if missing:
             raise CorruptionError(f"the stream {name!r} of {self.path!r} is missing", file=path, stream=name)
-        for attempt in range(10):
-            newest = stream.read_commit(self.files, path)
-            try:
-                return StreamReader(self.files, path, self.schema, cut or newest, newest.timeline)
-            except CorruptionError:
-                # A live writer may have evicted a shard since: then there is a newer commit.
-                if attempt == 9 or stream.read_commit(self.files, path).sequence == newest.sequence:
-                    raise
-        raise AssertionError("unreachable")
+        return stream.read_commit(self.files, path)
+
+    def read_stream(self, name: str, commit: Commit, timeline: int) -> StreamReader:
+        """The stream as of a commit; ``timeline`` is that of the newest one.
+
+        CorruptionError also where a live writer has evicted a shard since, or went back: then there is a newer commit.
+        """
+        return StreamReader(self.files, self.stream_path(name), self.schema, commit, timeline)
 
     def write_stream(self, name: str, checkpoint: Checkpoint | None = None) -> StreamWriter:
         """Takes the stream's lock and recovers it, at its newest commit or back at a checkpoint's."""
@@ -247,13 +247,14 @@ class Store:
         """Names of all checkpoints, oldest first."""
         return [checkpoint.name for checkpoint in self.checkpoints()]
 
-    def checkpoints(self) -> list[Checkpoint]:
+    def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
+        """All of them, oldest first, or those with names that are ``among`` these."""
         folder = os.path.join(self.path, CHECKPOINTS)
         found = []
         with fs.translate_reads(folder):
             names = self.files.list(folder)
         for name in names:
-            if name != metadata.NAME:
+            if name != metadata.NAME and (among is None or name in among):
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                     found.append(self._read_checkpoint(name))
         return sorted(found, key=lambda checkpoint: (checkpoint.time, checkpoint.name))

@@ -17,6 +17,7 @@ import os
 import pathlib
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 from diskreplay.storage.files import Kind
@@ -154,7 +155,8 @@ class SimulatedDisk:
         self._root = _Directory()
         self._pending: list[_Change] = []
         """Operations on names that are in the cache and not on the medium, in order."""
-        self._locks: dict[_Directory, SimulatedLock] = {}
+        self._locks: weakref.WeakValueDictionary[_Directory, SimulatedLock] = weakref.WeakValueDictionary()
+        """Held locks. One that is forgotten is free, as the system's are once nobody has their descriptors."""
         self._lock = threading.RLock()
 
     # What a crash leaves
@@ -342,8 +344,8 @@ class SimulatedDisk:
             directory = self._directory(path)
             if directory in self._locks:
                 return None
-            self._locks[directory] = SimulatedLock(self, directory)
-            return self._locks[directory]
+            lock = self._locks[directory] = SimulatedLock(self, directory)
+            return lock
 
     def lock_holder(self, path: str) -> str:
         return "another buffer on this simulated disk"

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import threading
+import weakref
 from collections.abc import Callable, Collection, Sequence
 
 from diskreplay.storage.files import File, Files, Kind, LocalFiles, Lock
@@ -55,7 +56,7 @@ class FaultyFiles:
         self.inner: Files = LocalFiles() if inner is None else inner
         self.crashed = False
         self._ask = threading.Lock()
-        self._locks: list[Lock] = []
+        self._locks: weakref.WeakSet[Lock] = weakref.WeakSet()  # a lock that is forgotten is free
         self.heal()
 
     def heal(self) -> None:
@@ -113,7 +114,7 @@ class FaultyFiles:
                 number = self.decide(operation)
             except Crash:
                 self.crashed = True
-                for lock in self._locks:
+                for lock in list(self._locks):
                     lock.release()
                 raise
         if number is not None:
@@ -164,7 +165,7 @@ class FaultyFiles:
         lock = self.inner.lock(path)
         if lock is None:
             return None
-        self._locks.append(lock)
+        self._locks.add(lock)
         return FaultyLock(lock, self)
 
     def lock_holder(self, path: str) -> str:

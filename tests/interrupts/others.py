@@ -16,7 +16,8 @@ from interrupts import own
 from interrupts.programs import Program, Replay
 
 import diskreplay as dr
-from diskreplay.compat import frames, notebook, pearl, xuance
+from diskreplay.compat import frames, notebook, pearl, xuance, xuance_marl
+from diskreplay.compat.xuance_memory import EpisodeBuffer
 from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.repair import repair
@@ -41,6 +42,10 @@ class Stamped(Program):
 
     capacity, lag, rows = 8, 0, 13
     operation = "store"
+    whole = False
+    """Rows that a commit holds are given up where what was saved is of older ones, as those of rollouts."""
+    cleared = 0
+    """How many stamps had been given before a ``clear`` that may have happened."""
 
     def __init__(self, folder: pathlib.Path, operation: str = "store") -> None:
         super().__init__(folder)
@@ -79,6 +84,10 @@ class Stamped(Program):
 
     committed = 0
 
+    def clear(self) -> None:
+        self.cleared = len(self.log)
+        self.buffer.clear()
+
     def commit(self) -> None:
         self.buffer.commit()
         self.committed = len(self.log)
@@ -99,10 +108,12 @@ class Stamped(Program):
 
     def compare(self, found: list[int], least: int) -> None:
         """What was read are the newest rows, of so many at least."""
-        logs = [self.log]
+        logs = [(self.log, least)]
         if self.doubtful is not None:
-            logs.append(sorted([*self.log, self.doubtful]))
-        for log in logs:
+            logs.append((sorted([*self.log, self.doubtful]), least))
+        if self.cleared:
+            logs += [(log[self.cleared :], least - self.cleared) for log, _ in logs]
+        for log, least in logs:
             for end in range(len(log), max(least, 0) - 1, -1):
                 held = min(end, self.capacity) - self.lag - 1 if self.lag else min(end, self.capacity)
                 if len(found) >= held and found == log[end - len(found) : end]:
@@ -124,11 +135,14 @@ class Stamped(Program):
         assert outcome.ok, [str(problem) for problem in outcome.problems]
         self.reopen()
         found = self.read()
-        self.compare(found, len(self.log) - self.lag if kept else self.committed - self.lag)
+        if kept or not self.whole or found:
+            self.compare(found, len(self.log) - self.lag if kept else self.committed - self.lag)
         if self.doubtful is not None and self.doubtful in found:
             self.log = sorted({*self.log, self.doubtful})
         self.doubtful = None
         self.log = [each for each in self.log if found and each <= found[-1]]
+        if not found:
+            self.log, self.cleared = [], 0
         self.more(5)
         self.compare(self.read(), len(self.log) - self.lag)
         self.buffer.close()
@@ -398,32 +412,294 @@ class XuancePriorities(Xuance):
         self.buffer.update_priorities(self.choices, np.linspace(0.1, 0.9, self.choices.size))
 
 
+class XuanceRollout(Stamped):
+    """XuanCe's on-policy buffers: with values that are stamps, no discount and rewards that are stamps."""
+
+    whole = True
+
+    def make(self) -> None:
+        self.buffer = xuance.DummyOnPolicyBuffer(
+            BOX, spaces.Box(-1e6, 1e6, (), np.float32), {"info": ()}, 2, 8, gamma=1.0, gae_lam=1.0, use_advnorm=False,
+            path=self.path, **({} if self.log else SMALL),
+        )  # fmt: skip
+
+    def store(self, stamp: int) -> None:
+        each = np.full(2, stamp)
+        self.buffer.store(np.full((2, 2), stamp), each, each, each, np.zeros(2), {"info": each})
+
+    def finish(self) -> None:
+        self.buffer.finish_path(0.0, 0)
+
+    def sample(self) -> None:
+        obs, acts, _, values, _, auxiliary = self.buffer.sample(np.arange(16))
+        stamps(obs, acts, values, auxiliary["info"])
+
+    def fields(self, places: np.ndarray) -> list[np.ndarray]:
+        """Of entries of the ring, ``(places, n_envs, ...)`` each, the returns last."""
+        buffer = self.buffer
+        arrays = (
+            buffer.observations, buffer.rewards, buffer.values, buffer.actions, buffer.auxiliary_infos["info"],
+            buffer.returns,
+        )  # fmt: skip
+        return [np.moveaxis(np.asarray(array[:, places]), 0, 1) for array in arrays]
+
+    def read(self) -> list[int]:
+        ptr, size = self.buffer.ptr, self.buffer.size
+        if not size:
+            return []
+        places = (ptr - 1 - np.arange(size)[::-1]) % 8
+        *fields, returns = self.fields(places)
+        found = stamps(*fields)
+        assert stamps(fields[1][-1:]) == found[-1:], "the pointer is not behind the newest"
+        for env in range(2):
+            count = (ptr - self.buffer.start_ids[env]) % 8
+            if found[-1] and not (count == 0 and size == 8):
+                finished = returns[-1, env].any()
+                assert finished == (count == 0), "a path is half finished"
+        return found
+
+
+class AgentsRolloutOfXuance(XuanceRollout):
+    """Those of several agents."""
+
+    def make(self) -> None:
+        self.buffer = xuance_marl.MARL_OnPolicyBuffer(
+            2, (2,), (2,), (), (2, 1), (2,), 2, 16, True, False, 1.0, 1.0, path=self.path,
+            **({} if self.log else SMALL),
+        )  # fmt: skip
+
+    def store(self, stamp: int) -> None:
+        each = np.full((2, 2), stamp)
+        self.buffer.store(
+            {"obs": np.full((2, 2, 2), stamp), "actions": each, "rewards": each[..., None], "values": each[..., None],
+             "log_pi_old": each, "terminals": np.zeros((2, 2)), "state": each}
+        )  # fmt: skip
+
+    def sample(self) -> None:
+        found = self.buffer.sample(np.arange(16))
+        stamps(*(found[key] for key in ("obs", "actions", "rewards", "values", "log_pi_old", "state")))
+
+    def fields(self, places: np.ndarray) -> list[np.ndarray]:
+        keys = "obs", "rewards", "values", "actions", "log_pi_old", "state", "returns"
+        return [np.moveaxis(np.asarray(self.buffer.data[key][:, places]), 0, 1) for key in keys]
+
+
+class AgentsOfXuance(Stamped):
+    """XuanCe's off-policy buffers of several agents."""
+
+    def make(self) -> None:
+        self.buffer = xuance_marl.MARL_OffPolicyBuffer(
+            2, None, (2,), (), (2, 1), (2,), 2, 16, 6, path=self.path, **({} if self.log else SMALL)
+        )
+
+    def store(self, stamp: int) -> None:
+        obs = np.full((2, 2, 2), stamp)
+        self.buffer.store(
+            {"obs": obs, "actions": obs[..., 0], "rewards": obs[..., :1], "terminals": np.full((2, 2), stamp % 4 == 3),
+             "obs_next": obs + 1}
+        )  # fmt: skip
+
+    def sample(self) -> None:
+        found = self.buffer.sample()
+        stamps(found["obs"], found["actions"], found["rewards"], found["obs_next"] - 1)
+
+    def read(self) -> list[int]:
+        ptr, size = self.buffer.ptr, self.buffer.size
+        if not size:
+            return []
+        self.sample()
+        places = (ptr - 1 - np.arange(size)) % 8
+        fields = {
+            key: np.moveaxis(np.asarray(self.buffer.data[key][:, places]), 0, 1)
+            for key in ("obs", "actions", "rewards", "obs_next")
+        }
+        assert (np.diff(fields["rewards"][:, 0, 0, 0]) < 0).all(), "the pointer is not behind the newest"
+        return stamps(fields["obs"], fields["actions"], fields["rewards"], fields["obs_next"] - 1)
+
+
+class EpisodesOfXuance(Stamped):
+    """Episodes of three steps: each is a stamp."""
+
+    capacity, rows = 3, 5
+
+    def make(self) -> None:
+        self.buffer = xuance.RecurrentOffPolicyBuffer(
+            BOX, spaces.Box(-1e6, 1e6, (), np.float32), None, 1, 3, 4, 4, 2, path=self.path, seed=0,
+            **({} if self.log else SMALL),
+        )  # fmt: skip
+
+    def store(self, stamp: int) -> None:
+        episode, each = EpisodeBuffer(), np.full(2, stamp)
+        episode.obs.append(each)
+        for step in range(3):
+            episode.put([each, stamp, stamp, step == 2])
+        self.buffer.store(episode)
+
+    def sample(self) -> None:
+        obs, acts, rews, _ = self.buffer.sample()
+        stamps(obs, acts, rews)
+
+    def read(self) -> list[int]:
+        memory = self.buffer.memory
+        if not len(memory):
+            return []
+        self.sample()
+        assert all(len(one) == 3 for one in memory)
+        assert self.buffer.size == len(memory)
+        return stamps([one.obs for one in memory], [one.action for one in memory], [one.reward for one in memory])
+
+
+class AgentsEpisodesOfXuance(Stamped):
+    """Episodes of several agents, off-policy."""
+
+    capacity, rows = 3, 4
+
+    def make(self) -> None:
+        self.buffer = xuance_marl.MARL_OffPolicyBuffer_RNN(
+            2, (2,), (2,), (), (1,), (2,), 1, 3, 4, max_episode_length=4, dim_act=5, path=self.path,
+            **({} if self.log else SMALL),
+        )  # fmt: skip
+
+    def step(self, stamp: int, step: int) -> None:
+        agents = np.full((1, 2), stamp)
+        self.buffer.store_transitions(
+            step, np.full((1, 2, 2), stamp), self.actions(agents), agents, agents[..., None],
+            np.full((1, 2), step == 2), None,
+        )  # fmt: skip
+
+    def actions(self, agents: np.ndarray) -> dict[str, np.ndarray]:
+        return {"actions_n": agents}
+
+    def finish(self, stamp: int) -> None:
+        self.buffer.finish_path(0, 3, np.full((1, 2, 2), stamp), np.full((1, 2), stamp), None, np.ones((1, 4, 1)))
+
+    def store(self, stamp: int) -> None:
+        self.buffer.clear_episodes()
+        for step in range(3):
+            self.step(stamp, step)
+        self.finish(stamp)
+        self.buffer.store_episodes()
+
+    def sample(self) -> None:
+        self.check(self.buffer.sample())
+
+    def check(self, found: dict[str, np.ndarray]) -> list[int]:
+        assert found["filled"][:, :3].all(), "an episode is not whole"
+        assert not found["filled"][:, 3].any(), "an episode is not whole"
+        agents = [found[key][:, :, :3] for key in ("obs", "actions", "rewards", *self.KEYS)]
+        return stamps(*agents, found["obs"][:, :, :4], found["state"][:, :4])
+
+    KEYS: tuple[str, ...] = ()
+
+    def read(self) -> list[int]:
+        ptr, size = self.buffer.ptr, self.buffer.size
+        if not size:
+            return []
+        places = (ptr - 1 - np.arange(size)) % 3
+        found = {key: np.asarray(self.buffer.data[key][places]) for key in self.buffer.data}
+        assert (np.diff(found["rewards"][:, 0, 0, 0]) < 0).all(), "the pointer is not behind the newest"
+        return self.check(found)
+
+
+class AgentsRolloutEpisodesOfXuance(AgentsEpisodesOfXuance):
+    """Likewise on-policy: with no discount the returns are 3, 2 and 1 times the stamp."""
+
+    whole = True
+    KEYS = "values", "log_pi_old"
+
+    def make(self) -> None:
+        self.buffer = xuance_marl.MARL_OnPolicyBuffer_RNN(
+            2, (2,), (2,), (), (1,), (2,), 1, 3, True, False, 1.0, 1.0, max_episode_length=4, dim_act=5,
+            path=self.path, **({} if self.log else SMALL),
+        )  # fmt: skip
+
+    def actions(self, agents: np.ndarray) -> dict[str, np.ndarray]:
+        return {"actions_n": agents, "values": agents[..., None], "log_pi": agents}
+
+    def sample(self) -> None:
+        self.check(self.buffer.sample(np.arange(3)))
+
+    def check(self, found: dict[str, np.ndarray]) -> list[int]:
+        stamp = found["rewards"][:, :, :1]
+        np.testing.assert_allclose(found["returns"][:, :, :3], stamp * np.array([3, 2, 1])[None, None, :, None])
+        return super().check(found)
+
+
 class Env(gymnasium.Env[Any, Any]):
     observation_space, action_space = BOX, CHOICE
 
 
 class Pearl(Stamped):
+    kind: Any = pearl.ReplayBuffer
+
     def make(self) -> None:
-        self.buffer = pearl.ReplayBuffer(Env(), 8, device="cpu", path=self.path, seed=0)
+        self.buffer = self.kind(self.env(), 8, device="cpu", path=self.path, seed=0)
+
+    def env(self) -> Any:
+        return Env()
+
+    def obs(self, stamp: int) -> Any:
+        return np.full(2, stamp, np.float32)
 
     def store(self, stamp: int) -> None:
-        self.buffer.add_trajectory(
-            np.full(2, stamp, np.float32), stamp % 5, float(stamp), np.full(2, stamp + 1, np.float32), stamp % 4 == 3
-        )
+        self.buffer.add_trajectory(self.obs(stamp), stamp % 5, float(stamp), self.obs(stamp + 1), stamp % 4 == 3)
 
     def commit(self) -> None:
         self.buffer.store.commit()
         self.committed = len(self.log)
+
+    def clear(self) -> None:
+        self.cleared = len(self.log)
+        self.buffer.reset()
 
     def sample(self) -> None:
         rows = self.buffer.sample(5)
         stamps(rows.observations, rows.rewards)
 
     def read(self) -> list[int]:
+        pos, full = self.buffer.pos, self.buffer.full
+        if not (pos or full):
+            return []
+        rows = self.buffer.all()
+        newest = np.asarray(self.buffer.rewards[[(pos - 1) % 8]]).item()
+        assert newest == rows.rewards[-1].item(), "the position is not behind the newest"
+        assert len(rows.rewards) == (8 if full else pos)
+        return stamps(rows.observations, rows.rewards, rows.next_observations - 1)
+
+
+class PearlRollout(Pearl):
+    kind = pearl.RolloutBuffer
+
+
+class PearlHindsight(Pearl):
+    """Goals are stamps, and so are the rewards of the environment."""
+
+    kind = pearl.HERBuffer
+
+    def env(self) -> Any:
+        return GoalEnv()
+
+    def obs(self, stamp: int) -> Any:
+        return dict.fromkeys(("observation", "achieved_goal", "desired_goal"), np.full(2, stamp, np.float32))
+
+    def sample(self) -> None:
+        rows = self.buffer.sample(5)
+        assert (rows.observations["observation"] + 1 == rows.next_observations["observation"]).all()
+
+    def read(self) -> list[int]:
         if not (self.buffer.pos or self.buffer.full):
             return []
         rows = self.buffer.all()
-        return stamps(rows.observations, rows.rewards, rows.next_observations - 1)
+        self.buffer.sample(len(rows.rewards))
+        return stamps(rows.observations["observation"], rows.rewards, rows.next_observations["observation"] - 1)
+
+
+class GoalEnv(gymnasium.Env[Any, Any]):
+    observation_space = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), BOX))
+    action_space = CHOICE
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        return np.asarray(achieved)[..., 0]
 
 
 # Operations on stores that nobody has open

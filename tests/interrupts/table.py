@@ -149,12 +149,23 @@ def other_operations() -> Iterator[Operation]:
     yield operation("import", "", others.Converting, "import_")
     for name, program, calls in (
         ("frames", others.FrameHistory, ("store", "read", "close")),
-        ("notebook", others.Notebook, ("store", "insert", "close")),
+        ("notebook", others.Notebook, ("store", "insert", "commit", "close")),
         ("notebook, by rank", others.RankNotebook, ("store", "insert", "close")),
-        ("xuance", others.Xuance, ("store", "sample", "close")),
-        ("xuance, by priority", others.XuancePriorities, ("store", "sample", "update", "close")),
-        ("pearl", others.Pearl, ("store", "sample", "close")),
-    ):
+        ("xuance", others.Xuance, ("store", "sample", "clear", "close")),
+        ("xuance, by priority", others.XuancePriorities, ("store", "sample", "update", "clear", "commit", "close")),
+        ("xuance, rollout", others.XuanceRollout, ("store", "finish", "sample", "clear", "commit", "close")),
+        ("xuance, episodes", others.EpisodesOfXuance, ("store", "sample", "clear", "close")),
+        ("xuance_marl", others.AgentsOfXuance, ("store", "sample", "clear", "close")),
+        ("xuance_marl, rollout", others.AgentsRolloutOfXuance, ("store", "finish", "sample", "clear", "close")),
+        ("xuance_marl, episodes", others.AgentsEpisodesOfXuance, ("store", "sample", "clear", "close")),
+        (
+            "xuance_marl, episodes of a rollout", others.AgentsRolloutEpisodesOfXuance,
+            ("store", "sample", "clear", "commit", "close"),
+        ),
+        ("pearl", others.Pearl, ("store", "sample", "clear", "close")),
+        ("pearl, rollout", others.PearlRollout, ("store", "sample", "close")),
+        ("pearl, hindsight", others.PearlHindsight, ("store", "sample", "close")),
+    ):  # fmt: skip
         for call in calls:
             yield operation(f"compat.{name.split(',')[0]}", f"{name}, {call}", program, call)
 
