@@ -142,7 +142,8 @@ def test_a_crash_ends_everything_and_gives_the_locks_back() -> None:
     disk = SimulatedDisk()
     disk.mkdir("/d")
     files = FaultyFiles(disk)
-    assert files.lock("/d")
+    lock = files.lock("/d")
+    assert lock
     assert disk.lock("/d") is None
     files.crash_at(1)
     files.mkdir("/one")
@@ -153,6 +154,16 @@ def test_a_crash_ends_everything_and_gives_the_locks_back() -> None:
         files.list("/")
     assert disk.list("/") == ["d", "one"]
     assert disk.lock("/d")
+
+
+@pytest.mark.parametrize("make", [LocalFiles, SimulatedDisk])
+def test_a_lock_that_is_forgotten_is_free(tmp_path: pathlib.Path, make: Callable[[], Files]) -> None:
+    files, path = make(), str(tmp_path) if make is LocalFiles else "/"
+    lock = files.lock(path)
+    assert lock is not None
+    assert files.lock(path) is None
+    del lock
+    assert files.lock(path) is not None
 
 
 def wrapped_disk() -> FaultyFiles:
