@@ -25,9 +25,11 @@ LARGE = spaces.Box(-1e6, 1e6, (), np.float32)
 CHOICE = spaces.Discrete(5)
 
 
-def interrupted(make: Callable[[], Any], call: Callable[[Any], object], stride: int = 1) -> Iterator[Any]:
-    """Buffers, each after a call that was interrupted at another line, every ``stride``-th one."""
-    tool = Interrupts(within=["diskreplay.compat"])
+def interrupted(
+    make: Callable[[], Any], call: Callable[[Any], object], stride: int = 1, below: str = "diskreplay.compat"
+) -> Iterator[Any]:
+    """Buffers, each after a call that was interrupted at another line of a package, every ``stride``-th one."""
+    tool = Interrupts(within=["diskreplay.compat", below])
     for number in itertools.count(0, stride):
         buffer = make()
         if tool.interrupt(number, functools.partial(call, buffer)) is None:
@@ -85,7 +87,7 @@ def test_a_trajectory_that_was_added_is_counted() -> None:
 
 
 def test_a_reset_that_was_interrupted_begins_at_position_0() -> None:
-    for buffer in interrupted(trajectories, lambda buffer: buffer.reset()):
+    for buffer in interrupted(trajectories, lambda buffer: buffer.reset(), below="diskreplay.buffers"):
         emptied = not buffer.full
         assert buffer.pos == (0 if emptied else 2)
         add(buffer, 6)
