@@ -160,10 +160,10 @@ class ReplayBuffer:
 
         A newest frame whose next one is not known is dropped.
         """
-        if self.store is None or self.store._closed:
+        if self.store is None:
             return
         try:
-            newest = self._waiting()
+            newest = None if self.store._closed else self._waiting()
             if newest is not None and newest.ended:
                 self._append(newest, None)
         except DiskReplayError:

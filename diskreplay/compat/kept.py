@@ -270,8 +270,8 @@ class Lagging(Keeping[SomeBatch]):
 
     def _waiting(self) -> dict[str, Any] | None:
         """The newest step, where it is no row yet."""
-        newest = self._newest
-        return newest[1] if newest is not None and newest[0] == self.end else None
+        end, newest = self.end, self._newest  # in this order: the first may end what an interrupted call has begun
+        return newest[1] if newest is not None and newest[0] == end else None
 
     def put(self, *assignments: Assignment, **step: Any) -> None:
         """Adds the row that waits, whose next observation this step has; the step waits in its place.

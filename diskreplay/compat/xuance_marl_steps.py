@@ -107,6 +107,7 @@ class Steps(Keeping[MultiAgentBatch], MultiAgentReplayBuffer):
 
     def flush(self) -> None:
         with self._write_lock:
+            self.settle()
             if self._filing is None:
                 return
             first, rows, assignments = self._filing
