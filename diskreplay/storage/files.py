@@ -127,10 +127,19 @@ class LocalFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
+    def fileno(self) -> int:
+        """The descriptor; it is the file's own and closed with it."""
+        return self._fd
+
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def descriptor(file: File) -> int | None:
+    """The descriptor of a file whose ``pread`` is the system's own and nothing else; None for any other file."""
+    return file.fileno() if type(file) is LocalFile else None
 
 
 class LocalLock:
