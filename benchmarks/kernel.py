@@ -48,7 +48,7 @@ def symbols(**changed: int) -> contextlib.AbstractContextManager[Any]:
 def way(kind: str) -> contextlib.AbstractContextManager[Any]:
     """Batches are read in one of these ways inside."""
     if kind == "Python":
-        return mock.patch.object(compiled, "reader", lambda *arguments: None)
+        return mock.patch.object(compiled, "reader", return_value=None)
     if kind == "never told":
         return symbols(fadvise=0)
     return symbols(preadv2=0) if kind == "always told" else contextlib.nullcontext()
@@ -107,7 +107,7 @@ def main() -> None:
     games = tuple(arguments.games.split(","))
     frames.ensure(games, steps=arguments.steps)
     kernel = compiled.load()
-    assert kernel is not None and kernel.SYMBOLS is not None, "the kernel does not apply here"
+    assert kernel is not None, "there is no kernel here"
     compiled.LOAD_AFTER = 0
     rows = []
     with harness.scratch() as scratch:

@@ -43,7 +43,7 @@ def load() -> types.ModuleType | None:
         except (ImportError, OSError):  # numba is for some versions of Python and numpy; libraries may lack symbols
             _missing = True
         else:
-            _kernel, _missing = (kernel, False) if kernel.SYMBOLS is not None else (None, True)
+            _kernel, _missing = (kernel, False) if kernel.FOUND is not None else (None, True)
     return _kernel
 
 

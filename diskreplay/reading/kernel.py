@@ -83,6 +83,7 @@ _pread = _foreign(LONG, INT, LONG, LONG, LONG)  # file, to, bytes, offset: bytes
 _preadv2 = _foreign(LONG, INT, LONG, INT, LONG, INT)  # file, vectors, their number, offset, flags: bytes read
 _fadvise = _foreign(INT, INT, LONG, LONG, INT)  # file, offset, bytes, advice
 _lz4_partial = _foreign(INT, LONG, LONG, INT, INT, INT)  # from, to, bytes, wanted bytes, room: bytes decoded
+_lz4 = _foreign(INT, LONG, LONG, INT, INT)  # from, to, bytes, room: bytes decoded
 _blosc = _foreign(INT, LONG, LONG, LONG, INT)  # from, to, room, threads: bytes decoded
 
 
@@ -185,7 +186,7 @@ def _int32(data: NDArray[np.uint8], at: Int) -> Int:
 @kernel
 def _decode(
     data: NDArray[np.uint8], size: Int, source: Int, target: Int, chunk_bytes: Int, wanted: Int, raw: bool,
-    lz4: Int, decompress: Int,
+    lz4: Int, lz4_partial: Int, decompress: Int,
 ) -> Int:  # fmt: skip
     """Where the first ``wanted`` bytes of a chunk stand, decoded: at ``target`` or in its own bytes; 0 if nowhere."""
     body = size - CRC_BYTES
@@ -204,7 +205,9 @@ def _decode(
             return 0
         if count == chunk_bytes:
             return source + FRAME_BYTES
-        done = _lz4_partial(lz4, (source + FRAME_BYTES, target, count, wanted, wanted))
+        if wanted == chunk_bytes or lz4_partial == 0:
+            return target if _lz4(lz4, (source + FRAME_BYTES, target, count, chunk_bytes)) == chunk_bytes else 0
+        done = _lz4_partial(lz4_partial, (source + FRAME_BYTES, target, count, wanted, wanted))
         return target if done == wanted else 0
     done = _blosc(decompress, (source, target, chunk_bytes, np.int64(1)))
     return target if done == chunk_bytes else 0
@@ -227,7 +230,8 @@ def _read(
     begin: Int, end: Int, chunk_rows: Int, row_bytes: Int, raw: bool,
     encoded: NDArray[np.uint64], decoded: NDArray[np.uint64], out: NDArray[np.uint8],
 ) -> Int:  # fmt: skip
-    pread, preadv2, fadvise, lz4, decompress = symbols[0], symbols[1], symbols[2], symbols[3], symbols[4]
+    pread, preadv2, fadvise = symbols[0], symbols[1], symbols[2]
+    lz4, lz4_partial, decompress = symbols[3], symbols[4], symbols[5]
     data = encoded.view(np.uint8)
     source, target, batch = np.int64(encoded.ctypes.data), np.int64(decoded.ctypes.data), np.int64(out.ctypes.data)
     vector = np.empty(2, np.int64)
@@ -265,7 +269,7 @@ def _read(
             got = _pread(pread, (file, source, size, offset))
         if got != size or checksum(encoded, size) != RESIDUE:
             return at
-        values = _decode(data, size, source, target, chunk_bytes, wanted * row_bytes, raw, lz4, decompress)
+        values = _decode(data, size, source, target, chunk_bytes, wanted * row_bytes, raw, lz4, lz4_partial, decompress)
         if values == 0:
             return at
         for each in range(at, stop):
@@ -286,20 +290,26 @@ def _address(library: ctypes.CDLL, name: str) -> int:
         return 0
 
 
-def _find() -> NDArray[np.int64] | None:
-    """The addresses of the C functions; None where one is missing that there is no way around."""
+def _find() -> dict[str, int] | None:
+    """The addresses of the C functions, 0 where one is missing; None where there is no way around one."""
     if sys.byteorder != "little" or ctypes.sizeof(ctypes.c_void_p) != 8 or ctypes.sizeof(ctypes.c_long) != 8:
         return None
-    libc, codecs = ctypes.CDLL(None), ctypes.CDLL(blosc.__file__)
-    pread, decompress = _address(libc, "pread"), _address(codecs, "blosc_decompress_ctx")
-    if not pread or not decompress:
+    if config.DISABLE_JIT:  # C functions can be called from compiled code only
         return None
-    preadv2 = _address(libc, "preadv2") if NOWAIT else 0
-    fadvise = _address(libc, "posix_fadvise") if WILL_NEED else 0
-    return np.array([pread, preadv2, fadvise, _address(codecs, "LZ4_decompress_safe_partial"), decompress], np.int64)
+    libc, codecs = ctypes.CDLL(None), ctypes.CDLL(blosc.__file__)
+    found = {
+        "pread": _address(libc, "pread"),
+        "preadv2": _address(libc, "preadv2") if NOWAIT else 0,
+        "posix_fadvise": _address(libc, "posix_fadvise") if WILL_NEED else 0,
+        "LZ4_decompress_safe": _address(codecs, "LZ4_decompress_safe"),
+        "LZ4_decompress_safe_partial": _address(codecs, "LZ4_decompress_safe_partial"),
+        "blosc_decompress_ctx": _address(codecs, "blosc_decompress_ctx"),
+    }
+    return found if found["pread"] and found["blosc_decompress_ctx"] else None
 
 
-SYMBOLS = _find()
+FOUND = _find()
+SYMBOLS = np.array(list((FOUND or {}).values()), np.int64)
 
 
 def read(
@@ -319,7 +329,7 @@ def read(
         encoded, decoded: room for a chunk as it is on disk, and for one as it is in RAM.
         out: ``(batch, steps * row_bytes)``.
     """
-    assert SYMBOLS is not None
+    assert FOUND is not None
     assert decoded.nbytes >= chunk_rows * row_bytes
     done: int = _read(
         SYMBOLS, files, pieces, places, begin, end, chunk_rows, row_bytes, raw, encoded, decoded, out
@@ -329,8 +339,5 @@ def read(
 
 def version() -> str:
     """What was found, in words."""
-    if SYMBOLS is None:
-        return "not here"
-    names = ("pread", "preadv2", "posix_fadvise", "LZ4_decompress_safe_partial", "blosc_decompress_ctx")
-    there = ", ".join(name for name, address in zip(names, SYMBOLS.tolist(), strict=True) if address)
-    return f"numba {numba.__version__}, {there}; CRC-32C by {'instruction' if _instruction() else 'table'}"
+    there = ", ".join(name for name, address in (FOUND or {}).items() if address)
+    return f"numba {numba.__version__}, {there or 'nothing'}; CRC-32C by {'instruction' if _instruction() else 'table'}"

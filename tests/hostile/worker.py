@@ -117,7 +117,9 @@ class Case:
         """Reads all that can be read as of the newest commit, or of a checkpoint."""
         with (
             self.complaining(),
-            dr.ReplayBuffer.open(self.store, mode="r", checkpoint=checkpoint, seed=0, cache_bytes=self.cache_bytes) as buffer,
+            dr.ReplayBuffer.open(
+                self.store, mode="r", checkpoint=checkpoint, seed=0, cache_bytes=self.cache_bytes
+            ) as buffer,
         ):
             known = self.base.checkpoints.get(checkpoint) if checkpoint else None
             with self.complaining():
