@@ -90,8 +90,8 @@ def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
     chunk_row = chunk * chunk_rows
     low = np.maximum(first, chunk_row)
     high = np.minimum(last, chunk_row + (chunk_rows - 1))
-    pieces = np.stack([place, low - base, low - chunk_row, high - low + 1, chunk, env])
-    return pieces[:, np.lexsort((env, chunk)) if env.any() else np.argsort(chunk)]
+    pieces = np.array([place, low - base, low - chunk_row, high - low + 1, chunk, env])
+    return pieces.take(np.lexsort((env, chunk)) if env.any() else np.argsort(chunk), axis=1)
 
 
 def plan(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -248,18 +249,19 @@ class ColumnReader:
                 f"chunks {chunk.min()} to {chunk.max()} of column {self.column.name!r} in stream {self.stream!r} are "
                 f"not all retained; the first that is, is {self.entries.begin}"
             )
-        distinct, first, which = np.unique(chunk // self.shard_chunks, return_index=True, return_inverse=True)
-        held = self._hold(distinct[np.argsort(first)].tolist())  # before the entries: it may find other ones
-        positions = {shard: position for position, shard in enumerate(held)}
-        file = np.array([positions.get(shard, -1) for shard in distinct.tolist()])[which]
+        shards = (chunk // self.shard_chunks).tolist()
+        distinct = dict.fromkeys(shards)
+        held = self._hold(distinct)  # before the entries: it may find other ones
         if len(held) < len(distinct):
-            count = int(np.argmax(file < 0))
-            chunk, group, file = chunk[:count], group[:count], file[:count]
+            shards = list(itertools.takewhile(held.__contains__, shards))
+            chunk, group = chunk[: len(shards)], group[: len(shards)]
+        positions = {shard: position for position, shard in enumerate(held)}
+        file = [positions[shard] for shard in shards]
         entries = self.entries.array[chunk % self.entries.length, group]
         if (entries[:, 0] < 0).any():
             lost = int(chunk[np.flatnonzero(entries[:, 0] < 0)[0]])
             raise self.damage(lost // self.shard_chunks, None, f"chunk {lost} is missing", lost)
-        return Places(list(held.values()), np.stack([file, entries[:, 0], entries[:, 1]]))
+        return Places(list(held.values()), np.array([file, *entries.T]))
 
     def decode(self, place: Place, out: NDArray[Any], chunk: int) -> None:
         """Reads and decodes a chunk that :meth:`locate` found into ``out``, contiguous, of a chunk's size."""
