@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py formats.py sb3_dqn.py
+BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py formats.py sb3_dqn.py
 INPUTS := pyproject.toml constraints.txt
 
 .PHONY: demo test interop lint bench clean

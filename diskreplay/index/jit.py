@@ -10,13 +10,13 @@ import numba
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def kernel(function: F) -> F:
-    """``function`` compiled on its first call and kept on disk for the next process.
+def kernel(function: F, **options: Any) -> F:
+    """``function`` compiled on its first call and kept on disk for the next process; ``options`` are numba's.
 
     Where nothing can be kept (a read-only installation in an account without a home), each process compiles anew.
     A kernel may call kernels of its own module only: what is kept is renewed when its own file changes.
     """
-    options = {"error_model": "numpy"}
+    options = {"error_model": "numpy", **options}
     try:
         compiled: F = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no folder to keep it in

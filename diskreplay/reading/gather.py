@@ -7,28 +7,30 @@
 4. Under the buffer's lock, :func:`plan` copies the pieces that stand in RAM and notes for the others where they are
    read. A noted file is on loan as long as the plan lives, so that an eviction meanwhile takes nothing away. Where the
    shards are more than files may be open, they are read at once, as many at a time as may.
-5. Without the lock, :func:`run` reads, decodes and copies the rest.
+5. Without the lock, :func:`run` reads, decodes and copies the rest: compiled where that applies, see
+   :mod:`diskreplay.reading.compiled`; in Python what the cache takes in, and wherever else something is to be judged.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.reading import compiled
 from diskreplay.reading.cache import ChunkCache, Slab
+from diskreplay.reading.scratch import scratch
 from diskreplay.storage import chunks
 from diskreplay.storage import files as fs
-from diskreplay.storage.column import ColumnReader, ColumnWriter, Place
+from diskreplay.storage.column import ColumnReader, ColumnWriter, Place, Places
 
 Ids = NDArray[np.int64]
 
-_local = threading.local()
+NOTHING = np.empty((6, 0), np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,14 +61,20 @@ class Plan:
 
     column: ColumnReader
     out: NDArray[Any]
-    pieces: list[Piece]  # those of one chunk stand together
     full_chunks: int  # chunks below this number will not change
+    encoded: list[Piece]  # their sources are bytes
+    pieces: NDArray[np.int64]  # (6, n), as Piece without its source; those of one chunk stand together
+    places: Places  # of the chunks of the pieces
+
+    @property
+    def empty(self) -> bool:
+        return not self.encoded and not len(self.places)
 
 
 MIN_HITS = 0.5
 """The share of rows in the cache from which on one gather over all is worth the rows that it takes in vain."""
-SCRATCH_SHAPES = 16
-"""Shapes of chunks that a thread keeps an array for."""
+MOST_AT_ONCE = 4096
+"""Pieces that are read before an interrupt is noticed."""
 
 
 def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
@@ -82,8 +90,8 @@ def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
     chunk_row = chunk * chunk_rows
     low = np.maximum(first, chunk_row)
     high = np.minimum(last, chunk_row + (chunk_rows - 1))
-    pieces = np.stack([place, low - base, low - chunk_row, high - low + 1, chunk, env])
-    return pieces[:, np.lexsort((env, chunk)) if env.any() else np.argsort(chunk)]
+    pieces = np.array([place, low - base, low - chunk_row, high - low + 1, chunk, env])
+    return pieces.take(np.lexsort((env, chunk)) if env.any() else np.argsort(chunk), axis=1)
 
 
 def plan(
@@ -99,10 +107,10 @@ def plan(
     if slab is not None and not exact:
         left, gathered = _from_slab(slab, column.column.chunk_rows, requests, out)
         if left is None:
-            return Plan(column, out, [], full_chunks)
+            return Plan(column, out, full_chunks, [], NOTHING, Places.none())
         requests = left
     split_up = split(requests, column.column.chunk_rows)
-    pieces: list[Piece] = []
+    encoded: list[Piece] = []
     if slab is not None and not gathered:
         slots = slab.find(split_up[4], split_up[5])
         hits = slots >= 0
@@ -114,20 +122,21 @@ def plan(
     if isinstance(column, ColumnWriter):
         in_ram = split_up[4] >= column.committed // column.column.chunk_rows
         if in_ram.any():
-            pieces = _from_ram(column, split_up[:, in_ram], out)
+            encoded = _from_ram(column, split_up[:, in_ram], out)
             split_up = split_up[:, ~in_ram]
     at = 0
     while True:
         places = column.locate(split_up[4, at:], split_up[5, at:])
-        pieces += zip(*split_up[:, at : at + len(places)].tolist(), places, strict=True)
-        whole, at = not at, at + len(places)
-        planned = Plan(column, out, pieces, full_chunks)
-        if whole and at == split_up.shape[1]:
+        whole, stop = not at, at + len(places)
+        planned = Plan(column, out, full_chunks, encoded, split_up[:, at:stop], places)
+        if whole and stop == split_up.shape[1]:
             return planned
         # With the lock held: what is located next belongs to the same window. And no part of a batch that needs more
         # files than may be open leaves any of them on loan, so that the next column can be read, too.
         run(planned, cache)
-        pieces, places, planned = [], [], Plan(column, out, [], full_chunks)
+        at, encoded = stop, []
+        places = Places.none()
+        planned = Plan(column, out, full_chunks, [], NOTHING, places)
         if at == split_up.shape[1]:
             return planned
 
@@ -175,27 +184,62 @@ def fetch(
 ) -> list[Rest]:
     """:func:`plan`, needs the lock; what is left to :func:`run`, to be called without it."""
     planned = plan(column, requests, out, cache, exact=exact)
-    return [functools.partial(run, planned, cache)] if planned.pieces else []
+    return [functools.partial(run, planned, cache)] if not planned.empty else []
 
 
 def run(plan: Plan, cache: ChunkCache) -> None:
     """Reads, decodes and copies the pieces of a plan; CorruptionError names the place of a damaged chunk."""
+    _read(plan, plan.encoded, cache)
+    at, count = 0, len(plan.places)
+    read = compiled.reader(plan.column, plan.out, plan.pieces, plan.places) if count else None
+    if read is None:
+        _read(plan, _with_sources(plan, 0, count), cache)
+        return
+    while at < count:
+        if not cache.admits(plan.column):
+            at = read(at, min(count, at + MOST_AT_ONCE))
+            if at == count:
+                break
+        stop = _end_of_chunk(plan.pieces, at)
+        _read(plan, _with_sources(plan, at, stop), cache)
+        at = stop
+
+
+def _with_sources(plan: Plan, begin: int, end: int) -> Iterator[Piece]:
+    """The pieces ``begin`` to ``end``, each with the place of its chunk."""
+    for position, piece in enumerate(plan.pieces[:, begin:end].T.tolist(), begin):
+        yield *piece, plan.places[position]
+
+
+def _end_of_chunk(pieces: NDArray[np.int64], at: int) -> int:
+    """One past the last piece that lies in the chunk of a piece."""
+    stop = at + 1
+    while stop < pieces.shape[1] and (pieces[4:, stop] == pieces[4:, at]).all():
+        stop += 1
+    return stop
+
+
+def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
+    """As :func:`run`, some of the pieces, in Python."""
     column, out, codec = plan.column, plan.out, plan.column.column.codec
-    values, at, offset = _scratch(column), (-1, -1), 0
+    at, offset = (-1, -1), 0
     admits = cache.admits(column)
     try:
-        for place, step, row, rows, chunk, env, source in plan.pieces:
-            if at != (chunk, env):
-                at, offset = (chunk, env), 0
-                if isinstance(source, bytes):
-                    chunks.decode(codec, source, values)
-                else:
-                    loan, offset, size = source
-                    chunks.decode(codec, loan.file.pread(size, offset), values)
-                if admits and chunk < plan.full_chunks:
-                    cache.put(column, chunk, env, values)
-                    admits = cache.admits(column)
-            out[place, step : step + rows] = values[row : row + rows]
+        with scratch(column.decoded_bytes) as room:
+            flat = room.view(np.uint8)[: column.decoded_bytes].view(column.column.dtype)
+            values = flat.reshape(column.column.chunk_rows, *column.column.shape)
+            for place, step, row, rows, chunk, env, source in pieces:
+                if at != (chunk, env):
+                    at, offset = (chunk, env), 0
+                    if isinstance(source, bytes):
+                        chunks.decode(codec, source, values)
+                    else:
+                        loan, offset, size = source
+                        chunks.decode(codec, loan.file.pread(size, offset), values)
+                    if admits and chunk < plan.full_chunks:
+                        cache.put(column, chunk, env, values)
+                        admits = cache.admits(column)
+                out[place, step : step + rows] = values[row : row + rows]
     except chunks.DamagedError as error:
         raise column.damage(at[0] // column.shard_chunks, offset, str(error), at[0]) from error
     except OSError as error:
@@ -212,17 +256,5 @@ def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> Non
         at = here.stop
 
 
-def _decode(column: ColumnReader, places: list[Place], chunk: Ids, which: int, slot: NDArray[Any]) -> None:
+def _decode(column: ColumnReader, places: Places, chunk: Ids, which: int, slot: NDArray[Any]) -> None:
     column.decode(places[which], slot, int(chunk[which]))
-
-
-def _scratch(column: ColumnReader) -> NDArray[Any]:
-    """This thread's array for one decoded chunk ``(chunk_rows, *shape)``, reused so that it stays in the cache."""
-    shape = (column.column.chunk_rows, *column.column.shape)
-    kept: dict[Any, NDArray[Any]] = _local.__dict__.setdefault("scratch", {})
-    key = (shape, column.column.dtype)
-    if key not in kept:
-        if len(kept) >= SCRATCH_SHAPES:
-            kept.clear()
-        kept[key] = np.empty(shape, column.column.dtype)
-    return kept[key]

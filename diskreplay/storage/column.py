@@ -40,6 +40,30 @@ Place = tuple[Loan, int, int]
 """Where a chunk stands: file, offset, bytes."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where chunks stand; their files are on loan as long as this lives.
+
+    Attributes:
+        loans: the files.
+        array: ``(3, n)``: the file's position in ``loans``, offset, bytes.
+    """
+
+    loans: list[Loan]
+    array: NDArray[np.int64]
+
+    @classmethod
+    def none(cls) -> Places:
+        return cls([], np.empty((3, 0), np.int64))
+
+    def __len__(self) -> int:
+        return len(self.array[0])
+
+    def __getitem__(self, which: int) -> Place:
+        file, offset, size = self.array[:, which].tolist()
+        return self.loans[file], offset, size
+
+
 def shard_name(shard: int, column: Column) -> str:
     """The Zarr chunk key of a shard: the file's name in the array's directory."""
     return ".".join(["c", str(shard), "0", *("0" for _ in column.shape)])
@@ -216,10 +240,10 @@ class ColumnReader:
         except OSError as error:
             raise fs.unreadable(self.shard_path(shard), error) from error
 
-    def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> list[Place]:
+    def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> Places:
         """The places of the first of these committed chunks (n,): as many as files may be open for, one at least."""
         if not len(chunk):
-            return []
+            return Places.none()
         if int(chunk.min()) < self.entries.begin or int(chunk.max()) >= self.entries.end:
             raise EvictedError(
                 f"chunks {chunk.min()} to {chunk.max()} of column {self.column.name!r} in stream {self.stream!r} are "
@@ -227,15 +251,17 @@ class ColumnReader:
             )
         shards = (chunk // self.shard_chunks).tolist()
         distinct = dict.fromkeys(shards)
-        held = self._hold(distinct)  # first: it may find other entries
+        held = self._hold(distinct)  # before the entries: it may find other ones
         if len(held) < len(distinct):
             shards = list(itertools.takewhile(held.__contains__, shards))
             chunk, group = chunk[: len(shards)], group[: len(shards)]
+        positions = {shard: position for position, shard in enumerate(held)}
+        file = [positions[shard] for shard in shards]
         entries = self.entries.array[chunk % self.entries.length, group]
         if (entries[:, 0] < 0).any():
             lost = int(chunk[np.flatnonzero(entries[:, 0] < 0)[0]])
             raise self.damage(lost // self.shard_chunks, None, f"chunk {lost} is missing", lost)
-        return [(held[shard], *entry) for shard, entry in zip(shards, entries.tolist(), strict=True)]
+        return Places(list(held.values()), np.array([file, *entries.T]))
 
     def decode(self, place: Place, out: NDArray[Any], chunk: int) -> None:
         """Reads and decodes a chunk that :meth:`locate` found into ``out``, contiguous, of a chunk's size."""

@@ -127,11 +127,20 @@ class LocalFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
+    def fileno(self) -> int:
+        """The descriptor; it is the file's own and closed with it."""
+        return self._fd
+
     def __del__(self) -> None:
         fd = getattr(self, "_fd", -1)  # an interrupt may have come before there was one
         if fd >= 0:
             self._fd = -1
             os.close(fd)
+
+
+def descriptor(file: File) -> int | None:
+    """The descriptor of a file whose ``pread`` is the system's own and nothing else; None for any other file."""
+    return file.fileno() if type(file) is LocalFile else None
 
 
 class LocalLock:

@@ -1,0 +1,139 @@
+"""What compiled reads save: sampling through the kernel beside the same through Python, on one store in one run.
+
+50,000 Atari steps, the four games by turns, 84x84 uint8 frames, stacks of 4; nothing is cached decoded, so that every
+chunk of a batch is read, verified and decoded. Batches of all kinds alternate.
+
+1. The page cache is warm; then its pages are dropped before each batch, with the disk told of all reads before the
+   first, and not told.
+2. Chunks of 16 rows, the default for these frames, and of 8 rows that are compressed harder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import statistics
+import time
+from typing import Any
+from unittest import mock
+
+import contenders
+import frames
+import harness
+import numpy as np
+import workload
+
+from diskreplay.reading import compiled
+
+STEPS = 50_000
+BATCHES = {32: 300, 256: 90}
+ROUNDS = 7
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "16 rows, lz4hc:4": {},
+    "8 rows, lz4hc:5": {"chunk_rows": 8, "codec": "lz4hc:5"},
+}
+KINDS = ("Python", "kernel", "never told", "always told")
+
+
+def symbols(**changed: int) -> contextlib.AbstractContextManager[Any]:
+    """The kernel with other addresses of system calls: 0 where it is to do without."""
+    kernel = compiled.load()
+    assert kernel is not None
+    found = kernel.SYMBOLS.copy()
+    for name, address in changed.items():
+        found[("pread", "preadv2", "fadvise").index(name)] = address
+    return mock.patch.object(kernel, "SYMBOLS", found)
+
+
+def way(kind: str) -> contextlib.AbstractContextManager[Any]:
+    """Batches are read in one of these ways inside."""
+    if kind == "Python":
+        return mock.patch.object(compiled, "reader", return_value=None)
+    if kind == "never told":
+        return symbols(fadvise=0)
+    return symbols(preadv2=0) if kind == "always told" else contextlib.nullcontext()
+
+
+def fill(path: pathlib.Path, steps: int, games: tuple[str, ...], **options: Any) -> None:
+    with contenders.create_store(str(path), steps, **options) as buffer:
+        for name in games:
+            for episode in workload.episodes(frames.load(name), steps // len(games)):
+                for step in episode.singles():
+                    buffer.add(*step)
+
+
+def race(path: pathlib.Path, size: int, calls: int, kinds: tuple[str, ...], drop: bool) -> dict[str, float]:
+    """Milliseconds of a batch, by the way it is read."""
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    rng = np.random.default_rng(0)
+    shards = [os.open(file, os.O_RDONLY) for file in path.glob("streams/*/*/c.*")] if drop else []
+    try:
+        with contenders.open_store(str(path), mode="r", cache_bytes=0, seed=0) as buffer:
+            for _ in range(5):
+                buffer.sample(size)
+            for _ in range(calls):
+                for kind in rng.permutation(kinds).tolist():  # what came before favours none
+                    for shard in shards:
+                        os.posix_fadvise(shard, 0, 0, os.POSIX_FADV_DONTNEED)
+                    with way(kind):
+                        start = time.perf_counter()
+                        buffer.sample(size)
+                        seconds[kind].append(time.perf_counter() - start)
+    finally:
+        for shard in shards:
+            os.close(shard)
+    return {kind: harness.median_ms(each) for kind, each in seconds.items()}
+
+
+def rounds(path: pathlib.Path, size: int, arguments: Any, kinds: tuple[str, ...], drop: bool = False) -> list[str]:
+    """A row's cells: the median of each way, and the median ratio of the rounds to Python's."""
+    calls = max(1, BATCHES[size] // (10 if drop else 3))
+    done = [race(path, size, calls, kinds, drop) for _ in range(arguments.rounds)]
+    cells = []
+    for kind in KINDS:
+        if kind not in kinds:
+            cells.append("")
+            continue
+        milliseconds = statistics.median(each[kind] for each in done)
+        ratio = statistics.median(each[kind] / each[kinds[0]] for each in done)
+        cells.append(f"{milliseconds:.2f} ms" + ("" if kind == kinds[0] else f" ({ratio:.2f})"))
+    return cells
+
+
+def main() -> None:
+    parser = harness.parser(__doc__, STEPS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
+    parser.add_argument("--games", default=",".join(frames.GAMES))
+    arguments = parser.parse_args()
+    games = tuple(arguments.games.split(","))
+    frames.ensure(games, steps=arguments.steps)
+    kernel = compiled.load()
+    assert kernel is not None, "there is no kernel here"
+    compiled.LOAD_AFTER = 0
+    rows = []
+    with harness.scratch() as scratch:
+        for number, (layout, options) in enumerate(LAYOUTS.items()):
+            path = scratch / f"store-{number}"
+            fill(path, arguments.steps, games, **options)
+            size_on_disk = harness.stored_bytes(path)
+            for size in BATCHES:
+                rows.append([layout, f"`sample({size})`", *rounds(path, size, arguments, KINDS)])
+                rows.append(
+                    [layout, f"`sample({size})`, dropped", *rounds(path, size, arguments, KINDS[:3], drop=True)]
+                )
+            smaller = workload.FRAME_BYTES * arguments.steps / size_on_disk
+            print(f"{layout}: {size_on_disk / 1e6:.1f} MB, {smaller:.1f} times smaller than the frames", flush=True)
+    body = (
+        f"Milliseconds of a batch from {arguments.steps:,} steps of {', '.join(games)}, and in brackets the ratio to "
+        f"Python's, medians of {arguments.rounds} rounds; no decoded chunks kept; {os.cpu_count()} processors, one "
+        f"used. Dropped: the page cache before each batch. Compiled: {kernel.version()}.\n\n"
+        + harness.table(["chunks", "batch", *KINDS], rows)
+    )
+    keep = arguments.steps == STEPS and arguments.rounds == ROUNDS and games == frames.GAMES
+    packages = harness.versions("diskreplay", "numpy", "numcodecs", "numba")
+    harness.write_section("kernel", "Compiled reads", packages, body, keep=keep)
+
+
+if __name__ == "__main__":
+    main()

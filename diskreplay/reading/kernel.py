@@ -1,0 +1,343 @@
+"""Pieces of a plan into a batch, compiled: read, verified, decoded and copied in one call, the interpreter's lock free.
+
+It goes from chunk to chunk and stops at the first that is not exactly what this package writes: it cannot be read, is
+too short, damaged, or laid out in a way that is not known here. It says how far it came, and raises nothing. The caller
+reads that chunk in Python, which judges it, and calls again for the rest. So both ways give the same rows and errors.
+
+1. A chunk that was compressed with LZ4 is decoded up to the last row that is wanted. Its checksum is of all of it.
+2. Other chunks go through Blosc, which decodes them whole.
+3. Reads ask the system not to wait. From the first on that would have to, the disk is told of all that follows before
+   it is read: a disk answers many requests at once. Where all is in memory, that costs nothing.
+
+No length out of a file is used before it was compared with the room that there is.
+
+This module loads numba, so it is imported late: see :mod:`diskreplay.reading.compiled`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import extending
+from numba.core import config
+from numcodecs import blosc
+from numpy.typing import NDArray
+
+from diskreplay.index import jit
+from diskreplay.storage.chunks import CRC_BYTES, RESIDUE
+
+BLOSC_BYTES = 16
+FRAME_BYTES = 24
+"""What stands before the LZ4 data of a frame of one block: Blosc's header, the block's offset, its size."""
+NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", 0)
+POLYNOMIAL = 0x82F63B78
+
+kernel = functools.partial(jit.kernel, nogil=True)
+intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
+types: Any = numba.types
+Int = Any
+"""A compiled int64."""
+
+# C functions, called at their addresses
+
+INT, LONG = ir.IntType(32), ir.IntType(64)
+
+
+def _foreign(result: ir.IntType, *parameters: ir.IntType) -> Any:
+    """A compiled ``call(address, arguments)`` of a C function; arguments and result are int64s, pointers too.
+
+    Addresses are no constants of the code: it is kept on disk, and they change with each process.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        address, given = values
+        pointer = builder.inttoptr(address, ir.FunctionType(result, parameters).as_pointer())
+        arguments = [builder.extract_value(given, position) for position in range(len(parameters))]
+        narrow = [
+            builder.trunc(value, kind) if kind is INT else value
+            for value, kind in zip(arguments, parameters, strict=True)
+        ]
+        answer = builder.call(pointer, narrow)
+        return builder.sext(answer, LONG) if result is INT else answer
+
+    @intrinsic
+    def call(typing_context: Any, address: Any, arguments: Any) -> Any:
+        given = types.UniTuple(types.int64, len(parameters))
+        return types.int64(types.int64, given), generate
+
+    return call
+
+
+_pread = _foreign(LONG, INT, LONG, LONG, LONG)  # file, to, bytes, offset: bytes read
+_preadv2 = _foreign(LONG, INT, LONG, INT, LONG, INT)  # file, vectors, their number, offset, flags: bytes read
+_fadvise = _foreign(INT, INT, LONG, LONG, INT)  # file, offset, bytes, advice
+_lz4_partial = _foreign(INT, LONG, LONG, INT, INT, INT)  # from, to, bytes, wanted bytes, room: bytes decoded
+_lz4 = _foreign(INT, LONG, LONG, INT, INT)  # from, to, bytes, room: bytes decoded
+_blosc = _foreign(INT, LONG, LONG, LONG, INT)  # from, to, room, threads: bytes decoded
+
+
+@intrinsic
+def _copy(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
+    """``memcpy`` between addresses."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        target, source = (builder.inttoptr(value, byte) for value in values[:2])
+        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [byte, byte, LONG])
+        builder.call(memcpy, [target, source, values[2], ir.Constant(ir.IntType(1), 0)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+# CRC-32C
+
+
+def _table() -> NDArray[np.uint32]:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(POLYNOMIAL), table >> 1)
+    return table
+
+
+TABLE = _table()
+
+
+@kernel
+def _byte(crc: Any, value: Any) -> Any:
+    return np.uint64(TABLE[(crc ^ value) & np.uint64(255)]) ^ (crc >> np.uint64(8))
+
+
+@kernel
+def _word_by_table(crc: Any, word: Any) -> Any:
+    for _ in range(8):
+        crc = _byte(crc, word & np.uint64(255))
+        word >>= np.uint64(8)
+    return crc
+
+
+def _instruction() -> tuple[str, ir.IntType] | None:
+    """The processor's own step over eight bytes, by its name in LLVM; None where there is none to be sure of."""
+    if config.CPU_NAME or config.CPU_FEATURES:  # numba was told to compile for another processor
+        return None
+    features = llvmlite.binding.get_host_cpu_features()
+    if platform.machine() in ("x86_64", "AMD64") and features.get("sse4.2"):
+        return "llvm.x86.sse42.crc32.64.64", LONG
+    if platform.machine() in ("aarch64", "arm64") and features.get("crc"):
+        return "llvm.aarch64.crc32cx", INT
+    return None
+
+
+@intrinsic
+def _word_by_instruction(typing_context: Any, crc: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        found = _instruction()
+        assert found is not None
+        name, width = found
+        step = builder.module.declare_intrinsic(name, (), ir.FunctionType(width, [width, LONG]))
+        crc, word = values
+        if width is LONG:
+            return builder.call(step, [crc, word])
+        return builder.zext(builder.call(step, [builder.trunc(crc, INT), word]), LONG)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+_word = _word_by_instruction if _instruction() else _word_by_table
+
+
+@kernel
+def checksum(data: NDArray[np.uint64], size: Int) -> Int:
+    """CRC-32C of the first ``size`` bytes of some words."""
+    crc = np.uint64(0xFFFFFFFF)
+    words = size >> 3
+    for position in range(words):
+        crc = _word(crc, data[position])
+    if size & 7:
+        word = data[words]
+        for _ in range(size & 7):
+            crc = _byte(crc, word & np.uint64(255))
+            word >>= np.uint64(8)
+    return np.int64(crc ^ np.uint64(0xFFFFFFFF))
+
+
+# One chunk
+
+
+@kernel
+def _int32(data: NDArray[np.uint8], at: Int) -> Int:
+    """A little-endian signed number."""
+    value = np.uint32(data[at]) | np.uint32(data[at + 1]) << 8
+    value |= np.uint32(data[at + 2]) << 16 | np.uint32(data[at + 3]) << 24
+    return np.int64(np.int32(value))
+
+
+@kernel
+def _decode(
+    data: NDArray[np.uint8], size: Int, source: Int, target: Int, chunk_bytes: Int, wanted: Int, raw: bool,
+    lz4: Int, lz4_partial: Int, decompress: Int,
+) -> Int:  # fmt: skip
+    """Where the first ``wanted`` bytes of a chunk stand, decoded: at ``target`` or in its own bytes; 0 if nowhere."""
+    body = size - CRC_BYTES
+    if raw:
+        return source if body == chunk_bytes else 0
+    if body < BLOSC_BYTES or _int32(data, 4) != chunk_bytes or _int32(data, 12) != body:
+        return 0
+    flags = data[2]
+    one_stream = flags & 0x10 or data[3] == 1
+    if (
+        data[0] == 2 and data[1] == 1 and flags & 0xEF == 0x20 and one_stream and lz4 != 0
+        and _int32(data, 8) == chunk_bytes and body > FRAME_BYTES and _int32(data, 16) == FRAME_BYTES - 4
+    ):  # fmt: skip
+        count = _int32(data, 20)
+        if count != body - FRAME_BYTES:
+            return 0
+        if count == chunk_bytes:
+            return source + FRAME_BYTES
+        if wanted == chunk_bytes or lz4_partial == 0:
+            return target if _lz4(lz4, (source + FRAME_BYTES, target, count, chunk_bytes)) == chunk_bytes else 0
+        done = _lz4_partial(lz4_partial, (source + FRAME_BYTES, target, count, wanted, wanted))
+        return target if done == wanted else 0
+    done = _blosc(decompress, (source, target, chunk_bytes, np.int64(1)))
+    return target if done == chunk_bytes else 0
+
+
+@kernel
+def _advise(fadvise: Int, files: NDArray[np.int64], places: NDArray[np.int64], begin: Int, end: Int) -> None:
+    """Tells the system what will be read."""
+    for at in range(begin, end):
+        if at == begin or places[1, at] != places[1, at - 1] or places[0, at] != places[0, at - 1]:
+            _fadvise(fadvise, (files[places[0, at]], places[1, at], places[2, at], np.int64(WILL_NEED)))
+
+
+# The batch
+
+
+@kernel
+def _read(
+    symbols: NDArray[np.int64], files: NDArray[np.int64], pieces: NDArray[np.int64], places: NDArray[np.int64],
+    begin: Int, end: Int, chunk_rows: Int, row_bytes: Int, raw: bool,
+    encoded: NDArray[np.uint64], decoded: NDArray[np.uint64], out: NDArray[np.uint8],
+) -> Int:  # fmt: skip
+    pread, preadv2, fadvise = symbols[0], symbols[1], symbols[2]
+    lz4, lz4_partial, decompress = symbols[3], symbols[4], symbols[5]
+    data = encoded.view(np.uint8)
+    source, target, batch = np.int64(encoded.ctypes.data), np.int64(decoded.ctypes.data), np.int64(out.ctypes.data)
+    vector = np.empty(2, np.int64)
+    vectors = np.int64(vector.ctypes.data)
+    chunk_bytes = chunk_rows * row_bytes
+    steps = out.shape[1] // row_bytes
+    cold = False
+    if preadv2 == 0:
+        cold = True
+        if fadvise != 0:
+            _advise(fadvise, files, places, begin, end)
+    at = begin
+    while at < end:
+        stop, wanted = at, 0
+        while stop < end and pieces[4, stop] == pieces[4, at] and pieces[5, stop] == pieces[5, at]:
+            place, step, row, rows = pieces[0, stop], pieces[1, stop], pieces[2, stop], pieces[3, stop]
+            if place < 0 or place >= out.shape[0] or step < 0 or row < 0 or rows < 1:
+                return at
+            if rows > steps - step or rows > chunk_rows - row:
+                return at
+            wanted = max(wanted, row + rows)
+            stop += 1
+        file, offset, size = files[places[0, at]], places[1, at], places[2, at]
+        if size <= CRC_BYTES or size > len(data):
+            return at
+        got = np.int64(-1)
+        if not cold:
+            vector[0], vector[1] = source, size
+            got = _preadv2(preadv2, (file, vectors, np.int64(1), offset, np.int64(NOWAIT)))
+            if got != size:
+                cold = True
+                if fadvise != 0:
+                    _advise(fadvise, files, places, at, end)
+        if got != size:
+            got = _pread(pread, (file, source, size, offset))
+        if got != size or checksum(encoded, size) != RESIDUE:
+            return at
+        values = _decode(data, size, source, target, chunk_bytes, wanted * row_bytes, raw, lz4, lz4_partial, decompress)
+        if values == 0:
+            return at
+        for each in range(at, stop):
+            to = (pieces[0, each] * steps + pieces[1, each]) * row_bytes
+            _copy(batch + to, values + pieces[2, each] * row_bytes, pieces[3, each] * row_bytes)
+        at = stop
+    return at
+
+
+# What it calls
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    """Where a function of a library stands; 0 where it has none of this name."""
+    try:
+        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    except AttributeError:
+        return 0
+
+
+def _find() -> dict[str, int] | None:
+    """The addresses of the C functions, 0 where one is missing; None where there is no way around one."""
+    if sys.byteorder != "little" or ctypes.sizeof(ctypes.c_void_p) != 8 or ctypes.sizeof(ctypes.c_long) != 8:
+        return None
+    if config.DISABLE_JIT:  # C functions can be called from compiled code only
+        return None
+    libc, codecs = ctypes.CDLL(None), ctypes.CDLL(blosc.__file__)
+    found = {
+        "pread": _address(libc, "pread"),
+        "preadv2": _address(libc, "preadv2") if NOWAIT else 0,
+        "posix_fadvise": _address(libc, "posix_fadvise") if WILL_NEED else 0,
+        "LZ4_decompress_safe": _address(codecs, "LZ4_decompress_safe"),
+        "LZ4_decompress_safe_partial": _address(codecs, "LZ4_decompress_safe_partial"),
+        "blosc_decompress_ctx": _address(codecs, "blosc_decompress_ctx"),
+    }
+    return found if found["pread"] and found["blosc_decompress_ctx"] else None
+
+
+FOUND = _find()
+SYMBOLS = np.array(list((FOUND or {}).values()), np.int64)
+
+
+def read(
+    files: NDArray[np.int64], pieces: NDArray[np.int64], places: NDArray[np.int64], begin: int, end: int,
+    chunk_rows: int, row_bytes: int, raw: bool,
+    encoded: NDArray[np.uint64], decoded: NDArray[np.uint64], out: NDArray[np.uint8],
+) -> int:  # fmt: skip
+    """Copies pieces from ``begin`` on, below ``end``, into the batch; the first that it could not, or ``end``.
+
+    Args:
+        files: descriptors.
+        pieces: ``(6, n)``: place in the batch, step in it, row in the chunk, rows, chunk, environment; those of one
+            chunk side by side.
+        places: ``(3, n)``: position in ``files``, offset and bytes of the piece's chunk.
+        chunk_rows, row_bytes: of a decoded chunk.
+        raw: whether chunks are not compressed.
+        encoded, decoded: room for a chunk as it is on disk, and for one as it is in RAM.
+        out: ``(batch, steps * row_bytes)``.
+    """
+    assert FOUND is not None
+    assert decoded.nbytes >= chunk_rows * row_bytes
+    done: int = _read(
+        SYMBOLS, files, pieces, places, begin, end, chunk_rows, row_bytes, raw, encoded, decoded, out
+    )  # fmt: skip
+    return done
+
+
+def version() -> str:
+    """What was found, in words."""
+    there = ", ".join(name for name, address in (FOUND or {}).items() if address)
+    return f"numba {numba.__version__}, {there or 'nothing'}; CRC-32C by {'instruction' if _instruction() else 'table'}"

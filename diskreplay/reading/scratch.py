@@ -1,0 +1,30 @@
+"""Memory for the chunks that a thread is decoding: used again and again, so that it stays in the processor's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def scratch(size: int) -> Iterator[NDArray[np.uint64]]:
+    """Room for ``size`` bytes and a word more, uninitialised, for whoever is inside, and nobody else.
+
+    A signal's handler that reads a batch meanwhile, in the same thread, gets other memory.
+    """
+    words = size // 8 + 1
+    rooms: list[NDArray[np.uint64]] = _local.__dict__.setdefault("rooms", [])
+    room = rooms.pop() if rooms else np.empty(words, np.uint64)
+    if len(room) < words:
+        room = np.empty(words, np.uint64)
+    try:
+        yield room
+    finally:
+        if len(rooms) < 2:  # encoded and decoded
+            rooms.append(room)

@@ -1,0 +1,480 @@
+"""Compiled reads: what Python would have read, and the same errors, whatever the bytes are."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import google_crc32c
+import numpy as np
+import pytest
+from configs import CONFIGS, WIDE, Config, examples
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model import Leaf
+from recording import Recording, reopen
+
+import diskreplay as dr
+from diskreplay.errors import CorruptionError, ReadFailedError
+from diskreplay.reading import compiled, gather, kernel, scratch
+from diskreplay.schema import Codec
+from diskreplay.storage import chunks
+from diskreplay.storage import files as fs
+from diskreplay.testing import FaultyFiles, SimulatedDisk
+
+TESTS = pathlib.Path(__file__).parent.parent
+CODECS = [Codec("lz4hc", 4), Codec("lz4", 5), Codec("zstd", 1), Codec("none")]
+
+
+@contextlib.contextmanager
+def in_python() -> Iterator[None]:
+    with mock.patch.object(compiled, "reader", return_value=None):
+        yield
+
+
+@contextlib.contextmanager
+def in_kernel(wholly: bool = True) -> Iterator[list[int]]:
+    """All is read by the kernel; the list yielded grows by the pieces of each of its calls, as far as they went."""
+    counts: list[int] = []
+    original = compiled.reader
+
+    def reader(*arguments: Any) -> Any:
+        read = original(*arguments)
+        if read is None:
+            assert not wholly, "left to Python"
+            return None
+
+        def counted(begin: int, end: int) -> int:
+            done = read(begin, end)
+            counts.append(done - begin)
+            assert done == end or not wholly, f"of {end - begin} pieces {done - begin} were read"
+            return done
+
+        return counted
+
+    with mock.patch.object(compiled, "LOAD_AFTER", 0), mock.patch.object(compiled, "reader", reader):
+        yield counts
+
+
+def drawn(buffer: dr.ReplayBuffer) -> list[bytes]:
+    """Batches, as bytes."""
+    parts: list[bytes] = []
+    for size in (1, 2, min(7, len(buffer)), len(buffer) // 2):
+        buffer.sample(size).map(lambda array: parts.append(np.ascontiguousarray(array).tobytes()))
+    return parts
+
+
+def both(config: Config, path: str, **options: Any) -> list[int]:
+    """Draws the same both ways, and compares; how many pieces each call of the kernel took."""
+    with in_python(), reopen(config, path, mode="r", seed=3, cache_bytes=0, **options) as buffer:
+        expected = drawn(buffer)
+    with in_kernel() as counts, reopen(config, path, mode="r", seed=3, cache_bytes=0, **options) as buffer:
+        assert drawn(buffer) == expected
+    return counts
+
+
+# The same rows
+
+
+@pytest.mark.parametrize("config", CONFIGS + WIDE, ids=repr)
+def test_as_python(path: str, config: Config) -> None:
+    recording = Recording(config)
+    with config.create(path) as buffer:
+        recording.add(buffer, 70, special=0.3)
+        assert len(buffer) > 2
+    large = any(not column.resident for column in buffer.schema.columns)
+    assert bool(sum(both(config, path))) == large
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+@pytest.mark.parametrize("chunk_rows", [1, 4, 16])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_as_python_with_any_codec(path: str, codec: Codec, chunk_rows: int, num_envs: int) -> None:
+    config = Config(
+        "camera", Leaf((6, 7), np.int16), num_envs, frame_stack=3, capacity=90, chunk_rows=chunk_rows,
+        shard_rows=2 * chunk_rows, codec=codec,
+    )  # fmt: skip
+    recording = Recording(config)
+    with config.create(path) as buffer:
+        recording.add(buffer, 61)
+    assert sum(both(config, path)) > 0
+    assert sum(both(config, path, view=dr.Sequence(8))) > 0
+
+
+@given(
+    codec=st.sampled_from(CODECS),
+    dtype=st.sampled_from(["uint8", "bool", "int16", "float32", "complex64", "float64"]),
+    chunk_rows=st.integers(1, 9),
+    width=st.integers(1, 400),
+    seed=st.integers(0, 1 << 32),
+    told=st.booleans(),
+)
+@settings(max_examples=examples(150), deadline=None)
+def test_any_pieces(
+    tmp_path_factory: pytest.TempPathFactory, codec: Codec, dtype: str, chunk_rows: int, width: int, seed: int,
+    told: bool,
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 2 + rng.integers(250), (5, chunk_rows, width)).astype(dtype)
+    if rng.random() < 0.7:
+        values[:, :, width // 3 :] = 0
+    encoded = [chunks.encode(codec, each) for each in values]
+    ends = np.cumsum([len(data) for data in encoded])
+    count, steps = int(rng.integers(1, 30)), int(rng.integers(1, 12))
+    row, step = rng.integers(chunk_rows, size=count), rng.integers(steps, size=count)
+    rows = 1 + rng.integers(np.minimum(chunk_rows - row, steps - step))
+    chunk = np.sort(rng.integers(5, size=count))
+    pieces = np.stack([rng.permutation(count), step, row, rows, chunk, np.zeros_like(chunk)])
+    sizes = np.array([len(data) for data in encoded])
+    places = np.stack([chunk % 2, (ends - sizes)[chunk], sizes[chunk]])
+    out = np.full((count, steps, width), 9).astype(dtype)
+    expected = out.copy()
+    for place, at, first, length, number, _ in pieces.T.tolist():
+        expected[place, at : at + length] = values[number, first : first + length]
+    file = tmp_path_factory.getbasetemp() / "pieces"
+    file.write_bytes(b"".join(encoded))
+    symbols = kernel.SYMBOLS.copy()
+    symbols[1] *= not told
+    with file.open("rb") as one, file.open("rb") as two, mock.patch.object(kernel, "SYMBOLS", symbols):
+        done = kernel.read(
+            np.array([one.fileno(), two.fileno()]), pieces, places, 0, count, chunk_rows, width * out.itemsize,
+            codec.name == "none", np.empty(values[0].nbytes // 8 + 9, np.uint64),
+            np.empty(values[0].nbytes // 8 + 1, np.uint64), out.reshape(count, -1).view(np.uint8),
+        )  # fmt: skip
+    assert done == count
+    assert out.tobytes() == expected.tobytes()
+
+
+WRONG = {
+    "a place below the batch": (0, -1), "a place past the batch": (0, 3), "a step below": (1, -1),
+    "a step past the last": (1, 4), "a row below": (2, -1), "a row past the chunk": (2, 4), "no rows": (3, 0),
+    "more rows than the chunk has": (3, 5), "rows past everything": (3, (1 << 63) - 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "value"), WRONG.values(), ids=WRONG)
+def test_pieces_that_do_not_fit_are_not_read(tmp_path: pathlib.Path, row: int, value: int) -> None:
+    values = np.arange(40, dtype=np.uint8).reshape(4, 10)
+    data = chunks.encode(Codec(), values)
+    (tmp_path / "chunk").write_bytes(data)
+    pieces = np.array([[0, 1], [0, 2], [1, 0], [1, 2], [0, 1], [0, 0]])
+    pieces[row, 1] = value
+    places = np.array([[0, 0], [0, 0], [len(data)] * 2])
+    out = np.zeros((3, 40), np.uint8)
+    with (tmp_path / "chunk").open("rb") as file:
+        done = kernel.read(
+            np.array([file.fileno()]), pieces, places, 0, 2, 4, 10, False, np.empty(20, np.uint64),
+            np.empty(6, np.uint64), out,
+        )  # fmt: skip
+    assert done == 1
+    assert out[0].tolist() == [*values[1], *[0] * 30]
+    assert not out[1:].any()
+
+
+# Checksums
+
+
+@given(st.binary(max_size=3000))
+@settings(max_examples=examples(200), deadline=None)
+def test_checksums(data: bytes) -> None:
+    words = np.zeros(len(data) // 8 + 1, np.uint64)
+    words.view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
+    assert kernel.checksum(words, len(data)) == google_crc32c.value(data)
+
+
+def test_checksums_without_an_instruction() -> None:
+    """A process whose code is compiled for any processor of this kind has the table only."""
+    program = """
+import google_crc32c, numpy as np
+from diskreplay.reading import kernel
+assert kernel.version().endswith("by table"), kernel.version()
+rng = np.random.default_rng(0)
+for size in [*range(40), 1000, 4096]:
+    words = rng.integers(0, 1 << 63, size // 8 + 1).astype(np.uint64)
+    assert kernel.checksum(words, size) == google_crc32c.value(words.tobytes()[:size])
+"""
+    python(program, NUMBA_CPU_NAME="generic")
+
+
+def python(program: str, **environment: str) -> str:
+    """What a program prints, in a process of its own that ends well."""
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", program], env={**os.environ, **environment}, text=True,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Hostile bytes
+
+
+def test_chunks_with_any_damage(tmp_path: pathlib.Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-m", "reading.chunk_fuzz", tmp_path, "20261122", str(examples(3000))],
+        cwd=TESTS, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ended = json.loads(done.stdout)
+    assert sum(ended.values()) == examples(3000)
+    assert min(ended["refused"], ended["read"]) > 300
+    assert min(ended["prefix"], ended["left to Python"]) > 0
+
+
+def damage(path: str, kind: str) -> None:
+    """Harms each shard of the observations, in place: they may be open."""
+    for number, file in enumerate(sorted(pathlib.Path(path).glob("streams/*/obs/c.*"))):
+        data = bytearray(file.read_bytes())
+        if kind == "flipped":
+            for at in range(5 + number, len(data), 97):
+                data[at] ^= 4
+        elif kind == "cut":
+            del data[len(data) // 3 :]
+        elif kind == "empty":
+            data.clear()
+        else:
+            data[:] = b"\xff" * len(data)
+        with file.open("r+b") as opened:
+            opened.truncate(len(data))
+            opened.write(data)
+
+
+@pytest.mark.parametrize("kind", ["flipped", "cut", "empty", "overwritten"])
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_damage_is_said_as_in_python(path: str, kind: str, codec: Codec) -> None:
+    filled(path, codec=codec)
+    with contextlib.ExitStack() as stack:
+        said = []
+        buffers = [stack.enter_context(dr.ReplayBuffer.open(path, mode="r", seed=2, cache_bytes=0)) for _ in range(2)]
+        for buffer in buffers:
+            buffer.sample(100)  # all of its files are open
+        damage(path, kind)
+        for buffer, way in zip(buffers, (in_python(), in_kernel(wholly=False)), strict=True):
+            with way, pytest.raises(CorruptionError) as caught:
+                buffer.sample(100)
+            error = caught.value
+            said.append((str(error), error.file, error.offset, error.stream, error.column, error.rows))
+    assert said[0] == said[1]
+    assert said[0][4] == "obs"
+
+
+def filled(path: str, rows: int = 100, **options: Any) -> np.ndarray:
+    """A store of frames; what they are."""
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 3, (rows + 1, 40, 40), np.uint8)
+    options = {"capacity": 1000, "seed": 0, "chunk_rows": 4, "shard_rows": 16, "cache_bytes": 0, **options}
+    space = spaces.Box(0, 255, (40, 40), np.uint8)
+    with dr.ReplayBuffer.create(path, space, spaces.Discrete(2), **options) as buffer:
+        for obs, following in itertools.pairwise(frames):
+            buffer.add(obs, 0, 0.0, following, False, False)
+    return frames
+
+
+def check(batch: Any, frames: np.ndarray) -> None:
+    np.testing.assert_array_equal(batch.obs, frames[batch.index])
+    np.testing.assert_array_equal(batch.next_obs, frames[batch.index + 1])
+
+
+def test_what_the_kernel_cannot_read_python_reads(path: str) -> None:
+    frames = filled(path)
+    with (
+        mock.patch.object(fs, "descriptor", return_value=1 << 20),  # of no file
+        in_kernel(wholly=False) as counts,
+        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
+    ):
+        check(buffer.sample(50), frames)
+    assert counts
+    assert not any(counts)
+
+
+def test_errors_of_the_disk_are_said_as_in_python(path: str) -> None:
+    filled(path)
+    failing = mock.patch.object(os, "pread", side_effect=OSError(errno.EIO, "no"))
+    with (
+        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
+        mock.patch.object(fs, "descriptor", return_value=1 << 20),
+        in_kernel(wholly=False),
+    ):
+        buffer.sample(100)
+        with failing, pytest.raises(ReadFailedError, match=r"reading .*obs.*failed: Input/output error"):
+            buffer.sample(50)
+
+
+# Where it applies
+
+
+def test_other_disks_are_left_to_python() -> None:
+    disk = SimulatedDisk()
+    frames = filled("/a", files=disk)
+    with in_kernel(wholly=False) as counts, dr.ReplayBuffer.open("/a", mode="r", files=disk, cache_bytes=0) as buffer:
+        check(buffer.sample(50), frames)
+    assert counts == []
+
+
+def test_files_that_somebody_watches_are_left_to_python(path: str) -> None:
+    files = FaultyFiles(fs.LocalFiles())
+    frames = filled(path, files=files)
+    with in_kernel(wholly=False) as counts, dr.ReplayBuffer.open(path, mode="r", files=files, cache_bytes=0) as buffer:
+        check(buffer.sample(50), frames)
+    assert counts == []
+
+    class Watched(fs.LocalFile):
+        __slots__ = ()
+
+    assert fs.descriptor(Watched(path + "/zarr.json", write=False)) is None
+    assert isinstance(fs.descriptor(fs.LocalFile(path + "/zarr.json", write=False)), int)
+
+
+def test_chunks_that_the_cache_takes_in_are_decoded_whole(path: str) -> None:
+    frames = filled(path)
+    with in_kernel(wholly=False) as counts, dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=90_000) as buffer:
+        for _ in range(9):
+            check(buffer.sample(50), frames)
+        assert 80_000 < buffer.stats()["cache_used_bytes"] <= 90_000
+    assert sum(counts) > 0  # from when on it is full
+
+
+def test_rows_that_no_commit_holds(path: str) -> None:
+    frames = np.random.default_rng(1).integers(0, 3, (91, 40, 40), np.uint8)
+    space = spaces.Box(0, 255, (40, 40), np.uint8)
+    with (
+        in_kernel() as counts,
+        dr.ReplayBuffer.create(
+            path, space, spaces.Discrete(2), capacity=80, chunk_rows=4, shard_rows=8, cache_bytes=0, seed=0,
+            commit_rows=1 << 20, commit_seconds=1e9,
+        ) as buffer,
+    ):  # fmt: skip
+        for number, (obs, following) in enumerate(itertools.pairwise(frames)):
+            buffer.add(obs, 0, 0.0, following, False, False)
+            if number == 50:
+                buffer.commit()
+            check(buffer.sample(min(20, len(buffer))), frames)
+    assert sum(counts) > 100
+
+
+def test_several_threads(path: str) -> None:
+    frames = filled(path)
+    errors: list[BaseException] = []
+    with in_kernel() as counts, dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer:
+
+        def work() -> None:
+            try:
+                for size in (1, 30, 100) * 20:
+                    check(buffer.sample(size), frames)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+    assert len(counts) >= 240
+    assert kernel._read.targetoptions["nogil"]
+
+
+@pytest.mark.parametrize("way", [in_python, in_kernel])
+def test_a_batch_within_a_batch(path: str, way: Any) -> None:
+    """As a signal's handler takes one: between any two steps of another, in the same thread."""
+    frames = filled(path)
+    with dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer:
+        decode, within = chunks.decode, False
+        read = kernel.read
+
+        def interrupted(call: Any) -> Any:
+            def called(*arguments: Any) -> Any:
+                nonlocal within
+                given = call(*arguments)
+                if not within:
+                    within = True
+                    check(buffer.sample(7), frames)
+                    within = False
+                return given
+
+            return called
+
+        with (
+            way(),
+            mock.patch.object(chunks, "decode", interrupted(decode)),
+            mock.patch.object(kernel, "read", interrupted(read)),
+        ):
+            check(buffer.sample(60), frames)
+
+
+def test_room_is_used_again_and_never_shared() -> None:
+    with scratch.scratch(1000) as one, scratch.scratch(10) as two:
+        assert one.nbytes > 1000
+        assert two.nbytes > 10
+        assert not np.shares_memory(one, two)
+        with scratch.scratch(10) as three:
+            assert not np.shares_memory(one, three)
+            assert not np.shares_memory(two, three)
+    with scratch.scratch(1 << 20) as large:
+        assert large.nbytes > 1 << 20
+
+
+# When it is loaded
+
+SAMPLING = """
+import sys
+import diskreplay as dr
+from diskreplay.reading import compiled
+path, batches = sys.argv[1], int(sys.argv[2])
+with dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer:
+    for _ in range(batches):
+        buffer.sample(100)
+print("numba" in sys.modules, compiled._kernel is not None)
+"""
+
+
+def sampling(path: str, batches: int, before: str = "") -> list[str]:
+    program = f"import sys; sys.argv[1:] = {[path, str(batches)]!r}\n{before}{SAMPLING}"
+    return python(program, PYTHONPATH=os.pathsep.join(sys.path)).split()
+
+
+@pytest.mark.own_thresholds
+def test_it_is_loaded_when_it_is_worth_it(path: str) -> None:
+    filled(path)
+    few, many = compiled.LOAD_AFTER // 1000, compiled.LOAD_AFTER // 100 + 2
+    assert sampling(path, few) == ["False", "False"]
+    assert sampling(path, many) == ["True", "True"]
+    assert sampling(path, many, before="sys.modules['numba'] = None\n") == ["True", "False"]
+
+
+def test_without_a_compiler_all_is_left_to_python(path: str) -> None:
+    frames = filled(path)
+    with (
+        mock.patch.object(compiled, "_kernel", None),
+        mock.patch.object(compiled, "_missing", False),
+        mock.patch.object(compiled, "LOAD_AFTER", 0),
+        mock.patch.object(kernel, "FOUND", None),
+        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
+    ):
+        check(buffer.sample(50), frames)
+        assert compiled._missing
+        check(buffer.sample(50), frames)
+
+
+def test_an_interrupt_is_noticed_within_a_batch(path: str) -> None:
+    filled(path)
+    with (
+        mock.patch.object(gather, "MOST_AT_ONCE", 7),
+        in_kernel() as counts,
+        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
+    ):
+        buffer.sample(100)
+    assert max(counts) == 7
+    assert len(counts) > 10
