@@ -1,0 +1,42 @@
+"""Files and locks of the local file system, interrupted while they are opened."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import sys
+from types import TracebackType
+
+import pytest
+
+from diskreplay.storage.files import LocalFile, LocalFiles
+from diskreplay.testing import Interrupts
+
+
+def test_a_file_that_was_interrupted_before_it_was_opened_goes_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    file = LocalFile.__new__(LocalFile)
+    del file
+    assert said == []
+
+
+def test_a_lock_that_was_interrupted_is_free_though_its_traceback_is_kept(tmp_path: pathlib.Path) -> None:
+    files, tool = LocalFiles(), Interrupts(within=["diskreplay.storage"])
+    kept: list[TracebackType | None] = []  # as a notebook does, for its debugger
+
+    def take() -> None:
+        try:
+            files.lock(str(tmp_path))
+        except KeyboardInterrupt as error:
+            kept.append(error.__traceback__)
+            raise
+
+    for number in itertools.count():
+        place = tool.interrupt(number, take)
+        again = files.lock(str(tmp_path))
+        assert again is not None, f"interrupted at {place}"
+        again.release()
+        if place is None:
+            break
+    assert len(kept) > 5
