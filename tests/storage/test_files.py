@@ -9,7 +9,7 @@ from types import TracebackType
 
 import pytest
 
-from diskreplay.storage.files import LocalFile, LocalFiles
+from diskreplay.storage.files import LocalFile, LocalFiles, Lock
 from diskreplay.testing import Interrupts
 
 
@@ -24,19 +24,22 @@ def test_a_file_that_was_interrupted_before_it_was_opened_goes_without_a_word(mo
 def test_a_lock_that_was_interrupted_is_free_though_its_traceback_is_kept(tmp_path: pathlib.Path) -> None:
     files, tool = LocalFiles(), Interrupts(within=["diskreplay.storage"])
     kept: list[TracebackType | None] = []  # as a notebook does, for its debugger
+    taken: list[Lock | None] = []
 
     def take() -> None:
         try:
-            files.lock(str(tmp_path))
+            taken.append(files.lock(str(tmp_path)))
         except KeyboardInterrupt as error:
             kept.append(error.__traceback__)
             raise
 
     for number in itertools.count():
         place = tool.interrupt(number, take)
+        if place is None:
+            break
         again = files.lock(str(tmp_path))
         assert again is not None, f"interrupted at {place}"
         again.release()
-        if place is None:
-            break
     assert len(kept) > 5
+    assert taken[0] is not None
+    taken[0].release()
