@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 import pathlib
 import pickle
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 import diskreplay as dr  # noqa: E402
 from diskreplay.compat.sb3 import DiskReplayBuffer  # noqa: E402
 from diskreplay.errors import InputError, LockedError, NotEnoughDataError  # noqa: E402
+from diskreplay.testing import Interrupts  # noqa: E402
 
 ATTRIBUTES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 BOX = spaces.Box(-1, 1, (3,), np.float32)
@@ -257,6 +260,25 @@ def test_priorities() -> None:
 
 
 # SB3's other methods
+
+
+def test_a_step_whose_add_was_interrupted_is_at_its_position_or_not_there() -> None:
+    def add(buffer: DiskReplayBuffer, stamp: int) -> None:
+        obs = np.full((2, 3), stamp, np.float32)
+        buffer.add(obs, obs + 1, np.zeros((2, 1)), np.full(2, stamp), np.zeros(2), [{}, {}])
+
+    tool = Interrupts(within=["diskreplay.compat", "diskreplay.buffers.stored"])
+    for number in itertools.count():
+        buffer = DiskReplayBuffer(8, spaces.Box(-1e6, 1e6, (3,), np.float32), spaces.Discrete(3), "cpu", n_envs=2)
+        for stamp in range(6):
+            add(buffer, stamp)
+        place = tool.interrupt(number, functools.partial(add, buffer, 6))
+        rewards = np.asarray(buffer.rewards)[:, 0].tolist()
+        assert (buffer.pos, buffer.full, rewards) in ((2, True, [4, 5, 2, 3]), (3, True, [4, 5, 6, 3]))
+        buffer.close()
+        if place is None:
+            break
+    assert number > 5
 
 
 def test_extend_reset_and_an_empty_buffer() -> None:
