@@ -384,6 +384,7 @@ def test_several_threads(path: str) -> None:
         raise errors[0]
     assert len(counts) >= 240
     assert kernel._read.targetoptions["nogil"]
+    assert len(kernel._read.signatures) == 1  # compiled by load(), and never anew
 
 
 @pytest.mark.parametrize("way", [in_python, in_kernel])
@@ -466,6 +467,32 @@ def test_without_a_compiler_all_is_left_to_python(path: str) -> None:
         check(buffer.sample(50), frames)
         assert compiled._missing
         check(buffer.sample(50), frames)
+
+
+@pytest.mark.parametrize("loading", [False, True], ids=["", "while a thread loads the kernel"])
+def test_forked_children(path: str, loading: bool) -> None:
+    frames = filled(path)
+    with (
+        mock.patch.object(compiled, "_kernel", None),
+        mock.patch.object(compiled, "_missing", False),
+        mock.patch.object(compiled, "_loading", threading.Lock()),
+        mock.patch.object(compiled, "LOAD_AFTER", 0),
+        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
+    ):
+        if loading:
+            compiled._loading.acquire()
+            check(buffer.sample(50), frames)  # another thread, meanwhile
+            assert compiled._kernel is None
+            assert not compiled._missing
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                check(buffer.sample(50), frames)
+                status = int((compiled._kernel is None) != loading)
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_an_interrupt_is_noticed_within_a_batch(path: str) -> None:
