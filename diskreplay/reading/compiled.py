@@ -10,6 +10,8 @@ laid out in another way; nor anywhere in a process in which it cannot be loaded.
 
 from __future__ import annotations
 
+import os
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -32,19 +34,37 @@ _pieces = 0
 """Pieces that were asked for so far; threads that count at once may miss some."""
 _kernel: types.ModuleType | None = None
 _missing = False
+_loading = threading.Lock()
 
 
 def load() -> types.ModuleType | None:
-    """The kernel, loaded; None where this process cannot have it, which is decided once."""
+    """The kernel, loaded and compiled; None where this process cannot have it, and while another thread loads it."""
     global _kernel, _missing
-    if _kernel is None and not _missing:
+    if _kernel is None and not _missing and _loading.acquire(blocking=False):
         try:
             from diskreplay.reading import kernel
-        except (ImportError, OSError):  # numba is for some versions of Python and numpy; libraries may lack symbols
+
+            _missing = not kernel.FOUND
+            if kernel.FOUND:
+                kernel.compile_now()
+                _kernel = kernel
+        except MemoryError:
+            raise
+        except Exception:  # numba is for some versions of Python and numpy only: what Python reads is as right
             _missing = True
-        else:
-            _kernel, _missing = (kernel, False) if kernel.FOUND is not None else (None, True)
+        finally:
+            _loading.release()
     return _kernel
+
+
+def _forked() -> None:
+    """In a forked child: the thread that was loading is not there any more, and keeps numba's locks for ever."""
+    global _missing, _loading
+    if _loading.locked():
+        _missing, _loading = True, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def reader(column: ColumnReader, out: NDArray[Any], pieces: NDArray[np.int64], places: Places) -> Read | None:

@@ -337,6 +337,12 @@ def read(
     return done
 
 
+def compile_now() -> None:
+    """Compiles, or loads what is kept on disk: by reading nothing."""
+    nothing, room = np.empty((6, 0), np.int64), np.empty(1, np.uint64)
+    read(nothing[0], nothing, nothing[:3], 0, 0, 1, 1, False, room, room, np.empty((1, 1), np.uint8))
+
+
 def version() -> str:
     """What was found, in words."""
     there = ", ".join(name for name, address in (FOUND or {}).items() if address)

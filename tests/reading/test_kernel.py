@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import itertools
 import json
@@ -311,6 +312,67 @@ def test_errors_of_the_disk_are_said_as_in_python(path: str) -> None:
             buffer.sample(50)
 
 
+# What it asks the system and the decoders for
+
+
+@contextlib.contextmanager
+def instead(name: str, function: Any) -> Iterator[None]:
+    """A function of Python's is called where the kernel calls one of C's, with int64s."""
+    assert kernel.FOUND is not None
+    arguments = {"preadv2": 5, "posix_fadvise": 4, "blosc_decompress_ctx": 4}[name]
+    made = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arguments)(function)
+    symbols = kernel.SYMBOLS.copy()
+    symbols[list(kernel.FOUND).index(name)] = ctypes.cast(made, ctypes.c_void_p).value
+    with mock.patch.object(kernel, "SYMBOLS", symbols):
+        yield
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_lz4_is_decoded_without_blosc(path: str, codec: Codec) -> None:
+    frames = filled(path, codec=codec)
+    calls: list[int] = []
+    with (
+        instead("blosc_decompress_ctx", lambda *arguments: calls.append(1) or -1),
+        in_kernel(wholly=False) as counts,
+        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
+    ):
+        check(buffer.sample(50), frames)
+    assert bool(calls) == (codec.name == "zstd")
+    assert any(counts) == (codec.name != "zstd")
+
+
+def test_a_cold_disk_is_told_of_all_that_follows(path: str) -> None:
+    frames = filled(path)
+    told: list[tuple[int, int, int]] = []
+    asked: list[int] = []
+    refuse_from = 5
+
+    def fadvise(file: int, offset: int, size: int, advice: int) -> int:
+        told.append((file, offset, size))
+        return 0
+
+    def preadv2(file: int, vectors: int, count: int, offset: int, flags: int) -> int:
+        asked.append(offset)
+        to, size = (ctypes.c_int64 * 2).from_address(vectors)
+        data = os.pread(file & 0xFFFFFFFF, size, offset)
+        ctypes.memmove(to, data, len(data))
+        return -1 if len(asked) >= refuse_from else len(data)
+
+    with (
+        instead("posix_fadvise", fadvise),
+        instead("preadv2", preadv2),
+        in_kernel(),
+        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
+    ):
+        # 25 chunks of frames in one call, and in another the one of the newest observation.
+        for refuse_from, asks, tells in ((1000, 26, 0), (5, 5 + 1, 21 + 1), (1, 1 + 1, 25 + 1)):
+            told.clear()
+            asked.clear()
+            check(buffer.sample(100), frames)
+            assert len(told) == len(set(told)) == tells
+            assert len(asked) == asks
+
+
 # Where it applies
 
 
@@ -384,6 +446,7 @@ def test_several_threads(path: str) -> None:
         raise errors[0]
     assert len(counts) >= 240
     assert kernel._read.targetoptions["nogil"]
+    assert len(kernel._read.signatures) == 1  # compiled by load(), and never anew
 
 
 @pytest.mark.parametrize("way", [in_python, in_kernel])
@@ -466,6 +529,32 @@ def test_without_a_compiler_all_is_left_to_python(path: str) -> None:
         check(buffer.sample(50), frames)
         assert compiled._missing
         check(buffer.sample(50), frames)
+
+
+@pytest.mark.parametrize("loading", [False, True], ids=["", "while a thread loads the kernel"])
+def test_forked_children(path: str, loading: bool) -> None:
+    frames = filled(path)
+    with (
+        mock.patch.object(compiled, "_kernel", None),
+        mock.patch.object(compiled, "_missing", False),
+        mock.patch.object(compiled, "_loading", threading.Lock()),
+        mock.patch.object(compiled, "LOAD_AFTER", 0),
+        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
+    ):
+        if loading:
+            compiled._loading.acquire()
+            check(buffer.sample(50), frames)  # another thread, meanwhile
+            assert compiled._kernel is None
+            assert not compiled._missing
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                check(buffer.sample(50), frames)
+                status = int((compiled._kernel is None) != loading)
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_an_interrupt_is_noticed_within_a_batch(path: str) -> None:
