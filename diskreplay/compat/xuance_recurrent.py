@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
@@ -15,7 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.compat.kept import SLOT, Ringed
-from diskreplay.compat.window import window
+from diskreplay.compat.window import Window, window
 from diskreplay.compat.xuance_memory import Buffer, EpisodeBuffer, Shapes, space_shape
 from diskreplay.compat.xuance_steps import Steps, open_steps, stored_space
 from diskreplay.errors import InputError, NotEnoughDataError
@@ -70,8 +71,8 @@ class RecurrentOffPolicyBuffer(Ringed, Buffer):
         self.episode_length = check_count("episode_length", episode_length)
         self.lookup_length = check_count("lookup_length", lookup_length)
         self._own_draws = options.get("seed") is not None
-        self._found: tuple[int, tuple[_Episode, ...]] = 0, ()
-        """The episodes that end before a row, oldest first."""
+        self._found: tuple[Window, tuple[_Episode, ...]] = Window(0, 0), ()
+        """The episodes of a window, oldest first."""
         self.engine: Steps = open_steps(
             self, _typed_space("observation_space", observation_space), _typed_space("action_space", action_space), 1,
             (self.n_size + 1) * self.episode_length, {STEP: ((), np.int32), LAST: ((), bool)}, Uniform(), options,
@@ -79,15 +80,18 @@ class RecurrentOffPolicyBuffer(Ringed, Buffer):
 
     def _episodes(self) -> tuple[_Episode, ...]:
         """The finished episodes in the store's rows, oldest first; halves of some, left by a crash, are passed over."""
-        begin, end = window(self.engine)
+        held = window(self.engine)
         seen, known = self._found
-        start = max(seen, begin)
-        last, steps, slots = (self.engine.column(name, start, end)[:, 0] for name in (LAST, STEP, SLOT))
+        if held == seen:
+            return known
+        start = max(seen.end, held.begin)
+        last, steps, slots = (self.engine.column(name, start, held.end)[:, 0] for name in (LAST, STEP, SLOT))
         at = np.flatnonzero(last)
         lengths = steps[at].astype(np.int64) + 1
         newer = map(_Episode, (start + at + 1 - lengths).tolist(), lengths.tolist(), slots[at].tolist())
-        found = tuple(episode for episode in (*known, *newer) if episode.first >= begin)[-self.n_size :]
-        self._found = end, found
+        found = (*known, *newer)[-self.n_size :]
+        found = found[bisect.bisect_left(found, held.begin, key=lambda episode: episode.first) :]
+        self._found = held, found
         return found
 
     def _ring(self) -> tuple[int, int]:
