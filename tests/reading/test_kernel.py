@@ -299,6 +299,7 @@ def test_what_the_kernel_cannot_read_python_reads(path: str) -> None:
     assert not any(counts)
 
 
+@pytest.mark.own_thresholds
 def test_errors_of_the_disk_are_said_as_in_python(path: str) -> None:
     filled(path)
     failing = mock.patch.object(os, "pread", side_effect=OSError(errno.EIO, "no"))
@@ -327,6 +328,7 @@ def instead(name: str, function: Any) -> Iterator[None]:
         yield
 
 
+@pytest.mark.own_thresholds
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 def test_lz4_is_decoded_without_blosc(path: str, codec: Codec) -> None:
     frames = filled(path, codec=codec)
@@ -341,6 +343,7 @@ def test_lz4_is_decoded_without_blosc(path: str, codec: Codec) -> None:
     assert any(counts) == (codec.name != "zstd")
 
 
+@pytest.mark.own_thresholds
 def test_a_cold_disk_is_told_of_all_that_follows(path: str) -> None:
     frames = filled(path)
     told: list[tuple[int, int, int]] = []
