@@ -71,6 +71,7 @@ NO_THRESHOLD = {
     "buffers.on_policy.EPSILON": PRECISION,
     "buffers.shuffle.POOL_BYTES": SETTING,
     "buffers.stored.CACHE_BYTES": SETTING,
+    "buffers.stored.PIN_ATTEMPTS": "how often is tried again what other processes are in the way of",
     "buffers.stored.COMMIT_ROWS": SETTING,
     "buffers.stored.COMMIT_SECONDS": SETTING,
     "reading.kernel.BLOSC_BYTES": FORMAT,

@@ -48,6 +48,8 @@ COMMIT_ROWS = 10_000
 COMMIT_SECONDS = 10.0
 COMMIT_BYTES = 64 << 20
 """Encoded bytes that may wait in RAM for a commit."""
+PIN_ATTEMPTS = 50
+"""How often a checkpoint is written anew because another stream's writer evicted meanwhile what it pins."""
 WAITING_ROWS = 64
 """After every so many rows it is counted how many bytes wait."""
 
@@ -263,7 +265,7 @@ class StoredBuffer:
             given = plain("metadata", metadata or {})
             self._store.check_new_checkpoint(name)
             self.commit()
-            for _ in range(10):
+            for _ in range(PIN_ATTEMPTS):
                 with self._lock:
                     state, arrays = self._state()
                     cut = self._streams.commits

@@ -39,7 +39,7 @@ class Streams:
         self.cache = ChunkCache(cache_bytes)
         self.writer: StreamWriter | None = None
         self.torn = False
-        """:meth:`open_readers` was begun and not ended: the streams that others write must be read anew."""
+        """A stream that another writes was brought up to date in part: all of those must be read anew."""
         self._parts: dict[str, StreamPart] = {}
 
     def open(self, written: str | None, checkpoint: Checkpoint | None) -> None:
@@ -80,14 +80,13 @@ class Streams:
 
         Whatever ends it half-way, the streams stay as they are listed until it is called again, which ends it.
         """
-        anew, self.torn = self.torn, True
         names = list(checkpoint.cut) if checkpoint else self.store.stream_names()
         parts = dict(self._parts)
         for name in names:
             if self.writer is not None and name == self.writer.name:
                 continue
             part = parts.get(name)
-            if part is not None and not anew and self._caught_up(part):
+            if part is not None and not self.torn and self._caught_up(part):
                 continue
             opened = open_part(self.store, name, self.cache, checkpoint.cut[name] if checkpoint else None)
             if part is not None:
@@ -107,11 +106,13 @@ class Streams:
             return False
         if newest == ours:
             return True
+        self.torn = True
         try:
             part.stream.load(newest)
             part.catch_up()
         except CorruptionError:
             return False  # evicted meanwhile; or really damaged, which reading it anew will say
+        self.torn = False
         return True
 
     def size_cache(self) -> None:
