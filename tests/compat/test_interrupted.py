@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -258,6 +259,26 @@ def test_a_close_that_was_interrupted_saves_when_it_is_called_again(
     np.testing.assert_allclose(again.weights.vals[3:5], [7.05**0.5, 9.05**0.5])
     assert len(again.store.checkpoints) == 1  # type: ignore[union-attr]
     again.close()
+
+
+def test_what_was_saved_outlives_an_opening_that_was_interrupted(tmp_path: pathlib.Path) -> None:
+    def make() -> xuance.DummyOnPolicyBuffer:
+        return xuance.DummyOnPolicyBuffer(BOX, LARGE, None, 2, 3, path=tmp_path / "s", chunk_rows=2, shard_rows=4)
+
+    buffer = make()
+    for stamp in (1, 2, 3):
+        store(buffer, stamp)
+    buffer.close()
+    del buffer
+    tool = Interrupts(within=["diskreplay.compat"])
+    for number in itertools.count(0, 3):
+        if tool.interrupt(number, lambda: make().close()) is None:
+            break
+        gc.collect()
+        again = make()
+        assert steps_of(again) == [1, 2, 3]
+        again.close()
+    assert number > 20
 
 
 def test_a_store_that_stopped_writing_is_closed_all_the_same(

@@ -145,7 +145,7 @@ def other_operations() -> Iterator[Operation]:
     yield operation("export", "", others.Converting, "export")
     yield operation("import", "", others.Converting, "import_")
     for name, program, calls in (
-        ("frames", others.FrameHistory, ("store", "read", "close")),
+        ("frames", others.FrameHistory, ("store", "read", "close", "open")),
         ("notebook", others.Notebook, ("store", "insert", "commit", "close", "open")),
         ("notebook, by rank", others.RankNotebook, ("store", "insert", "close")),
         ("xuance", others.Xuance, ("store", "sample", "clear", "close", "open")),
@@ -162,7 +162,7 @@ def other_operations() -> Iterator[Operation]:
             "xuance_marl, episodes of a rollout", others.AgentsRolloutEpisodesOfXuance,
             ("store", "sample", "clear", "commit", "close", "open"),
         ),
-        ("pearl", others.Pearl, ("store", "sample", "clear", "close")),
+        ("pearl", others.Pearl, ("store", "sample", "clear", "close", "open")),
         ("pearl, rollout", others.PearlRollout, ("store", "sample", "close")),
         ("pearl, hindsight", others.PearlHindsight, ("store", "sample", "close")),
     ):  # fmt: skip
