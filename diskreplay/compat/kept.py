@@ -200,6 +200,8 @@ class Keeping(SampledBuffer[SomeBatch]):
         if not found or not self._is_newest(found[0]):
             return False
         checkpoint = found[0]
+        if self.held is not None and not checkpoint.state.get(HELD):
+            return False  # an older version saved, whose opening was interrupted: it held nothing yet
         arrays = self._store.read_arrays(checkpoint)
         if self.held is not None:
             try:

@@ -271,14 +271,35 @@ def test_what_was_saved_outlives_an_opening_that_was_interrupted(tmp_path: pathl
     buffer.close()
     del buffer
     tool = Interrupts(within=["diskreplay.compat"])
-    for number in itertools.count(0, 3):
-        if tool.interrupt(number, lambda: make().close()) is None:
+    opened: list[Any] = []
+    for number in itertools.count(0, 11):
+        if tool.interrupt(number, lambda: opened.append(make())) is None:
             break
         gc.collect()
         again = make()
         assert steps_of(again) == [1, 2, 3]
         again.close()
     assert number > 20
+    opened[0].close()
+
+
+def test_what_an_older_version_saved_when_its_opening_was_interrupted(tmp_path: pathlib.Path) -> None:
+    """It wrote a checkpoint that holds nothing over the one that was there."""
+
+    def make() -> xuance_marl.MARL_OffPolicyBuffer:
+        return xuance_marl.MARL_OffPolicyBuffer(1, None, (2,), (), (1,), (1,), 1, 4, 2, path=tmp_path / "s")
+
+    buffer = make()
+    one = np.ones((1, 1))
+    step = {"obs": np.ones((1, 1, 2)), "actions": one, "rewards": one, "terminals": one}
+    buffer.store({**step, "obs_next": step["obs"]})
+    buffer.engine.held = None
+    buffer.engine._state = lambda: ({"held": {}}, {})  # type: ignore[method-assign]
+    buffer.engine.save()
+    buffer.engine.abandon()
+    again = make()
+    assert (again.ptr, again.size) == (1, 1)
+    again.close()
 
 
 def test_a_store_that_stopped_writing_is_closed_all_the_same(

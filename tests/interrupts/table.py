@@ -145,7 +145,7 @@ def other_operations() -> Iterator[Operation]:
     yield operation("export", "", others.Converting, "export")
     yield operation("import", "", others.Converting, "import_")
     for name, program, calls in (
-        ("frames", others.FrameHistory, ("store", "read", "close", "open")),
+        ("frames", others.FrameHistory, ("store", "read", "close")),
         ("notebook", others.Notebook, ("store", "insert", "commit", "close", "open")),
         ("notebook, by rank", others.RankNotebook, ("store", "insert", "close")),
         ("xuance", others.Xuance, ("store", "sample", "clear", "close", "open")),
