@@ -133,18 +133,25 @@ class ReplayBuffer:
 
     def _take(self, store: Store) -> None:
         """Goes on where the store ends; InputError, the store closed again, where it is not of such a buffer."""
+        try:
+            self._check_store(store)
+            close_with(self, store)
+            self.store = store
+        except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
+            self.store = None
+            store.close()
+            raise
+
+    def _check_store(self, store: Store) -> None:
         schema, stack = store.schema, store.schema.stacks[0]
         image = len(schema.observation_space.shape or ()) > 1
         frames = self.frame_history_len if image else 1
         alike = schema.action_space == ACTIONS and isinstance(schema.observation_space, spaces.Box)
         if not alike or (schema.capacity, stack.frames) != (self.size - 1, frames):
-            store.close()
             raise InputError(
                 f"the store at {store.path!r} holds {schema.capacity} transitions of {stack.frames} frames each; a "
                 f"buffer of size {self.size} and {frames} frames needs one of {self.size - 1}, made by this class"
             )
-        self.store = store
-        close_with(self, store)
 
     def _opened(self) -> Store:
         if self.store is None:

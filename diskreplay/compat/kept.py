@@ -9,10 +9,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -109,8 +110,8 @@ class Keeping(SampledBuffer[SomeBatch]):
     held: Held | None = None
     _begun: tuple[Assignment, ...] = ()
     """What a change has still to do."""
-    _saving = True
-    """Closing saves what is held."""
+    _saving = False
+    """Closing saves what is held; not before that is what was saved last."""
 
     # Rows
 
@@ -199,6 +200,8 @@ class Keeping(SampledBuffer[SomeBatch]):
         if not found or not self._is_newest(found[0]):
             return False
         checkpoint = found[0]
+        if self.held is not None and not checkpoint.state.get(HELD):
+            return False  # an older version saved, whose opening was interrupted: it held nothing yet
         arrays = self._store.read_arrays(checkpoint)
         if self.held is not None:
             try:
@@ -255,6 +258,16 @@ class Keeping(SampledBuffer[SomeBatch]):
             self.save()
         elif writer.cut_short:  # what is held cannot be saved
             writer.check()
+
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[None]:
+        """Around what is done until a buffer is ready; what ends that half-way closes the store, as it was saved."""
+        try:
+            yield
+        except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
+            self.abandon()
+            raise
+        self._saving = True
 
     def abandon(self) -> None:
         """Closes, and leaves what was saved before as it is."""

@@ -235,13 +235,10 @@ class Replay_Buffer:
         opening = {key: value for key, value in self._options.items() if key.startswith(("cache_", "commit_"))}
         store = _Rows.open(self._place.path, **self._settings(), **opening)
         assert isinstance(store, _Rows)
-        try:
+        with store.opening():
             self._check_store(store)
             store.take_back(draws=self._seed is None)
-        except BaseException:
-            store.abandon()
-            raise
-        self._take(store)
+            self._take(store)
 
     def _check_store(self, store: _Rows) -> None:
         """InputError where it is not of a buffer with the same arguments."""
@@ -256,8 +253,8 @@ class Replay_Buffer:
             )
 
     def _take(self, store: _Rows) -> None:
-        self.store = store
         close_with(self, store)
+        self.store = store
 
     @property
     def _opened(self) -> _Rows:
@@ -339,7 +336,9 @@ class Replay_Buffer:
             capacity=self.capacity, **self._settings(), **self._options,
         )  # fmt: skip
         assert isinstance(store, _Rows)
-        self._take(store)
+        with store.opening():
+            self._take(store)
+        return None
 
     def _before(self) -> None:
         """Called before a transition is stored."""

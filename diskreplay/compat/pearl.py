@@ -234,14 +234,6 @@ class _StoredBuffer(BaseBuffer):
                 if key in ("cache_bytes", "commit_rows", "commit_seconds")
             }
             self.store = Store.open(self._place.path, **settings, **kept)
-            schema = self.store.schema
-            found = (schema.observation_space, schema.action_space), schema.capacity, self.store.num_envs
-            if found != (given, capacity, self.num_envs):
-                self.store.close()
-                raise InputError(
-                    f"the store at {self.store.path!r} is for {found[0]}, {found[1]} transitions of {found[2]} "
-                    f"environments; this buffer for {given}, {capacity} of {self.num_envs}"
-                )
         else:
             self.store = Store.create(
                 self._place.path,
@@ -252,8 +244,19 @@ class _StoredBuffer(BaseBuffer):
                 **settings,
                 **self._options,
             )
-        close_with(self, self.store)
-        self._ring = Ring(self.store)
+        try:
+            schema = self.store.schema
+            found = (schema.observation_space, schema.action_space), schema.capacity, self.store.num_envs
+            if found != (given, capacity, self.num_envs):
+                raise InputError(
+                    f"the store at {self.store.path!r} is for {found[0]}, {found[1]} transitions of {found[2]} "
+                    f"environments; this buffer for {given}, {capacity} of {self.num_envs}"
+                )
+            close_with(self, self.store)
+            self._ring = Ring(self.store)
+        except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
+            self.store.close()
+            raise
 
     @property
     def pos(self) -> int:  # type: ignore[override]  # counted by the store

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.compat.kept import Held, InHeld
+from diskreplay.compat.place import close_with
 from diskreplay.compat.rows import Shape, fit
 from diskreplay.compat.xuance_marl_steps import OPTIONS, Steps
 from diskreplay.errors import InputError
@@ -103,20 +104,21 @@ class StoredBuffer(InHeld, BaseBuffer):
     def _keep(self, engine: Steps) -> None:
         """Takes an open store, and fills ``data`` with what is in it."""
         self.engine = engine
-        engine.held = self._held
-        self._data.update(self._arrays())
-        self._held.arrays["data"] = self._data
-        self._held.fills = {key: fill for key, (_, _, fill) in self._specs().items()}
-        try:
-            known = engine.take_back()
-        except InputError:
-            engine.abandon()
-            raise
-        if not known:
-            self._recover()
+        with engine.opening():
+            engine.held = self._held
+            self._data.update(self._arrays())
+            self._held.arrays["data"] = self._data
+            self._held.fills = {key: fill for key, (_, _, fill) in self._specs().items()}
+            if not engine.take_back():
+                self._recover()
+            self._look()
+            close_with(self, engine)
 
     def _recover(self) -> None:
         """The store is new, or was not closed: finds in its rows what can be found."""
+
+    def _look(self) -> None:
+        """Finds in the rows what is not held."""
 
     def _specs(self) -> dict[str, Spec]:
         """One entry of each array of ``data``."""

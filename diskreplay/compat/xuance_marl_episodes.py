@@ -70,6 +70,8 @@ class Episodes(StoredBuffer):
         self._held.arrays["episode_data"] = self._episode_data
         self._held.lasting = "episode_data", *MARKS
         self._keep(open_steps(Steps, self, layout, split_options(kwargs), PaddedEpisodes(self.max_eps_len)))
+
+    def _look(self) -> None:
         self._find_episodes()
 
     def _find_episodes(self) -> int:

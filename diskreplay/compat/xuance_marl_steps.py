@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.compat.kept import HELD, SLOT, Assignment, Keeping, Lagging, set_attribute
-from diskreplay.compat.place import Place, close_with
+from diskreplay.compat.place import Place
 from diskreplay.errors import InputError
 from diskreplay.views.view import View
 
@@ -155,7 +155,6 @@ def open_steps(kind: type[Steps], owner: object, layout: Layout, options: Mappin
         making = {name: options[name] for name in CREATE_OPTIONS if name in options}
         steps = kind.create(place.path, **layout.arguments(), view=view, **making, **opening)
     assert isinstance(steps, kind)
-    close_with(owner, steps)
     return steps
 
 

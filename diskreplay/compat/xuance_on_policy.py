@@ -22,6 +22,7 @@ from diskreplay.views.batch import Batch, map_arrays
 
 CACHE_BYTES = 256 << 20
 VALUE = "value"
+COLUMNS = {VALUE: ((), np.float32)}
 ALL = "all"
 """Where the actions of a space that is no Dict are held."""
 
@@ -111,28 +112,24 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
             )
         self._held.marks = {name: np.zeros(self.n_envs, np.int64) for name in ("start_ids", "open")}
         self.engine = self._open(path, {"cache_bytes": cache_bytes, **options})
-        self._held.arrays = self._arrays()
-        self.engine.held = self._held
-        self.observations: Any = self._on_disk()
-        try:
-            known = self.engine.take_back()
-        except InputError:
-            self.engine.abandon()
-            raise
-        close_with(self, self.engine)
-        if not known and len(self.engine):
-            self.engine.clear()  # a rollout whose estimates are lost cannot be learned from
+        with self.engine.opening():
+            self._check_store(self.engine)
+            self._held.arrays = self._arrays()
+            self.engine.held = self._held
+            self.observations: Any = self._on_disk()
+            if not self.engine.take_back() and len(self.engine):
+                self.engine.clear()  # a rollout whose estimates are lost cannot be learned from
+            close_with(self, self.engine)
 
     # The store
 
     def _open(self, path: PathLike | None, options: dict[str, Any]) -> LaggingSteps:
-        """The store at the path, or a new one; InputError where it is of another buffer."""
+        """The store at the path, or a new one."""
         place = Place(path, self)
         observed, acted = _space(self._obs_shape, self.OBSERVED), _space(self._action_shape, np.float32)
-        columns = {VALUE: ((), np.float32)}
         if not place.exists:
             made = LaggingSteps.create(
-                place.path, observed, acted, capacity=self.buffer_size, num_envs=self.n_envs, columns=columns, seed=0,
+                place.path, observed, acted, capacity=self.buffer_size, num_envs=self.n_envs, columns=COLUMNS, seed=0,
                 **options,
             )  # fmt: skip
             assert isinstance(made, LaggingSteps)
@@ -140,13 +137,16 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
         opening = {key: value for key, value in options.items() if key.startswith(("cache_", "commit_"))}
         found = LaggingSteps.open(place.path, seed=0, **opening)
         assert isinstance(found, LaggingSteps)
-        schema = found.schema
-        alike = schema.observation_space == observed and schema.action_space == acted
-        sizes = schema.capacity, found.num_envs, [column.name for column in schema.extra_columns]
-        if not alike or sizes != (self.buffer_size, self.n_envs, [*columns]):
-            found.abandon()
-            raise InputError(f"the store at {place.path!r} was made with other spaces or sizes; choose another path")
         return found
+
+    def _check_store(self, found: LaggingSteps) -> None:
+        """InputError where it is of another buffer."""
+        schema = found.schema
+        ours = _space(self._obs_shape, self.OBSERVED), _space(self._action_shape, np.float32)
+        alike = (schema.observation_space, schema.action_space) == ours
+        sizes = schema.capacity, found.num_envs, [column.name for column in schema.extra_columns]
+        if not alike or sizes != (self.buffer_size, self.n_envs, [*COLUMNS]):
+            raise InputError(f"the store at {found.path!r} was made with other spaces or sizes; choose another path")
 
     # The arrays
 

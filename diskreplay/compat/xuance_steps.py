@@ -18,7 +18,7 @@ from diskreplay.compat.kept import SLOT, Held, Kept
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.xuance_marl_steps import CREATE_OPTIONS, OPEN_OPTIONS
 from diskreplay.compat.xuance_memory import Shape, Shapes
-from diskreplay.errors import DiskReplayError, InputError
+from diskreplay.errors import InputError
 from diskreplay.sampling.window import Sampler
 
 Array = NDArray[Any]
@@ -78,17 +78,6 @@ def open_steps(
     columns = {SLOT: ((), np.int32), **columns}
     if place.exists:
         steps = Steps.open(place.path, **opening)
-        assert isinstance(steps, Steps)
-        difference = _difference(steps, observation, action, num_envs, rows, columns, sampler, frame_stack)
-        if difference:
-            steps.abandon()
-            raise InputError(f"the store at {place.path!r} is not of such a buffer: {difference}; choose another path")
-        steps.held = held
-        try:
-            steps.take_back()
-        except DiskReplayError:
-            steps.abandon()
-            raise
     else:
         making = {name: options[name] for name in CREATE_OPTIONS if name in options}
         steps = Steps.create(
@@ -96,8 +85,13 @@ def open_steps(
             sampler=sampler, frame_stack=frame_stack, **making, **opening,
         )  # fmt: skip
     assert isinstance(steps, Steps)
-    steps.held = held
-    close_with(owner, steps)
+    with steps.opening():
+        difference = _difference(steps, observation, action, num_envs, rows, columns, sampler, frame_stack)
+        if difference:
+            raise InputError(f"the store at {place.path!r} is not of such a buffer: {difference}; choose another path")
+        steps.held = held
+        steps.take_back()
+        close_with(owner, steps)
     return steps
 
 

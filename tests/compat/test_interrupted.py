@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -257,6 +258,47 @@ def test_a_close_that_was_interrupted_saves_when_it_is_called_again(
     again = saved(tmp_path / "s")
     np.testing.assert_allclose(again.weights.vals[3:5], [7.05**0.5, 9.05**0.5])
     assert len(again.store.checkpoints) == 1  # type: ignore[union-attr]
+    again.close()
+
+
+def test_what_was_saved_outlives_an_opening_that_was_interrupted(tmp_path: pathlib.Path) -> None:
+    def make() -> xuance.DummyOnPolicyBuffer:
+        return xuance.DummyOnPolicyBuffer(BOX, LARGE, None, 2, 3, path=tmp_path / "s", chunk_rows=2, shard_rows=4)
+
+    buffer = make()
+    for stamp in (1, 2, 3):
+        store(buffer, stamp)
+    buffer.close()
+    del buffer
+    tool = Interrupts(within=["diskreplay.compat"])
+    opened: list[Any] = []
+    for number in itertools.count(0, 11):
+        if tool.interrupt(number, lambda: opened.append(make())) is None:
+            break
+        gc.collect()
+        again = make()
+        assert steps_of(again) == [1, 2, 3]
+        again.close()
+    assert number > 20
+    opened[0].close()
+
+
+def test_what_an_older_version_saved_when_its_opening_was_interrupted(tmp_path: pathlib.Path) -> None:
+    """It wrote a checkpoint that holds nothing over the one that was there."""
+
+    def make() -> xuance_marl.MARL_OffPolicyBuffer:
+        return xuance_marl.MARL_OffPolicyBuffer(1, None, (2,), (), (1,), (1,), 1, 4, 2, path=tmp_path / "s")
+
+    buffer = make()
+    one = np.ones((1, 1))
+    step = {"obs": np.ones((1, 1, 2)), "actions": one, "rewards": one, "terminals": one}
+    buffer.store({**step, "obs_next": step["obs"]})
+    buffer.engine.held = None
+    buffer.engine._state = lambda: ({"held": {}}, {})  # type: ignore[method-assign]
+    buffer.engine.save()
+    buffer.engine.abandon()
+    again = make()
+    assert (again.ptr, again.size) == (1, 1)
     again.close()
 
 

@@ -61,6 +61,9 @@ class Stamped(Program):
             if self.stamp == 9:
                 self.commit()
         self.prepare()
+        if operation == "open":
+            self.buffer.close()
+            self.committed = len(self.log)
 
     def more(self, count: int) -> None:
         for _ in range(count):
@@ -70,6 +73,10 @@ class Stamped(Program):
 
     def prepare(self) -> None:
         """Before the operation."""
+
+    def open(self) -> None:
+        """A store that was closed before."""
+        self.make()
 
     def call(self) -> object:
         self.doubtful = self.stamp if self.operation == "store" else None

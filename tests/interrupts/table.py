@@ -149,20 +149,23 @@ def other_operations() -> Iterator[Operation]:
     yield operation("import", "", others.Converting, "import_")
     for name, program, calls in (
         ("frames", others.FrameHistory, ("store", "read", "close")),
-        ("notebook", others.Notebook, ("store", "insert", "commit", "close")),
+        ("notebook", others.Notebook, ("store", "insert", "commit", "close", "open")),
         ("notebook, by rank", others.RankNotebook, ("store", "insert", "close")),
-        ("xuance", others.Xuance, ("store", "sample", "clear", "close")),
-        ("xuance, by priority", others.XuancePriorities, ("store", "sample", "update", "clear", "commit", "close")),
-        ("xuance, rollout", others.XuanceRollout, ("store", "finish", "sample", "clear", "commit", "close")),
-        ("xuance, episodes", others.EpisodesOfXuance, ("store", "sample", "clear", "close")),
-        ("xuance_marl", others.AgentsOfXuance, ("store", "sample", "clear", "close")),
-        ("xuance_marl, rollout", others.AgentsRolloutOfXuance, ("store", "finish", "sample", "clear", "close")),
-        ("xuance_marl, episodes", others.AgentsEpisodesOfXuance, ("store", "sample", "clear", "close")),
+        ("xuance", others.Xuance, ("store", "sample", "clear", "close", "open")),
+        (
+            "xuance, by priority", others.XuancePriorities,
+            ("store", "sample", "update", "clear", "commit", "close", "open"),
+        ),
+        ("xuance, rollout", others.XuanceRollout, ("store", "finish", "sample", "clear", "commit", "close", "open")),
+        ("xuance, episodes", others.EpisodesOfXuance, ("store", "sample", "clear", "close", "open")),
+        ("xuance_marl", others.AgentsOfXuance, ("store", "sample", "clear", "close", "open")),
+        ("xuance_marl, rollout", others.AgentsRolloutOfXuance, ("store", "finish", "sample", "clear", "close", "open")),
+        ("xuance_marl, episodes", others.AgentsEpisodesOfXuance, ("store", "sample", "clear", "close", "open")),
         (
             "xuance_marl, episodes of a rollout", others.AgentsRolloutEpisodesOfXuance,
-            ("store", "sample", "clear", "commit", "close"),
+            ("store", "sample", "clear", "commit", "close", "open"),
         ),
-        ("pearl", others.Pearl, ("store", "sample", "clear", "close")),
+        ("pearl", others.Pearl, ("store", "sample", "clear", "close", "open")),
         ("pearl, rollout", others.PearlRollout, ("store", "sample", "close")),
         ("pearl, hindsight", others.PearlHindsight, ("store", "sample", "close")),
     ):  # fmt: skip
