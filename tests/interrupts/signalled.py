@@ -38,24 +38,32 @@ import diskreplay as dr
 from diskreplay.errors import ClosedError, DiskReplayError, NotEnoughDataError, StateError
 
 HANG_SECONDS = 120.0
+AGAIN_SECONDS = 5.0
 OPTIONS = {**lives.OPTIONS, "commit_rows": 37, "num_envs": 2}
 
 
 class Sender:
-    """Sends signals to this process: the next one a random time after it was asked for."""
+    """Sends signals to this process: the next one a random time after it was asked for.
+
+    Python loses those that come while an object is removed, in its ``__del__``: like a person it then tries again.
+    """
 
     def __init__(self, number: int, rng: random.Random, most_seconds: float) -> None:
         self.number, self.rng, self.most_seconds = number, rng, most_seconds
         self.wanted = threading.Semaphore(0)
+        self.taken = False
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self) -> None:
         while True:
             self.wanted.acquire()
             time.sleep(self.rng.uniform(0, self.most_seconds))
-            os.kill(os.getpid(), self.number)
+            while not self.taken:
+                os.kill(os.getpid(), self.number)
+                time.sleep(AGAIN_SECONDS)
 
     def ask(self) -> None:
+        self.taken = False
         self.wanted.release()
 
 
@@ -157,13 +165,14 @@ def go_on(worker: Worker, sender: Sender, count: int) -> dict[str, Any]:
             while True:
                 worker.once()
         except KeyboardInterrupt:
+            sender.taken = True
             caught += 1
         except (StateError, ClosedError):
             reopened += 1
-            caught += wait_for_signal()
+            caught += wait_for_signal(sender)
         except BaseException as error:
             wrong.append(f"the loop: {error!r}"[:300])
-            caught += wait_for_signal()
+            caught += wait_for_signal(sender)
             break
         try:
             rows += worker.check()
@@ -193,11 +202,12 @@ def go_on(worker: Worker, sender: Sender, count: int) -> dict[str, Any]:
     return {"signals": caught, "reopened": reopened, "rows": rows, "shown": shown, "wrong": wrong + worker.failures}
 
 
-def wait_for_signal() -> int:
+def wait_for_signal(sender: Sender) -> int:
     """The one that is still on its way."""
     try:
-        time.sleep(5)
+        time.sleep(2 * AGAIN_SECONDS)
     except KeyboardInterrupt:
+        sender.taken = True
         return 1
     return 0
 
@@ -211,7 +221,7 @@ def close_at_the_end(worker: Worker, sender: Sender) -> dict[str, Any]:
             shown = worker.end
             worker.once()
     except (KeyboardInterrupt, SystemExit):
-        pass
+        sender.taken = True
     except BaseException as error:
         wrong.append(f"the loop: {error!r}"[:300])
     finally:
