@@ -25,10 +25,16 @@ def recording(path: str, *options: str) -> list[str]:
     return [*CLI, *game, *options]
 
 
+def hear() -> None:
+    """Jobs that a shell starts in the background are made to ignore SIGINT, and so are their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(path: str, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        recording(path, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+        recording(path, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=hear,
+    )  # fmt: skip
 
 
 def commit_of(path: str) -> dict[str, Any]:
