@@ -30,7 +30,7 @@ from diskreplay.errors import (
     ReadOnlyError,
     StateError,
 )
-from diskreplay.index.episodes import Episode, episodes
+from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.reads import Reads
@@ -157,7 +157,11 @@ class StoredBuffer:
         return zarr.open_group(self.path, mode="r")
 
     def stats(self) -> dict[str, Any]:
-        """Facts about the open buffer: transitions, capacity, rows and commits of each stream, bytes cached."""
+        """Facts about the open buffer: transitions, capacity, bytes cached; of each stream rows, commits, and ``ends``.
+
+        ``ends`` counts the episodes of its window by what ended them: "terminated", "truncated", or "cut off" by an
+        observation that was not the next one of the step before, or by :meth:`cut`.
+        """
         with self._lock:
             streams = {
                 part.stream.name: {
@@ -166,6 +170,7 @@ class StoredBuffer:
                     "committed": part.stream.commit_record.end,
                     "num_envs": part.log.num_envs,
                     "patches": part.log.patch_end - part.log.patch_begin,
+                    "ends": ends(part.log),
                     "sequence": part.stream.commit_record.sequence,
                 }
                 for part in self._settled()
@@ -186,10 +191,34 @@ class StoredBuffer:
     ) -> None:  # fmt: skip
         """Adds one row, and commits where that is due."""
         with self._write_lock:
-            with self._lock:
-                self._writable()
-                self._appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
-            self._added()
+            self._add_row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            if self._appender.watch.to_say is not None:
+                self._appender.watch.say()
+
+    def _add_row(self, *row: Any) -> None:
+        with self._lock:
+            self._writable()
+            self._appender.add(*row)
+        self._added()
+
+    def cut(self, envs: Any = None) -> None:
+        """Ends the episodes of environments without a flag: their next step begins a new one.
+
+        For an episode that is left, not ended, as when the environment is reset in the middle of it. It is followed as
+        a truncated one is: its last transition is bootstrapped. Before the first step, and after one that ended, it
+        changes nothing.
+
+        Args:
+            envs: bool ``(num_envs,)``; all if None.
+
+        Raises InputError, and what :meth:`add` raises where this buffer takes no rows.
+        """
+        with self._write_lock, self._lock:
+            self._writable()
+            wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(np.asarray(envs))
+            if wanted.dtype != bool or wanted.shape != (self.num_envs,):
+                raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
+            self._appender.cut(wanted)
 
     def _extend(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
@@ -202,7 +231,7 @@ class StoredBuffer:
             at = 0
             while at < len(steps):
                 if not (at and appender.single_frames and steps.follows[at]):
-                    self._add(*one(appender, steps, at))
+                    self._add_row(*one(appender, steps, at))
                     at += 1
                     continue
                 stop = at + int(np.argmin(np.append(steps.follows[at:], False)))

@@ -295,7 +295,7 @@ class Lagging(Keeping[SomeBatch]):
             self._release(step)
             self.change(set_attribute(self, "_newest", (self.end, step)), *assignments)
 
-    def cut(self, env: int) -> list[Assignment]:
+    def cut_off(self, env: int) -> list[Assignment]:
         """What says that the episode of an environment ended with the newest step."""
         step = self._waiting()
         return [] if step is None else [set_item(step["truncated"], env, not step["terminated"][env])]

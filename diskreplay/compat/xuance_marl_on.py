@@ -190,7 +190,7 @@ class MARL_OnPolicyBuffer(StoredBuffer):
             ),
             set_item(steps, i_env, 0),
             set_item(start_ids, i_env, self.ptr),
-            *self.engine.cut(i_env),
+            *self.engine.cut_off(i_env),
         )
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:

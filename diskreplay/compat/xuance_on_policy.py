@@ -297,7 +297,7 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
             set_item(self.advantages, (env, slots), path_estimates(*path, self.gamma, lambdas[1])[1][:, 0]),
             set_item(steps, env, 0),
             set_item(start_ids, env, self.ptr),
-            *self.engine.cut(env),
+            *self.engine.cut_off(env),
         )
 
     def sample(self, indexes: Any) -> tuple[Any, ...]:
