@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 
 from diskreplay import spaces
+from diskreplay.checks import check_count, check_flag, check_key
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 
 FORMAT_VERSION = 1
@@ -175,7 +176,7 @@ class Column:
     def from_json(cls, stored: dict[str, Any]) -> Column:
         name, shape = stored["name"], tuple(stored["shape"])
         for part in name.split("/"):
-            spaces.check_key(part, "column")
+            check_key(part, "column")
         for number in (*shape, stored["chunk_rows"], stored["shard_rows"]):
             if type(number) is not int or number < 1:
                 raise ValueError(f"column {name!r}: {number!r} is no positive integer")
@@ -324,29 +325,6 @@ def _stack_from_json(stored: dict[str, Any]) -> Stack:
     if type(frames) is not int or not 1 <= frames <= 1024 or axis not in (0, -1, None) or type(channels) is not bool:
         raise ValueError(f"stack {stored!r} cannot be read")
     return Stack(frames, axis, channels)
-
-
-def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> int:
-    """``value`` as an int in ``[least, most]``, else InputError."""
-    if isinstance(value, bool | np.bool) or not isinstance(value, int | np.integer):
-        raise InputError(f"{what} must be an integer, got {value!r}")
-    if not least <= value <= most:
-        raise InputError(f"{what} must be {least} to {most}, got {value}")
-    return int(value)
-
-
-def check_share(what: str, value: Any) -> float:
-    """``value``, a number of Python's or numpy's, as a float in ``[0, 1]``, else InputError."""
-    if not isinstance(value, int | float | np.integer | np.floating) or not 0.0 <= value <= 1.0:
-        raise InputError(f"{what} must be 0 to 1, got {value!r}")
-    return float(value)
-
-
-def check_flag(what: str, value: Any) -> bool:
-    """``value``, of Python or numpy, as a bool, else InputError."""
-    if not isinstance(value, bool | np.bool):
-        raise InputError(f"{what} must be True or False, got {value!r}")
-    return bool(value)
 
 
 def build(
@@ -502,7 +480,7 @@ def _stack_of(
 
 def _extra(name: str, value: Any) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
     """A user's column: a dtype, ``(shape, dtype)``, or a leaf space."""
-    spaces.check_key(name, "columns")
+    check_key(name, "columns")
     if name in RESERVED:
         raise SchemaError(f"columns: {name!r} is a name of the store's own; choose another")
     if isinstance(value, gymnasium.Space):

@@ -17,9 +17,10 @@ from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD, AVAI
 from diskreplay.buffers.multi_agent_view import onehot_later
 from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
 from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
+from diskreplay.checks import check_share
 from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import Codec, check_share
+from diskreplay.schema import Codec
 from diskreplay.storage.files import Files
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 

@@ -21,6 +21,7 @@ from diskreplay import schema as schemas
 from diskreplay.buffers.inputs import Freedoms, rounded
 from diskreplay.buffers.passes import Passes, Slices
 from diskreplay.buffers.stored import StoredBuffer
+from diskreplay.checks import check_count, check_flag, check_share
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
 from diskreplay.paths import full_path
 from diskreplay.reading.samples import Samples
@@ -86,9 +87,9 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         settings: Mapping[str, Any], **schema_options: Any,
     ) -> Store:  # fmt: skip
         """The new store of a rollout; InputError or SchemaError where an argument breaks its rule."""
-        steps, num_envs = schemas.check_count("steps", steps), schemas.check_count("num_envs", num_envs)
-        gamma, gae_lambda = schemas.check_share("gamma", gamma), schemas.check_share("gae_lambda", gae_lambda)
-        normalize_advantage = schemas.check_flag("normalize_advantage", normalize_advantage)
+        steps, num_envs = check_count("steps", steps), check_count("num_envs", num_envs)
+        gamma, gae_lambda = check_share("gamma", gamma), check_share("gae_lambda", gae_lambda)
+        normalize_advantage = check_flag("normalize_advantage", normalize_advantage)
         taken = sorted({*OWN_COLUMNS} & {*(columns or {})})
         if taken:
             raise InputError(f"columns: {taken[0]!r} is a name of the rollout's own; choose another")
@@ -293,7 +294,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Raises StateError when the rollout is not finished, or was cleared meanwhile.
         """
-        batch_size, epochs = schemas.check_count("batch_size", batch_size), schemas.check_count("epochs", epochs)
+        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
         with self._lock:
             self._check_finished()
             log = self._part.log
@@ -311,8 +312,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             max_length: ``T``, steps that an episode is padded to, or of which its first ones are given; ``steps`` if
                 None.
         """
-        batch_size, epochs = schemas.check_count("batch_size", batch_size), schemas.check_count("epochs", epochs)
-        length = self.steps if max_length is None else schemas.check_count("max_length", max_length)
+        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
+        length = self.steps if max_length is None else check_count("max_length", max_length)
         with self._lock:
             self._check_finished()
             ids = self._episode_ids()

@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import schema as schemas
 from diskreplay.buffers import owners, shuffle
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_state, settings
 from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, StoredBuffer
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.reading.stream import StreamPart
 from diskreplay.sampling.window import Prioritized, Sampler
@@ -109,7 +109,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             NotEnoughDataError: when fewer are in the buffer.
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
-        batch_size = schemas.check_count("batch_size", batch_size)
+        batch_size = check_count("batch_size", batch_size)
         return cast(SomeBatch, self._beside_writers(lambda: self._draft(batch_size)))
 
     def _draft(self, batch_size: int) -> Draft:
@@ -169,8 +169,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             prefetch: batches that may wait. They were drawn before rows that were added since; a checkpoint holds the
                 random state with them already drawn.
         """
-        batch_size = schemas.check_count("batch_size", batch_size)
-        schemas.check_count("prefetch", prefetch, most=1 << 16)
+        batch_size = check_count("batch_size", batch_size)
+        check_count("prefetch", prefetch, most=1 << 16)
         return Loader(lambda: self.sample(batch_size), prefetch)
 
     def shuffled(
@@ -187,9 +187,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             pool_bytes: of decoded frames that are shuffled together.
             drop_last: leave out a last batch that is smaller.
         """
-        batch_size = schemas.check_count("batch_size", batch_size)
-        epochs = schemas.check_count("epochs", epochs)
-        schemas.check_count("pool_bytes", pool_bytes)
+        batch_size = check_count("batch_size", batch_size)
+        epochs = check_count("epochs", epochs)
+        check_count("pool_bytes", pool_bytes)
         with self._lock:
             self._check_open()
 

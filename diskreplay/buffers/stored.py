@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import schema as schemas
 from diskreplay.buffers import forks, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
+from diskreplay.checks import check_count
 from diskreplay.errors import (
     CheckpointError,
     ClosedError,
@@ -403,13 +403,13 @@ class StoredBuffer:
 
 
 def check_options(cache_bytes: int, commit_rows: int, commit_seconds: float, seed: int | None) -> None:
-    schemas.check_count("cache_bytes", cache_bytes, least=0)
-    schemas.check_count("commit_rows", commit_rows)
+    check_count("cache_bytes", cache_bytes, least=0)
+    check_count("commit_rows", commit_rows)
     number = isinstance(commit_seconds, int | float | np.integer | np.floating)
     if not number or not commit_seconds > 0:
         raise InputError(f"commit_seconds must be a number above 0, got {commit_seconds!r}")
     if seed is not None:
-        schemas.check_count("seed", seed, least=0, most=1 << 128)
+        check_count("seed", seed, least=0, most=1 << 128)
 
 
 def open_store(
@@ -434,7 +434,7 @@ def open_store(
     else:
         store.create_stream(
             stream,
-            schemas.check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
-            schemas.check_count("capacity", capacity if capacity is not None else store.schema.capacity),
+            check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
+            check_count("capacity", capacity if capacity is not None else store.schema.capacity),
         )
     return store, stream, cut

@@ -10,10 +10,10 @@ import numpy as np
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
 
 PathLike = str | os.PathLike[str]

@@ -23,11 +23,11 @@ import numpy as np
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.stored import COMMIT_SECONDS
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals
 from diskreplay.ops.disk import tree_bytes
 from diskreplay.paths import checked_path
-from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000

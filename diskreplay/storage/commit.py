@@ -10,8 +10,8 @@ import dataclasses
 import math
 from typing import Any
 
+from diskreplay.checks import check_count
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema import check_count
 
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15

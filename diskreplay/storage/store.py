@@ -19,6 +19,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from diskreplay import exits
+from diskreplay.checks import check_count, check_key
 from diskreplay.errors import (
     CheckpointError,
     CorruptionError,
@@ -30,8 +31,7 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.schema import FORMAT_VERSION, Schema, check_count
-from diskreplay.spaces import check_key
+from diskreplay.schema import FORMAT_VERSION, Schema
 from diskreplay.storage import arrays, metadata, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import MAX_ENVS, MAX_STREAMS, Commit
