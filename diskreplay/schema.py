@@ -28,6 +28,9 @@ ACTION, OBS, REWARD, TERMINATED, TRUNCATED, VALID, START = (
 )  # fmt: skip
 ALWAYS_RESIDENT = (REWARD, TERMINATED, TRUNCATED, VALID, START)
 PLACE = "place"
+PATCH_TABLE = "patches"
+"""The group, below a stream's own, that holds the patch table."""
+PLACES = f"{PATCH_TABLE}/{PLACE}"
 RESERVED = {
     OBS, ACTION, REWARD, TERMINATED, TRUNCATED, VALID, START, PLACE,
     "next_obs", "discount", "index", "weight", "mask", "patches", "info",
@@ -57,6 +60,11 @@ PLACE_CHUNK_ROWS, PLACE_SHARD_ROWS = 1024, 16384
 PATCH_CHUNK_ROWS, PATCH_SHARD_ROWS = 256, 4096
 LARGE_PATCH_CHUNK_ROWS, LARGE_PATCH_SHARD_ROWS = 1, 256
 """Of the patch table: its places, leaves that are resident, and the others. The format fixes them."""
+
+
+def is_patch(path: str) -> bool:
+    """Whether an array, by its path below the stream's group, is one of the patch table; no column's name is so."""
+    return path.startswith(f"{PATCH_TABLE}/")
 
 
 class Start(enum.IntEnum):
@@ -266,6 +274,19 @@ class Schema:
     def extra_columns(self) -> tuple[Column, ...]:
         """The user's own columns."""
         return self.columns[len(self.stacks) + len(self.action_columns) + 5 :]
+
+    def column(self, name: str) -> Column:
+        """The column of the rows that has this name; KeyError where there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    @property
+    def arrays(self) -> dict[str, Column]:
+        """Every array of a stream by its path below the stream's group: columns of the rows, then of the patches."""
+        patches = {f"{PATCH_TABLE}/{column.name}": column for column in self.patch_columns}
+        return {column.name: column for column in self.columns} | patches
 
     @property
     def context(self) -> int:

@@ -14,13 +14,10 @@ from numpy.typing import NDArray
 
 from diskreplay.ops.patch_frames import matched
 from diskreplay.ops.shard_repair import Shards
-from diskreplay.schema import PLACE, START, TERMINATED, TRUNCATED, VALID, Start
-from diskreplay.storage import stream
+from diskreplay.schema import PATCH_TABLE, PLACES, START, TERMINATED, TRUNCATED, VALID, Start, is_patch
 from diskreplay.storage.commit import Commit
-from diskreplay.storage.stream import PATCHES
 
 Array = NDArray[Any]
-PLACES = f"{PATCHES}/{PLACE}"
 
 
 class Patches:
@@ -42,7 +39,7 @@ class Patches:
         context: int,
     ) -> None:  # fmt: skip
         """``start``, ``valid``: the columns; ``continues``: rows that continue the one before, or did once."""
-        self.shards = {path: one for path, one in shards.items() if stream.is_patch(path)}
+        self.shards = {path: one for path, one in shards.items() if is_patch(path)}
         self.rows = shards
         self.commit = commit
         self.continues = continues
@@ -72,7 +69,7 @@ class Patches:
         readable = np.ones(shards.end - shards.first, bool)
         for (low, high), _ in shards.lost_rows():
             readable[low - shards.first : high - shards.first] = False
-        rows = self.rows[path.removeprefix(f"{PATCHES}/")]
+        rows = self.rows[path.removeprefix(f"{PATCH_TABLE}/")]
         following: list[Array | None] = [None] * len(self._places)
         for number in np.flatnonzero(self._known).tolist():
             row, env, offset = self._places[number].tolist()
@@ -241,7 +238,7 @@ class Patches:
                 values[len(values) - len(again) :, 0] = np.reshape(again, (-1, 3))
                 found[path] = values
                 continue
-            rows = self.rows[path.removeprefix(f"{PATCHES}/")]
+            rows = self.rows[path.removeprefix(f"{PATCH_TABLE}/")]
             for number, (row, env) in self._healed.items():
                 if not self._kept:
                     values[self.first - one.first + number, 0] = rows.value(row, env)

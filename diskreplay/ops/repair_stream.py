@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair_patches import Patches
-from diskreplay.ops.repair_record import patch_span, readers
+from diskreplay.ops.repair_record import patch_span
 from diskreplay.ops.shard_repair import Shards
-from diskreplay.schema import PLACE, REWARD, START, VALID, Start
+from diskreplay.schema import PLACES, REWARD, START, VALID, Start, is_patch
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Tail
 from diskreplay.storage.store import Store
-from diskreplay.storage.stream import PATCHES
 
 Array = NDArray[Any]
 
@@ -74,12 +73,13 @@ class StreamRepair:
         self.quarantine = quarantine
         self.changed = commit != recorded
         self.shards: dict[str, Shards] = {}
-        for path, reader in readers(store, name, commit).items():
-            tail = commit.tails.get(path, Tail(0, 0))
-            patch = stream.is_patch(path)
-            span = patch_span(reader, path, commit, tail) if patch else (self.floor, commit.end)
-            kept = lengths.get(path, {})
-            self.shards[path] = Shards(reader, *span, tail, quarantine, kept, PREDICATES.get(path), newer=not patch)
+        for path, reader in store.readers(name, commit).items():
+            span = commit.span(path, self.context)
+            rows = patch_span(reader, path, span) if is_patch(path) else (span.begin, span.end)
+            self.shards[path] = Shards(
+                reader, *rows, span.tail, quarantine, lengths.get(path, {}), PREDICATES.get(path),
+                newer=not is_patch(path),
+            )  # fmt: skip
 
     def run(self, release: Callable[[int, int], None]) -> Loss | None:
         """What was given up; None where nothing had to be.
@@ -127,7 +127,7 @@ class StreamRepair:
         begin, end = self.floor, self.commit.end
         lost = np.zeros((end - begin, self.commit.num_envs), bool)
         for path, shards in self.shards.items():
-            if not stream.is_patch(path):
+            if not is_patch(path):
                 for rows, group in shards.lost_rows():
                     lost[rows[0] - begin : rows[1] - begin, slice(None) if group is None else group] = True
         old = start.copy()
@@ -152,9 +152,9 @@ class StreamRepair:
         new = {VALID: valid & ~given_up, START: start, **patches.values()}
         # What stands in for damage looks whole to a repair that goes on from a crash: so what says that rows are given
         # up is committed before it. And before the codes, which tell where they were given up only beside it.
-        first = [START, f"{PATCHES}/{PLACE}"]
+        first = [START, PLACES]
         if patches.end > self.commit.patch_end:  # the table is written again, and is whole or not there
-            first += [path for path in self.shards if stream.is_patch(path) and path not in first]
+            first += [path for path in self.shards if is_patch(path) and path not in first]
             for path in first[1:]:
                 self._document(path, patches.end)
         commit = dataclasses.replace(self.commit, timeline=self.commit.timeline + 1)
@@ -175,8 +175,7 @@ class StreamRepair:
         tails = dict(commit.tails)
         for path, new in values.items():
             shards = self.shards[path]
-            end = commit.patch_end if stream.is_patch(path) else commit.end
-            tails[path] = shards.write(new, end)
+            tails[path] = shards.write(new, commit.span(path, self.context).end)
         record = dataclasses.replace(
             commit, sequence=commit.sequence + 1, tails={k: t for k, t in tails.items() if t.size}, time=time.time()
         )

@@ -85,9 +85,14 @@ class ColumnReader:
         stream: str,
         column: Column,
         num_envs: int,
+        identity: str = "",
         still_current: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``still_current`` is asked whenever files have been opened: whether they are what the entries are about."""
+        """
+        Args:
+            identity: what the seals of its shards say that they belong to; empty in stores without seals.
+            still_current: asked whenever files have been opened: whether they are what the entries are about.
+        """
         self._still_current = still_current
         self.files = files
         self.directory = directory
@@ -105,8 +110,7 @@ class ColumnReader:
                 f"{MAX_CHUNK_BYTES}", file=directory, stream=stream, column=column.name,
             )  # fmt: skip
         self.entries = Ring((self.groups, 2), np.int64)
-        self.identity = ""
-        """What the seals of its shards say that they belong to; empty in stores without seals."""
+        self.identity = identity
         self.tail = Tail(0, 0)
         self.end = 0
         self.committed = 0
@@ -351,8 +355,10 @@ class Append:
 class ColumnWriter(ColumnReader):
     """A column that grows. Not thread-safe: the stream serialises its writers."""
 
-    def __init__(self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int) -> None:
-        super().__init__(files, directory, stream, column, num_envs)
+    def __init__(
+        self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int, identity: str
+    ) -> None:
+        super().__init__(files, directory, stream, column, num_envs, identity)
         self.sealed: dict[int, Sealed] = {}
         self._unsettled: collections.deque[Sealed] = collections.deque()
         self._fresh()

@@ -19,12 +19,12 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
 from diskreplay.interrupts import held_back
-from diskreplay.schema import Column, Schema
+from diskreplay.schema import PATCH_TABLE, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import Append, ColumnReader, ColumnWriter
@@ -33,21 +33,9 @@ from diskreplay.storage.commit import Commit, Tail
 MAX_UNSYNCED = 64
 """Files of a commit that are open at a time, before they are synced."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
-PATCHES = "patches"
 TEMPORARY_STREAM = ".tmp-stream-"
 SCRATCH = "start"
 """The array whose directory takes temporary files: Zarr readers list groups, never the inside of an array."""
-
-
-def is_patch(path: str) -> bool:
-    """Whether a column's path below the stream's group is one of the patch table; a user's own may look alike."""
-    return path.startswith(f"{PATCHES}/")
-
-
-def column_paths(schema: Schema) -> list[tuple[str, Column]]:
-    """All columns of rows and patches by their path below the stream's group."""
-    patches = [(f"{PATCHES}/{column.name}", column) for column in schema.patch_columns]
-    return [(column.name, column) for column in schema.columns] + patches
 
 
 AnyColumn = TypeVar("AnyColumn", bound=ColumnReader)
@@ -64,41 +52,26 @@ class _Stream(Generic[AnyColumn]):
         self.name = os.path.basename(path)
         self.schema = schema
         self.commit_record = commit
-        envs = commit.num_envs
-        self.rows = {c.name: make(files, os.path.join(path, c.name), self.name, c, envs) for c in schema.columns}
-        self.patches = {
-            c.name: make(files, os.path.join(path, PATCHES, c.name), self.name, c, 1) for c in schema.patch_columns
-        }
-        metadata.check_no_link(files, *(os.path.join(path, below) for below, _ in self.columns()))
-        metadata.check_no_link(files, *(os.path.join(path, below) for below in groups(schema)))
-        for below, column in self.columns():
-            column.identity = identity(schema, commit, below)
+        self._columns = open_columns(files, path, schema, commit, make)
+        self.rows = {column.name: self._columns[column.name] for column in schema.columns}
+        self.patches = {column.name: self._columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
+        metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self._columns, *groups(schema))))
 
-    @property
-    def floor(self) -> int:
-        """The first row that is kept: the window and the context that frame stacks need before it."""
-        return self.commit_record.floor(self.schema.context)
-
-    def columns(self) -> Iterator[tuple[str, AnyColumn]]:
+    def columns(self) -> Iterable[tuple[str, AnyColumn]]:
         """All columns by their path below the stream's group."""
-        yield from self.rows.items()
-        for name, column in self.patches.items():
-            yield f"{PATCHES}/{name}", column
+        return self._columns.items()
 
     def load(self, commit: Commit) -> None:
         """Takes a commit record over and reads the indexes that it adds."""
         for path, column in self.columns():
-            below = is_patch(path)
-            end = commit.patch_end if below else commit.end
-            begin = commit.patch_begin if below else commit.floor(self.schema.context)
-            tail = commit.tails.get(path, Tail(0, 0))
-            if end > begin and (not tail.size or (end - 1) // column.column.shard_rows != tail.shard):
-                last = tail.shard if tail.size else None
+            span = commit.span(path, self.schema.context)
+            if span.end > span.begin and not span.ends_in_tail(column.column):
+                last = span.tail.shard if span.tail.size else None
                 raise CorruptionError(
-                    f"the commit record of {self.path!r} says {end} rows but shard {last} as last of {path!r}",
+                    f"the commit record of {self.path!r} says {span.end} rows but shard {last} as last of {path!r}",
                     file=os.path.join(self.path, metadata.NAME), stream=self.name, column=path,
                 )  # fmt: skip
-            column.load(begin, end, tail)
+            column.load(span.begin, span.end, span.tail)
         self.commit_record = commit
 
     def close_files(self) -> None:
@@ -134,10 +107,14 @@ class StreamWriter(_Stream[ColumnWriter]):
         files: fs.Files,
         path: str,
         schema: Schema,
-        pinned: Callable[[], list[Pin]],
+        pinned: Callable[[], list[Commit]],
         choose: Callable[[Commit], Commit],
     ) -> None:
-        """``choose`` turns the newest commit into the one to go on from: another one is made the newest first."""
+        """
+        Args:
+            pinned: the stream's commits that checkpoints need.
+            choose: turns the newest commit into the one to go on from: another one is made the newest first.
+        """
         self._lock: fs.Lock | None = None
         self._pinned = pinned
         self.failure: WriteFailedError | None = None
@@ -329,7 +306,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             self.replace_record(record)
             with publish:
                 for path, column in self.columns():
-                    column.publish(staged.get(path, []), self.patch_end if is_patch(path) else record.end)
+                    column.publish(staged.get(path, []), record.span(path, self.schema.context).end)
                 self.commit_record = record
             self._evict(publish)
         return record
@@ -365,19 +342,19 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._evict(publish)
 
     def _evict(self, publish: contextlib.AbstractContextManager[object]) -> None:
-        record = self.commit_record
-        floors = {path: record.patch_begin if is_patch(path) else self.floor for path, _ in self.columns()}
+        context = self.schema.context
+        floors = {path: self.commit_record.span(path, context).begin for path, _ in self.columns()}
         if not any(self._below(path, column, floors[path]) for path, column in self.columns()):
             return
         pins = self._pinned()
         settled = False
         for path, column in self.columns():
-            ranges = [pin.patches if is_patch(path) else pin.rows for pin in pins]
+            spans = [pin.span(path, context) for pin in pins]
             kept = set()
             for shard in self._below(path, column, floors[path]):
                 file = column.shard_path(shard)
                 rows = shard * column.column.shard_rows, (shard + 1) * column.column.shard_rows
-                if any(first < rows[1] and rows[0] < stop for first, stop in ranges):
+                if any(span.begin < rows[1] and rows[0] < span.end for span in spans):
                     kept.add(shard)
                 elif self.files.size(file) is not None:
                     if not settled:
@@ -401,14 +378,6 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._lock.release()
 
 
-@dataclasses.dataclass(frozen=True)
-class Pin:
-    """The rows and patches of a stream that a checkpoint needs, half-open."""
-
-    rows: tuple[int, int]
-    patches: tuple[int, int]
-
-
 def _sync(written: list[fs.File]) -> None:
     """Makes files durable, and forgets them."""
     while written:
@@ -417,15 +386,26 @@ def _sync(written: list[fs.File]) -> None:
 
 
 def identity(schema: Schema, commit: Commit, path: str) -> str:
-    """What the seals of an array say that it is; empty in a store without seals."""
+    """The name of an array, in all stores, that its shards are sealed with; empty in a store without seals."""
     return schema.identity and f"{schema.identity}/{commit.stream}/{path}"
+
+
+def open_columns(
+    files: fs.Files, path: str, schema: Schema, commit: Commit, make: Callable[..., AnyColumn]
+) -> dict[str, AnyColumn]:
+    """All columns of the stream at ``path`` by their path below its group; nothing is loaded."""
+    return {
+        below: make(
+            files, os.path.join(path, below), os.path.basename(path), column,
+            commit.span(below, schema.context).num_envs, identity(schema, commit, below),
+        )
+        for below, column in schema.arrays.items()
+    }  # fmt: skip
 
 
 def groups(schema: Schema) -> list[str]:
     """Paths of the groups below a stream's own, parents first."""
-    found = {os.path.dirname(c.name) for c in schema.columns}
-    found |= {PATCHES} | {os.path.join(PATCHES, os.path.dirname(c.name)) for c in schema.patch_columns}
-    return sorted({parent for path in found for parent in _parents(path)})
+    return sorted({parent for path in schema.arrays for parent in _parents(os.path.dirname(path))})
 
 
 def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str) -> None:
@@ -433,16 +413,12 @@ def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str
     metadata.create_group(files, path, commit.to_json(), f"{STREAMS}/{name}")
     for group in groups(schema):
         metadata.create_group(files, os.path.join(path, group))
-    for column in schema.columns:
-        _create_array(files, os.path.join(path, column.name), column, commit.num_envs)
-    for column in schema.patch_columns:
-        _create_array(files, os.path.join(path, PATCHES, column.name), column, 1)
-
-
-def _create_array(files: fs.Files, path: str, column: Column, num_envs: int) -> None:
-    files.mkdir(path)
-    metadata.write(files, path, metadata.array_document(column, num_envs, column.shard_rows))
-    files.sync_dir(os.path.dirname(path))
+    for below, column in schema.arrays.items():
+        array = os.path.join(path, below)
+        num_envs = commit.span(below, schema.context).num_envs
+        files.mkdir(array)
+        metadata.write(files, array, metadata.array_document(column, num_envs, column.shard_rows))
+        files.sync_dir(os.path.dirname(array))
 
 
 def _parents(group: str) -> Iterator[str]:
@@ -473,9 +449,9 @@ def write_commit(files: fs.Files, path: str, record: Commit) -> None:
 
 def largest_record(schema: Schema) -> Commit:
     """A record with numbers as large as they can be: what the records of a store will never exceed."""
-    paths = [*(c.name for c in schema.columns), *(f"{PATCHES}/{c.name}" for c in schema.patch_columns)]
     most = 1 << 62
-    return Commit(most, most, most, most, most, most, most, most, most, dict.fromkeys(paths, Tail(most, most)), 1 / 3)
+    tails = dict.fromkeys(schema.arrays, Tail(most, most))
+    return Commit(most, most, most, most, most, most, most, most, most, tails, 1 / 3)
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:
