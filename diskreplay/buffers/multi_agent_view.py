@@ -158,6 +158,6 @@ class _Several:
 
     def _values(self, name: str, ids: Ids, rest: list[Rest]) -> Array:
         samples = Samples(self.schema, self.parts, ids, self.place, int(np.prod(self.lead)))
-        found = samples.values(next(column for column in self.schema.extra_columns if column.name == name))
+        found = samples.values(self.schema.column(name))
         rest += samples.rest
         return found.reshape(*self.lead, *found.shape[1:])

@@ -176,7 +176,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     @property
     def _value_shape(self) -> tuple[int, ...]:
-        return next(column.shape for column in self.schema.extra_columns if column.name == VALUE)
+        return self.schema.column(VALUE).shape
 
     def clear(self) -> None:
         """Forgets the rollout; what goes on are the environments: a frame stack still reaches back into it.
@@ -256,7 +256,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return samples.resident(REWARD)
 
     def _values(self, samples: Samples, name: str) -> Array:
-        return samples.values(next(column for column in self.schema.columns if column.name == name))
+        return samples.values(self.schema.column(name))
 
     @staticmethod
     def _true(values: Array, normalizer: Normalizer | None) -> Array:
