@@ -191,7 +191,7 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
         if agents.mean_action_shape is not None:
             fields[MEAN_ACTION] = extra.pop(MEAN_ACTION)
         if agents.n_actions is not None:
-            fields["action_onehot"] = onehot_later(fields["action"], agents, filled, samples.rest)
+            fields["action_onehot"] = onehot_later(fields["action"], agents, filled, samples.reads)
         return MultiAgentRolloutBatch(**fields)
 
     def _counted(self, batch: MultiAgentRolloutBatch) -> Array:

@@ -55,6 +55,24 @@ class Finished:
     """``advantage`` and ``returns``, ``(rows, num_envs, *value_shape)`` float32."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """The steps of a rollout, rows ``begin`` to ``end``; arrays ``(T, num_envs, ...)``."""
+
+    begin: int
+    end: int
+    ids: Ids
+    """``(T * num_envs,)``."""
+    reward: Array
+    value: Array
+    final_value: Array
+    """NaN where it was not given."""
+    terminated: Array
+    """True for steps that are no transition, too; likewise ``cut``."""
+    cut: Array
+    """Whether the next step does not continue this one."""
+
+
 class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     """A store whose window is one rollout."""
 
@@ -211,39 +229,47 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             InputError: for wrong shapes, values that are not finite, or final observations without a value.
         """
         with self._write_lock:
-            with self._lock:
-                log = self._part.log
-                window = log.begin, log.end
-                count = log.end - log.begin
-                if not count:
-                    raise NotEnoughDataError("the rollout is empty; add some steps")
-                shape = (count, log.num_envs)
-                ids = np.arange(log.first_id, log.stop_id)
-                rows, envs = log.locate(ids)
-                samples = Samples(self.schema, [self._part], ids)
-                columns = {name: self._values(samples, name) for name in (VALUE, FINAL_VALUE)}
-                reward = self._rewards(samples)
-                valid = log.take(VALID, rows, envs).reshape(shape)
-                terminated = log.take(TERMINATED, rows, envs).reshape(shape) | ~valid
-                cut = log.is_cut(rows, envs).reshape(shape) | ~valid
-            _finish(samples)
-
-            def grid(array: Array) -> Array:
-                return array.reshape(*shape, *array.shape[1:])
+            steps = self._collected()
+            value, final = self._true(steps.value, value_normalizer), self._true(steps.final_value, value_normalizer)
+            newest = self._true(_checked("last_value", last_value, value.shape[1:]), value_normalizer)
+            if not np.isfinite(newest[~steps.cut[-1]]).all():
+                raise InputError("last_value must be finite where the newest step did not end an episode")
+            missing = steps.cut & ~steps.terminated & np.isnan(final).reshape(*steps.cut.shape, -1).any(axis=-1)
+            if missing.any():
+                final[missing] = self._true(self._final_values(steps.ids, missing, value_fn), value_normalizer)
 
             def widen(array: Array) -> Array:
                 return array.reshape(*array.shape, *[1] * (value.ndim - array.ndim))
 
-            value, final = (self._true(grid(array), value_normalizer) for array in columns.values())
-            newest = self._true(_checked("last_value", last_value, value.shape[1:]), value_normalizer)
-            if not np.isfinite(newest[~cut[-1]]).all():
-                raise InputError("last_value must be finite where the newest step did not end an episode")
-            missing = cut & ~terminated & np.isnan(final).reshape(*shape, -1).any(axis=-1)
-            if missing.any():
-                final[missing] = self._true(self._final_values(ids, missing, value_fn), value_normalizer)
-            following = np.where(widen(cut), final, np.concatenate([value[1:], newest[None]]))
-            estimates = self._estimate(widen(grid(reward)), value, following, widen(terminated), widen(cut))
-            self._finished = Finished(*window, {name: rounded(name, array) for name, array in estimates.items()})
+            terminated, cut = widen(steps.terminated), widen(steps.cut)
+            following = np.where(cut, final, np.concatenate([value[1:], newest[None]]))
+            estimates = self._estimate(widen(steps.reward), value, following, terminated, cut)
+            rounded_off = {name: rounded(name, array) for name, array in estimates.items()}
+            self._finished = Finished(steps.begin, steps.end, rounded_off)
+
+    def _collected(self) -> Collected:
+        """The steps of the window; NotEnoughDataError where there is none."""
+        with self._lock:
+            log = self._part.log
+            if log.begin == log.end:
+                raise NotEnoughDataError("the rollout is empty; add some steps")
+            ids = np.arange(log.first_id, log.stop_id)
+            rows, envs = log.locate(ids)
+            samples = Samples(self.schema, [self._part], ids)
+            value, final_value = self._values(samples, VALUE), self._values(samples, FINAL_VALUE)
+            reward = self._rewards(samples)
+            invalid = ~log.take(VALID, rows, envs)
+            terminated = log.take(TERMINATED, rows, envs) | invalid
+            cut = log.is_cut(rows, envs) | invalid
+            begin, end = log.begin, log.end
+        samples.reads.finish()
+
+        def grid(array: Array) -> Array:
+            return array.reshape(end - begin, log.num_envs, *array.shape[1:])
+
+        return Collected(
+            begin, end, ids, grid(reward), grid(value), grid(final_value), grid(terminated), grid(cut)
+        )  # fmt: skip
 
     def _estimate(
         self, reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array
@@ -275,7 +301,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             samples = Samples(self.schema, [self._part], ids[missing.ravel()])
             last = [rows for _, _, rows, _ in samples.groups]
             leaves = [samples.observe(leaf, last)[1] for leaf in range(len(self.schema.stacks))]
-        _finish(samples)
+        samples.reads.finish()
         values = value_fn(spaces.unflatten(self.schema.obs_tree, leaves))
         checked = _checked("value_fn's result", values, (int(missing.sum()), *self._value_shape))
         if not np.isfinite(checked).all():
@@ -396,7 +422,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     def _ready(self, samples: Samples, batch: SomeBatch) -> SomeBatch:
         """The batch when everything is read."""
-        _finish(samples)
+        samples.reads.finish()
         if not self.normalize_advantage:
             return batch
         given: Any = batch
@@ -436,11 +462,6 @@ def normalized(advantage: Array, counted: Array) -> Array:
     scaled: Array = (advantage - held.mean()) / (held.std() + EPSILON)
     scaled[~counted] = 0.0
     return scaled
-
-
-def _finish(samples: Samples) -> None:
-    for step in samples.rest:
-        step()
 
 
 def _checked(what: str, given: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:

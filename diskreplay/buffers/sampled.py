@@ -15,11 +15,12 @@ from diskreplay.buffers.state import check_items, restore_sampler, sampler_state
 from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, StoredBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import StreamPart
 from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Batch
-from diskreplay.views.view import Draft, View
+from diskreplay.views.view import View
 
 SomeBatch = TypeVar("SomeBatch", bound=Batch)
 
@@ -110,9 +111,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
         batch_size = check_count("batch_size", batch_size)
-        return cast(SomeBatch, self._beside_writers(lambda: self._draft(batch_size)))
+        return cast(SomeBatch, self._beside_writers(lambda reads: self._draft(batch_size, reads)))
 
-    def _draft(self, batch_size: int) -> Draft:
+    def _draft(self, batch_size: int, reads: Reads) -> Batch:
         held = len(self._streams)
         if batch_size > held:
             raise NotEnoughDataError(
@@ -120,7 +121,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             )
         windows = self._streams.windows()
         ids, weight = self._sampler.sample(self._rng, windows, self._standing, batch_size)
-        return self._shown.draft(self.schema, self._streams.parts, ids, weight, self._rng)
+        return self._shown.draft(self.schema, self._streams.parts, ids, weight, self._rng, reads)
 
     def _open_parts(self) -> list[StreamPart]:
         self._check_open()
@@ -155,9 +156,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
         ids = ids.astype(np.int64)
 
-        def draft() -> Draft:
+        def draft(reads: Reads) -> Batch:
             self._streams.check(self._view, ids)
-            return self._shown.draft(self.schema, self._streams.parts, ids, np.ones(len(ids), np.float32), None)
+            return self._shown.draft(self.schema, self._streams.parts, ids, np.ones(len(ids), np.float32), None, reads)
 
         return cast(SomeBatch, self._beside_writers(draft))
 

@@ -32,13 +32,13 @@ from diskreplay.errors import (
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
+from diskreplay.reading.reads import Reads
 from diskreplay.schema import Schema
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.batch import Batch
-from diskreplay.views.view import Draft
 
 if TYPE_CHECKING:
     import zarr
@@ -286,14 +286,16 @@ class StoredBuffer:
 
     # Reading
 
-    def _beside_writers(self, draft: Callable[[], Draft]) -> Batch:
+    def _beside_writers(self, draft: Callable[[Reads], Batch]) -> Batch:
         """A batch; made again after a refresh where another process changed meanwhile what was to be read."""
 
         def batch() -> Batch:
+            reads = Reads()
             with self._lock:
                 self._check_open()
-                drafted = draft()
-            return drafted.finish()
+                drafted = draft(reads)
+            reads.finish()
+            return drafted
 
         return beside_writers(batch, self._caught_up)
 
