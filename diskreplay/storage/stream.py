@@ -123,35 +123,28 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._process = os.getpid()
         self._checkpoints = os.path.join(os.path.dirname(os.path.dirname(path)), CHECKPOINTS)
         try:
-            with fs.translate("locking", path):
-                self._lock = files.lock(path)
-            if self._lock is None:
-                raise LockedError(
-                    f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open "
-                    f"another stream, or open with mode='r'"
-                )
+            self._take_lock(files, path)
             self._settle(files, path)
             newest = read_commit(files, path)
             commit = choose(newest)
             super().__init__(files, path, schema, commit, ColumnWriter)
-            with fs.translate("recovering", path):
-                # Before anything changes: a record that is wrong must cost nothing.
-                self._check_tails(commit)
-                self.load(commit)
-                if commit != newest:
-                    self.replace_record(commit)
-                # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
-                self._pinned_shards: dict[str, set[int]] = {path: set() for path, _ in self.columns()}
-                self._first_shards = self._recover(commit)
-            for _, column in self.columns():
-                column.close_files()  # another file may stand in a shard's place
-            for column in self.rows.values():
-                column.resume(commit.end)
-            for column in self.patches.values():
-                column.resume(commit.patch_end)
+            # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
+            self._pinned_shards: dict[str, set[int]] = {path: set() for path, _ in self.columns()}
+            self._first_shards = self._recover(newest, commit)
+            for path, column in self.columns():
+                column.resume(commit.span(path, schema.context).end)
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
+
+    def _take_lock(self, files: fs.Files, path: str) -> None:
+        with fs.translate("locking", path):
+            self._lock = files.lock(path)
+        if self._lock is None:
+            raise LockedError(
+                f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open another "
+                f"stream, or open with mode='r'"
+            )
 
     def _settle(self, files: fs.Files, path: str) -> None:
         """Makes the names durable that a killed writer gave and did not sync: all that follows builds on them.
@@ -173,29 +166,42 @@ class StreamWriter(_Stream[ColumnWriter]):
             if tail and size is not None and size < tail.size:
                 raise column.damage(tail.shard, size, f"the file ends before its {tail.size} committed bytes")
 
-    def _recover(self, commit: Commit) -> dict[str, int]:
-        """Makes the files what the record says; the lowest shard on disk of each column."""
+    def _recover(self, newest: Commit, commit: Commit) -> dict[str, int]:
+        """Makes ``commit`` the stream's, and the files what it says; the lowest shard on disk of each column."""
+        with fs.translate("recovering", self.path):
+            # Before anything changes: a record that is wrong must cost nothing.
+            self._check_tails(commit)
+            self.load(commit)
+            if commit != newest:
+                self.replace_record(commit)
+            self._clear_scratch()
+            lowest = {path: self._recover_column(commit, path, column) for path, column in self.columns()}
+        self.close_files()  # another file may stand in a shard's place
+        return lowest
+
+    def _clear_scratch(self) -> None:
+        """Removes the temporary files that killed writers left."""
         scratch = os.path.join(self.path, SCRATCH)
         for name in self.files.list(scratch):
             if name.startswith(TEMPORARY_STREAM):
                 self._remove_half_made(os.path.join(scratch, name))
             elif name.startswith(".tmp-"):
                 fs.remove(self.files, os.path.join(scratch, name))
-        lowest = {}
-        for path, column in self.columns():
-            tail = commit.tails.get(path)
-            kept = []
-            if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
-                self.files.unlink(temporary)
-            for shard, file in column.shards_on_disk():
-                if tail is None or shard > tail.shard:
-                    self.files.unlink(file)
-                    continue
-                kept.append(shard)
-                if shard == tail.shard and (self.files.size(file) or 0) > tail.size:
-                    self._cut(file, tail.size, in_place=not commit.timeline)
-            lowest[path] = min(kept, default=0)
-        return lowest
+
+    def _recover_column(self, commit: Commit, path: str, column: ColumnWriter) -> int:
+        """Removes what no record names; the lowest shard on disk."""
+        tail = commit.tails.get(path)
+        kept = []
+        if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
+            self.files.unlink(temporary)
+        for shard, file in column.shards_on_disk():
+            if tail is None or shard > tail.shard:
+                self.files.unlink(file)
+                continue
+            kept.append(shard)
+            if shard == tail.shard and (self.files.size(file) or 0) > tail.size:
+                self._cut(file, tail.size, in_place=not commit.timeline)
+        return min(kept, default=0)
 
     def _remove_half_made(self, path: str) -> None:
         """Removes a stream that a process which died was adding; who lives holds the store's lock."""
@@ -342,35 +348,42 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._evict(publish)
 
     def _evict(self, publish: contextlib.AbstractContextManager[object]) -> None:
+        """Unlinks the shards of which no row is needed any more, and forgets where their chunks are."""
         context = self.schema.context
-        floors = {path: self.commit_record.span(path, context).begin for path, _ in self.columns()}
-        if not any(self._below(path, column, floors[path]) for path, column in self.columns()):
+        begins = {path: self.commit_record.span(path, context).begin for path, _ in self.columns()}
+        old = {path: found for path, column in self.columns() if (found := self._below(path, column, begins[path]))}
+        if not old:
             return
         pins = self._pinned()
-        settled = False
-        for path, column in self.columns():
-            spans = [pin.span(path, context) for pin in pins]
-            kept = set()
-            for shard in self._below(path, column, floors[path]):
-                file = column.shard_path(shard)
-                rows = shard * column.column.shard_rows, (shard + 1) * column.column.shard_rows
-                if any(span.begin < rows[1] and rows[0] < span.end for span in spans):
-                    kept.add(shard)
-                elif self.files.size(file) is not None:
-                    if not settled:
-                        # A checkpoint that was dropped must not come back when what it pinned is gone.
-                        self.files.sync_dir(self._checkpoints)
-                        settled = True
-                    self.files.unlink(file)
-                self._first_shards[path] = max(self._first_shards[path], shard + 1)
-            self._pinned_shards[path] = kept
+        pinned = {path: self._pinned_among(shards, path, pins) for path, shards in old.items()}
+        self._unlink(
+            [self._columns[path].shard_path(n) for path, shards in old.items() for n in shards if n not in pinned[path]]
+        )
+        for path, shards in old.items():
+            self._pinned_shards[path] = pinned[path]
+            self._first_shards[path] = max(self._first_shards[path], *(shard + 1 for shard in shards))
             with publish:
-                column.trim(floors[path])
+                self._columns[path].trim(begins[path])
 
     def _below(self, path: str, column: ColumnWriter, row: int) -> list[int]:
         """The shards that hold only rows below ``row`` and may be on disk."""
         below = range(self._first_shards[path], min(row // column.column.shard_rows, column.tail.shard))
         return [*sorted(self._pinned_shards[path]), *below]
+
+    def _pinned_among(self, shards: list[int], path: str, pins: list[Commit]) -> set[int]:
+        """Those of the shards of a column that a checkpoint needs."""
+        rows = self._columns[path].column.shard_rows
+        spans = [pin.span(path, self.schema.context) for pin in pins]
+        return {n for n in shards if any(span.begin < (n + 1) * rows and n * rows < span.end for span in spans)}
+
+    def _unlink(self, shards: list[str]) -> None:
+        """Unlinks the files of shards, where they are there."""
+        there = [file for file in shards if self.files.size(file) is not None]
+        if there:
+            # A checkpoint that was dropped must not come back when what it pinned is gone.
+            self.files.sync_dir(self._checkpoints)
+        for file in there:
+            self.files.unlink(file)
 
     def release(self) -> None:
         """Gives the lock back; writes that no commit holds are gone. Doing it twice does no harm."""
