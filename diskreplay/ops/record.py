@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -113,38 +114,37 @@ def record(
         ModuleNotFoundError: when a package that the environment needs is not installed.
         LockedError, WriteFailedError, CorruptionError: as :meth:`ReplayBuffer.open` and ``add`` raise them.
     """
+    _check_arguments(path, steps, num_envs, frame_stack, capacity, seed)
+    there = os.path.lexists(path) and not _is_empty_directory(path)
+    if there and not resume:
+        raise StoreExistsError(f"{os.fspath(path)!r} exists already; choose another path, or go on with it by --resume")
+    with signals.noted() as stop, contextlib.ExitStack() as opened:
+        if there:
+            buffer = ReplayBuffer.open(path, view=Transition(), commit_seconds=commit_seconds)
+            opened.callback(buffer.close)
+            steppers = opened.enter_context(contextlib.closing(envs.make(env_id, buffer.num_envs, atari)))
+            _check_same(buffer, steppers, num_envs, frame_stack, capacity)
+        else:
+            count = num_envs or 1
+            steppers = opened.enter_context(contextlib.closing(envs.make(env_id, count, atari)))
+            buffer = ReplayBuffer.create(
+                path, steppers.observation_space, steppers.action_space, num_envs=count,
+                capacity=capacity or max(steps, CAPACITY, count), frame_stack=frame_stack or (4 if atari else 1),
+                stack_axis=None, commit_seconds=commit_seconds, seed=seed,
+            )  # fmt: skip
+            opened.callback(buffer.close)
+        return _Recording(buffer, steppers, steps, progress).run(seed, stop.is_set)
+
+
+def _check_arguments(
+    path: PathLike, steps: int, num_envs: int | None, frame_stack: int | None, capacity: int | None, seed: int
+) -> None:
     check_count("steps", steps)
     check_count("seed", seed, least=0, most=(1 << 63) - 1)
     for what, value in (("envs", num_envs), ("frame_stack", frame_stack), ("capacity", capacity)):
         if value is not None:
             check_count(what, value, most=1 << 40)
     checked_path(path)
-    there = os.path.lexists(path) and not _is_empty_directory(path)
-    if there and not resume:
-        raise StoreExistsError(f"{os.fspath(path)!r} exists already; choose another path, or go on with it by --resume")
-    with signals.noted() as stop:
-        if there:
-            buffer = ReplayBuffer.open(path, view=Transition(), commit_seconds=commit_seconds)
-            make_envs = buffer.num_envs
-        else:
-            buffer, make_envs = None, num_envs or 1
-        try:
-            steppers = envs.make(env_id, make_envs, atari)
-            try:
-                if buffer is None:
-                    buffer = ReplayBuffer.create(
-                        path, steppers.observation_space, steppers.action_space, num_envs=make_envs,
-                        capacity=capacity or max(steps, CAPACITY, make_envs), frame_stack=frame_stack or (4 if atari
-                        else 1), stack_axis=None, commit_seconds=commit_seconds, seed=seed,
-                    )  # fmt: skip
-                else:
-                    _check_same(buffer, steppers, num_envs, frame_stack, capacity)
-                return _Recording(buffer, steppers, steps, progress).run(seed, stop.is_set)
-            finally:
-                steppers.close()
-        finally:
-            if buffer is not None:
-                buffer.close()
 
 
 def _check_same(

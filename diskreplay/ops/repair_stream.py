@@ -124,34 +124,46 @@ class StreamRepair:
     def _give_up(
         self, start: Array, valid: Array, continues: Array, patches: Patches, release: Callable[[int, int], None]
     ) -> Loss:  # fmt: skip
-        begin, end = self.floor, self.commit.end
-        lost = np.zeros((end - begin, self.commit.num_envs), bool)
-        for path, shards in self.shards.items():
-            if not is_patch(path):
-                for rows, group in shards.lost_rows():
-                    lost[rows[0] - begin : rows[1] - begin, slice(None) if group is None else group] = True
-        old = start.copy()
+        """Chooses what is given up, has the checkpoints of these rows released, and commits the stream without it."""
+        given_up = self._given_up(continues, patches)
+        codes = self._codes(start, given_up, continues, patches)
+        for changed in _ranges(np.flatnonzero((given_up | (codes != start)).any(axis=1)) + self.floor):
+            release(*changed)
+        window = slice(self.commit.begin - self.floor, None)
+        gone = (given_up & (valid | self._lost(VALID)))[window]
+        loss = self._loss(gone, ~continues[window], patches)
+        self._replace({VALID: valid & ~given_up, START: codes, **patches.values()}, patches)
+        return loss
+
+    def _given_up(self, continues: Array, patches: Patches) -> Array:
+        """The rows ``(rows, num_envs)`` that can no longer be sampled."""
+        lost = np.any([self._lost(path) for path in self.shards if not is_patch(path)], axis=0)
         patches.look(lost)
-        before = np.zeros_like(lost)
+        before = np.zeros_like(lost)  # rows without a next observation
         before[:-1] = lost[1:] & ~lost[:-1] & ~patches.ends[:-1]
         # The rest of a run has stacks that reach back to a lost row, or to the patches that its first stack needs.
         rest = lost | patches.unexplained
         if self.context:
             for row in range(1, len(rest)):
                 rest[row] |= rest[row - 1] & continues[row]
-        given_up = rest | before | patches.single
-        start[given_up & (continues | self._unreadable(START, begin))] = Start.REPEAT
-        start[given_up & (old == Start.PATCHES) & patches.forgotten] = Start.ZEROS
+        found: Array = rest | before | patches.single
+        return found
+
+    def _codes(self, start: Array, given_up: Array, continues: Array, patches: Patches) -> Array:
+        """The start codes once these rows are given up."""
+        codes = start.copy()
+        codes[given_up & (continues | self._lost(START))] = Start.REPEAT
+        codes[given_up & (start == Start.PATCHES) & patches.forgotten] = Start.ZEROS
         if not self.context:
-            start[1:][given_up[:-1] & ~given_up[1:] & continues[1:]] = Start.ZEROS
-        for changed in _ranges(np.flatnonzero((given_up | (start != old)).any(axis=1)) + begin):
-            release(*changed)
-        window = slice(self.commit.begin - begin, None)
-        gone = (given_up & (valid | self._unreadable(VALID, begin)))[window]
-        loss = self._loss(gone, ~continues[window], patches)
-        new = {VALID: valid & ~given_up, START: start, **patches.values()}
-        # What stands in for damage looks whole to a repair that goes on from a crash: so what says that rows are given
-        # up is committed before it. And before the codes, which tell where they were given up only beside it.
+            codes[1:][given_up[:-1] & ~given_up[1:] & continues[1:]] = Start.ZEROS
+        return codes
+
+    def _replace(self, new: dict[str, Array], patches: Patches) -> None:
+        """Commits new values of columns, and zeros for what is damaged of the others.
+
+        What stands in for damage looks whole to a repair that goes on from a crash: so what says that rows are given up
+        is committed before it. And before the codes, which tell where they were given up only beside it.
+        """
         first = [START, PLACES]
         if patches.end > self.commit.patch_end:  # the table is written again, and is whole or not there
             first += [path for path in self.shards if is_patch(path) and path not in first]
@@ -162,12 +174,12 @@ class StreamRepair:
         commit = dataclasses.replace(commit, patch_begin=patches.begin, patch_end=patches.end)
         commit = self._write(commit, {path: new.get(path) for path in first})
         self._write(commit, {path: new.get(path) for path in self.shards if path not in (VALID, *first)})
-        return loss
 
-    def _unreadable(self, path: str, begin: int) -> Array:
-        mask = np.zeros((self.commit.end - begin, self.commit.num_envs), bool)
+    def _lost(self, path: str) -> Array:
+        """The rows ``(rows, num_envs)`` that cannot be read in a column."""
+        mask = np.zeros((self.commit.end - self.floor, self.commit.num_envs), bool)
         for rows, group in self.shards[path].lost_rows():
-            mask[rows[0] - begin : rows[1] - begin, slice(None) if group is None else group] = True
+            mask[rows[0] - self.floor : rows[1] - self.floor, slice(None) if group is None else group] = True
         return mask
 
     def _write(self, commit: Commit, values: dict[str, Any]) -> Commit:
