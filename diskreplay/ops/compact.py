@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from diskreplay.ops.disk import tree_bytes
-from diskreplay.ops.verify import PathLike, Progress
-from diskreplay.paths import checked_path
+from diskreplay.ops.signals import Progress
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage import chunks, stream
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
@@ -86,7 +86,7 @@ def compact(
         if not dry_run:
             for writer in [_open(store, name, opened) for name in store.stream_names()]:
                 writer.reclaim(contextlib.nullcontext())
-        found = [_Shards(store, name) for name in store.stream_names()]
+        found = [_StreamShards(store, name) for name in store.stream_names()]
         shards = [shard for one in found for shard in one.dead()]
         total = sum(shard.size for shard in shards)
         done = 0
@@ -108,7 +108,7 @@ def _open(store: Store, name: str, opened: contextlib.ExitStack) -> StreamWriter
     return writer
 
 
-class _Shards:
+class _StreamShards:
     """The shards of one stream.
 
     Attributes:

@@ -34,7 +34,7 @@ from diskreplay.formats.target import replacing
 from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Stack
 from diskreplay.storage.store import FIRST_STREAM
@@ -42,8 +42,6 @@ from diskreplay.views.transition import Transition
 
 PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
 """How stores are opened that are only added to, whatever they are sampled with."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)

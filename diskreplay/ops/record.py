@@ -28,15 +28,13 @@ from diskreplay.checks import check_count
 from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals
 from diskreplay.ops.disk import tree_bytes
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000
 REPORT_SECONDS = 0.25
 SIZE_SECONDS = 1.0
 """How often the size on disk is looked up while recording."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +70,8 @@ class Recorded:
         return {**dataclasses.asdict(self), "ratio": self.ratio}
 
 
-Progress = Callable[[Recorded], None]
+Report = Callable[[Recorded], None]
+"""Called now and then with how far a recording is."""
 
 
 def record(
@@ -87,7 +86,7 @@ def record(
     seed: int = 0,
     resume: bool = False,
     commit_seconds: float = COMMIT_SECONDS,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Recorded:
     """Records until the store at ``path`` has had ``steps`` steps.
 
@@ -122,18 +121,18 @@ def record(
         if there:
             buffer = ReplayBuffer.open(path, view=Transition(), commit_seconds=commit_seconds)
             opened.callback(buffer.close)
-            steppers = opened.enter_context(contextlib.closing(envs.make(env_id, buffer.num_envs, atari)))
-            _check_same(buffer, steppers, num_envs, frame_stack, capacity)
+            stepper = opened.enter_context(contextlib.closing(envs.make(env_id, buffer.num_envs, atari)))
+            _check_same(buffer, stepper, num_envs, frame_stack, capacity)
         else:
             count = num_envs or 1
-            steppers = opened.enter_context(contextlib.closing(envs.make(env_id, count, atari)))
+            stepper = opened.enter_context(contextlib.closing(envs.make(env_id, count, atari)))
             buffer = ReplayBuffer.create(
-                path, steppers.observation_space, steppers.action_space, num_envs=count,
+                path, stepper.observation_space, stepper.action_space, num_envs=count,
                 capacity=capacity or max(steps, CAPACITY, count), frame_stack=frame_stack or (4 if atari else 1),
                 stack_axis=None, commit_seconds=commit_seconds, seed=seed,
             )  # fmt: skip
             opened.callback(buffer.close)
-        return _Recording(buffer, steppers, steps, progress).run(seed, stop.is_set)
+        return _Recording(buffer, stepper, steps, progress).run(seed, stop.is_set)
 
 
 def _check_arguments(
@@ -148,13 +147,13 @@ def _check_arguments(
 
 
 def _check_same(
-    buffer: ReplayBuffer, steppers: envs.Steps, num_envs: int | None, frame_stack: int | None, capacity: int | None
+    buffer: ReplayBuffer, stepper: envs.Stepper, num_envs: int | None, frame_stack: int | None, capacity: int | None
 ) -> None:
     """InputError when the store was not recorded from such environments."""
     schema = buffer.schema
     given = {
-        "observation space": (steppers.observation_space, schema.observation_space),
-        "action space": (steppers.action_space, schema.action_space),
+        "observation space": (stepper.observation_space, schema.observation_space),
+        "action space": (stepper.action_space, schema.action_space),
         "number of environments": (num_envs, buffer.num_envs),
         "frame stack": (frame_stack, max(stack.frames for stack in schema.stacks)),
         "capacity": (capacity, schema.capacity),
@@ -169,9 +168,9 @@ def _check_same(
 class _Recording:
     """The loop, and what it counts."""
 
-    def __init__(self, buffer: ReplayBuffer, steppers: envs.Steps, steps: int, progress: Progress | None) -> None:
+    def __init__(self, buffer: ReplayBuffer, stepper: envs.Stepper, steps: int, progress: Report | None) -> None:
         self.buffer = buffer
-        self.steppers = steppers
+        self.stepper = stepper
         self.num_envs = buffer.num_envs
         self.rows = -(-steps // self.num_envs)
         self.first = self.row = self._facts("end")
@@ -183,10 +182,10 @@ class _Recording:
 
     def run(self, seed: int, stopped: Callable[[], bool]) -> Recorded:
         if self.row < self.rows:
-            self.steppers.reset(int(np.random.SeedSequence([seed, self.row]).generate_state(1)[0] >> 1))
+            self.stepper.reset(int(np.random.SeedSequence([seed, self.row]).generate_state(1)[0] >> 1))
         self.started = time.perf_counter()
         while self.row < self.rows and not stopped():
-            step = self.steppers.step()
+            step = self.stepper.step()
             self.buffer.add(
                 step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated, valid=step.valid
             )

@@ -38,9 +38,10 @@ from diskreplay.ops.mend import mended
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair_record import mended_cut, settled
-from diskreplay.ops.repair_stream import Loss, StreamRepair
-from diskreplay.ops.verify import PathLike, Progress, Verified, check_checkpoint, verify
-from diskreplay.paths import checked_path
+from diskreplay.ops.repair_stream import StreamLoss, StreamRepair
+from diskreplay.ops.signals import Progress
+from diskreplay.ops.verify import Verified, check_checkpoint, verify
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import shard_number
@@ -68,7 +69,7 @@ class Repaired:
     before: Verified
     after: Verified
     quarantine: str | None
-    streams: tuple[Loss, ...]
+    streams: tuple[StreamLoss, ...]
     checkpoints: tuple[str, ...]
     moved: tuple[str, ...]
     seconds: float
@@ -124,7 +125,7 @@ class _StoreRepair:
         self.store = store
         self.files = store.files
         self.quarantine = quarantine
-        self.losses: list[Loss] = []
+        self.losses: list[StreamLoss] = []
         self.checkpoints: list[str] = []
         self.recorded: dict[str, Commit] = {}
         """The records as they were; :meth:`records` gives them as they should have been."""
@@ -230,7 +231,7 @@ class _StoreRepair:
         if self.files.kind(os.path.join(path, metadata.NAME)) not in ("file", None):
             self.quarantine.take(os.path.join(path, metadata.NAME))
         stream.write_commit(self.files, path, commit)
-        self.losses.append(Loss(name, went_back_to=commit.end))
+        self.losses.append(StreamLoss(name, went_back_to=commit.end))
         return commit
 
     def _is_absurd(self, commit: Commit) -> bool:
@@ -276,7 +277,7 @@ class _StoreRepair:
         nothing = self.files.kind(path) == "directory" and not self.files.list(path)
         if not nothing:
             self.quarantine.take(path)
-            self.losses.append(Loss(name, whole=True))
+            self.losses.append(StreamLoss(name, whole=True))
 
     def _readable_checkpoints(self) -> list[Checkpoint]:
         found = []

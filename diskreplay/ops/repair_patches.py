@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ops.patch_frames import matched
-from diskreplay.ops.shard_repair import Shards
+from diskreplay.ops.repair_column import ColumnRepair
 from diskreplay.schema import PATCH_TABLE, PLACES, START, TERMINATED, TRUNCATED, VALID, Start, is_patch
 from diskreplay.storage.commit import Commit
 
 Array = NDArray[Any]
 
 
-class Patches:
+class PatchRepair:
     """Masks are ``(rows, envs)`` from the floor on.
 
     Where the next row continues one, its frame is what the patch must hold: another one is as good as lost.
@@ -35,7 +35,7 @@ class Patches:
     """
 
     def __init__(
-        self, shards: dict[str, Shards], commit: Commit, start: Array, valid: Array, continues: Array, floor: int,
+        self, shards: dict[str, ColumnRepair], commit: Commit, start: Array, valid: Array, continues: Array, floor: int,
         context: int,
     ) -> None:  # fmt: skip
         """``start``, ``valid``: the columns; ``continues``: rows that continue the one before, or did once."""
@@ -64,7 +64,7 @@ class Patches:
         self._kept: dict[int, None] = {}
         self._new: list[int] = []
 
-    def _frames(self, path: str, shards: Shards) -> Array:
+    def _frames(self, path: str, shards: ColumnRepair) -> Array:
         """Of each place the frame in one leaf, counted from its shards' first; -1 where that is not known."""
         readable = np.ones(shards.end - shards.first, bool)
         for (low, high), _ in shards.lost_rows():

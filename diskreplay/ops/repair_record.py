@@ -14,8 +14,8 @@ import numpy as np
 
 from diskreplay.ops.patch_frames import MAX_MISSING
 from diskreplay.ops.quarantine import Quarantine
-from diskreplay.ops.shard_repair import Shards
-from diskreplay.ops.shard_search import Index, index_at, indexes
+from diskreplay.ops.repair_column import ColumnRepair
+from diskreplay.ops.repair_index import ShardIndex, index_at, indexes
 from diskreplay.schema import PLACES, is_patch
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit, Span, Tail
@@ -53,7 +53,7 @@ def _without_older_patches(place: ColumnReader, record: Commit, context: int, qu
     return dataclasses.replace(record, patch_begin=places.first + (int(needed[0]) if len(needed) else 0))
 
 
-def _all(reader: ColumnReader, end: int, tail: Tail) -> Iterator[Index]:
+def _all(reader: ColumnReader, end: int, tail: Tail) -> Iterator[ShardIndex]:
     """The indexes of the shards that rows up to ``end`` may be in, the newest first."""
     rows = reader.column.shard_rows
     for shard in sorted({max(0, end - 1) // rows, max(0, end - 2) // rows, end // rows, tail.shard}, reverse=True):
@@ -138,11 +138,11 @@ def _covers(place: ColumnReader, record: Commit, end: int, tail: Tail, quarantin
     return bool(len(places)) and places[-1, 0] < record.end and len(np.unique(newest[:, 1])) == record.num_envs
 
 
-def _places(place: ColumnReader, first: int, end: int, tail: Tail, quarantine: Quarantine) -> Shards:
+def _places(place: ColumnReader, first: int, end: int, tail: Tail, quarantine: Quarantine) -> ColumnRepair:
     """The places of patches from ``first`` on, or of those that are on disk."""
     there = [shard for shard, _ in place.shards_on_disk()]
     first = max(first, min(there, default=0) * place.column.shard_rows)
-    found = Shards(place, min(first, end), end, tail, quarantine, {}, None, newer=False)
+    found = ColumnRepair(place, min(first, end), end, tail, quarantine, {}, None, newer=False)
     found.scan()
     return found
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine
-from diskreplay.ops.repair_patches import Patches
+from diskreplay.ops.repair_column import ColumnRepair
+from diskreplay.ops.repair_patches import PatchRepair
 from diskreplay.ops.repair_record import patch_span
-from diskreplay.ops.shard_repair import Shards
 from diskreplay.schema import PLACES, REWARD, START, VALID, Start, is_patch
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Tail
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Loss:
+class StreamLoss:
     """What was given up of a stream.
 
     Attributes:
@@ -72,16 +72,16 @@ class StreamRepair:
         self.floor = commit.floor(self.context)
         self.quarantine = quarantine
         self.changed = commit != recorded
-        self.shards: dict[str, Shards] = {}
+        self.shards: dict[str, ColumnRepair] = {}
         for path, reader in store.readers(name, commit).items():
             span = commit.span(path, self.context)
             rows = patch_span(reader, path, span) if is_patch(path) else (span.begin, span.end)
-            self.shards[path] = Shards(
+            self.shards[path] = ColumnRepair(
                 reader, *rows, span.tail, quarantine, lengths.get(path, {}), PREDICATES.get(path),
                 newer=not is_patch(path),
             )  # fmt: skip
 
-    def run(self, release: Callable[[int, int], None]) -> Loss | None:
+    def run(self, release: Callable[[int, int], None]) -> StreamLoss | None:
         """What was given up; None where nothing had to be.
 
         ``release`` is called with rows, half-open, before they change: no checkpoint may rely on them.
@@ -97,7 +97,7 @@ class StreamRepair:
         start, valid = (self.shards[name].values(self.floor, self.commit.end) for name in (START, VALID))
         # An earlier repair, or this one before a crash, has left REPEAT where rows continued that it gave up.
         continues = (start == Start.CONTINUES) | ((start == Start.REPEAT) & ~valid)
-        patches = Patches(self.shards, self.commit, start, valid, continues, self.floor, self.context)
+        patches = PatchRepair(self.shards, self.commit, start, valid, continues, self.floor, self.context)
         if not self.changed and not patches.broken and not any(shards.damaged for shards in self.shards.values()):
             return None
         return self._give_up(start, valid, continues, patches, release)
@@ -122,8 +122,8 @@ class StreamRepair:
         metadata.write(self.store.files, directory, metadata.array_document(column, shards.reader.num_envs, rows))
 
     def _give_up(
-        self, start: Array, valid: Array, continues: Array, patches: Patches, release: Callable[[int, int], None]
-    ) -> Loss:  # fmt: skip
+        self, start: Array, valid: Array, continues: Array, patches: PatchRepair, release: Callable[[int, int], None]
+    ) -> StreamLoss:  # fmt: skip
         """Chooses what is given up, has the checkpoints of these rows released, and commits the stream without it."""
         given_up = self._given_up(continues, patches)
         codes = self._codes(start, given_up, continues, patches)
@@ -135,7 +135,7 @@ class StreamRepair:
         self._replace({VALID: valid & ~given_up, START: codes, **patches.values()}, patches)
         return loss
 
-    def _given_up(self, continues: Array, patches: Patches) -> Array:
+    def _given_up(self, continues: Array, patches: PatchRepair) -> Array:
         """The rows ``(rows, num_envs)`` that can no longer be sampled."""
         lost = np.any([self._lost(path) for path in self.shards if not is_patch(path)], axis=0)
         patches.look(lost)
@@ -149,7 +149,7 @@ class StreamRepair:
         found: Array = rest | before | patches.single
         return found
 
-    def _codes(self, start: Array, given_up: Array, continues: Array, patches: Patches) -> Array:
+    def _codes(self, start: Array, given_up: Array, continues: Array, patches: PatchRepair) -> Array:
         """The start codes once these rows are given up."""
         codes = start.copy()
         codes[given_up & (continues | self._lost(START))] = Start.REPEAT
@@ -158,7 +158,7 @@ class StreamRepair:
             codes[1:][given_up[:-1] & ~given_up[1:] & continues[1:]] = Start.ZEROS
         return codes
 
-    def _replace(self, new: dict[str, Array], patches: Patches) -> None:
+    def _replace(self, new: dict[str, Array], patches: PatchRepair) -> None:
         """Commits new values of columns, and zeros for what is damaged of the others.
 
         What stands in for damage looks whole to a repair that goes on from a crash: so what says that rows are given up
@@ -196,12 +196,12 @@ class StreamRepair:
             self.shards[path].tail = record.tails.get(path, Tail(0, 0))
         return record
 
-    def _loss(self, gone: Array, begins: Array, patches: Patches) -> Loss:
+    def _loss(self, gone: Array, begins: Array, patches: PatchRepair) -> StreamLoss:
         runs = np.cumsum(begins, axis=0)
         episodes = sum(len(np.unique(runs[gone[:, env], env])) for env in range(gone.shape[1]))
         rows = np.flatnonzero(gone.any(axis=1)) + self.commit.begin
         damaged = {path: shards for path, shards in self.shards.items() if shards.damaged}
-        return Loss(
+        return StreamLoss(
             self.name, int(gone.sum()), episodes,
             tuple(_ranges(rows)),
             tuple(damaged), sum(len(s.bad) for s in damaged.values()), sum(s.bad_bytes for s in damaged.values()),

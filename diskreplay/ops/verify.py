@@ -25,10 +25,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,20 +35,17 @@ import numpy as np
 from diskreplay.buffers.state import restore_sampler, set_rng, settings
 from diskreplay.errors import CheckpointError, DiskReplayError, FormatVersionError
 from diskreplay.ops.problems import DAMAGE, Findings, Problem
+from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify_chunks import ColumnCheck
 from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.schema import PLACES, START, VALID, Schema, is_patch
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Span
 from diskreplay.storage.files import Files, LocalFiles, translate_reads
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
 from diskreplay.views.transition import Transition
-
-PathLike = str | os.PathLike[str]
-Progress = Callable[[int, int], None]
-"""Called now and then with bytes read and bytes in all, about."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from diskreplay.storage.column import ColumnReader
 Array = NDArray[Any]
 
 
-class Values:
+class ValueReader:
     """Single values of a column, the chunk of the last one kept."""
 
     def __init__(self, reader: ColumnReader) -> None:
@@ -48,7 +48,7 @@ def check_patches(
         readers: by path, with their indexes loaded; a leaf whose index cannot be read is missing.
         leaves: names of the observation leaves.
     """
-    values = {path: Values(reader) for path, reader in readers.items()}
+    values = {path: ValueReader(reader) for path, reader in readers.items()}
     try:
         places = readers[PLACES].read_rows(*patches)[:, 0]
     except DAMAGE:

@@ -27,7 +27,7 @@ from diskreplay.interrupts import held_back
 from diskreplay.schema import PATCH_TABLE, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
-from diskreplay.storage.column import Append, ColumnReader, ColumnWriter
+from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
 from diskreplay.storage.commit import Commit, Tail
 
 MAX_UNSYNCED = 64
@@ -317,7 +317,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._evict(publish)
         return record
 
-    def _append(self, staged: dict[str, list[Append]]) -> None:
+    def _append(self, staged: dict[str, list[ShardAppend]]) -> None:
         """Makes the new chunks and indexes durable, which no record names yet."""
         columns = dict(self.columns())
         written: list[fs.File] = []
