@@ -16,9 +16,9 @@ from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD, AVAI
 from diskreplay.buffers.multi_agent_view import onehot_later
 from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
 from diskreplay.buffers.options import AgentOptions, AgentsCreateOptions, check_run, pick, shared
+from diskreplay.checks import check_share
 from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import check_share
 from diskreplay.storage.store import Checkpoint, Store
 
 Array = NDArray[Any]

@@ -14,8 +14,9 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 import gymnasium
 import numpy as np
 
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError
-from diskreplay.schema import Codec, Continuity, check_count
+from diskreplay.schema import Codec, Continuity
 from diskreplay.storage.files import Files
 from diskreplay.storage.store import FIRST_STREAM
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import schema as schemas
 from diskreplay.buffers import forks, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
@@ -22,6 +21,7 @@ from diskreplay.buffers.options import RUN_DEFAULTS, OpenOptions, RunOptions
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
+from diskreplay.checks import check_count
 from diskreplay.errors import (
     CheckpointError,
     ClosedError,
@@ -452,7 +452,7 @@ def open_store(
     else:
         store.create_stream(
             stream,
-            schemas.check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
-            schemas.check_count("capacity", capacity if capacity is not None else store.schema.capacity),
+            check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
+            check_count("capacity", capacity if capacity is not None else store.schema.capacity),
         )
     return store, stream, cut

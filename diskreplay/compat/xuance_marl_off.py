@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.checks import check_count
 from diskreplay.compat.rows import Grid
 from diskreplay.compat.xuance_marl_base import (
     Spec,
@@ -20,7 +21,6 @@ from diskreplay.compat.xuance_marl_base import (
 )
 from diskreplay.compat.xuance_marl_steps import REWARDS, TERMINALS, Layout, RingSteps, open_steps
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.on_policy import EPSILON
+from diskreplay.checks import check_count, check_share
 from diskreplay.compat.kept import Assignment, Held, set_attribute, set_item
 from diskreplay.compat.rows import Grid
 from diskreplay.compat.xuance_marl_base import (
@@ -24,7 +25,6 @@ from diskreplay.compat.xuance_marl_base import (
 from diskreplay.compat.xuance_marl_returns import path_estimates
 from diskreplay.compat.xuance_marl_steps import LaggingSteps, Layout, open_steps
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.schema import check_count, check_share
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]

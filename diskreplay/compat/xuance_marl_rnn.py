@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count
 from diskreplay.compat.kept import set_item
 from diskreplay.compat.xuance_marl_base import Spec, needed
 from diskreplay.compat.xuance_marl_episodes import FILLED, Episodes
@@ -16,7 +17,6 @@ from diskreplay.compat.xuance_marl_off import MARL_OffPolicyBuffer
 from diskreplay.compat.xuance_marl_on import MARL_OnPolicyBuffer, check_td_lambda, normalized, onehot
 from diskreplay.compat.xuance_marl_returns import path_estimates
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.schema import check_count
 
 Array = NDArray[Any]
 

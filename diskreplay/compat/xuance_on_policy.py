@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count, check_share
 from diskreplay.compat.kept import Held, InHeld, Kept, Lagging, set_item
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import Grid, fit
@@ -17,7 +18,6 @@ from diskreplay.compat.xuance_marl_returns import path_estimates
 from diskreplay.compat.xuance_memory import Buffer, create_memory, sample_batch, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
-from diskreplay.schema import check_count, check_share
 from diskreplay.views.batch import Batch, map_arrays
 
 CACHE_BYTES = 256 << 20

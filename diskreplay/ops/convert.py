@@ -22,6 +22,7 @@ import gymnasium
 
 from diskreplay import formats
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
 from diskreplay.formats.adding import add_steps
 from diskreplay.formats.ahead import read_ahead
@@ -33,16 +34,14 @@ from diskreplay.formats.target import replacing
 from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import Stack, check_count
+from diskreplay.schema import Stack
 from diskreplay.storage.store import FIRST_STREAM
 from diskreplay.views.transition import Transition
 
 PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
 """How stores are opened that are only added to, whatever they are sampled with."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)

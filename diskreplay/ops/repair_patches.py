@@ -13,17 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ops.patch_frames import matched
-from diskreplay.ops.shard_repair import Shards
-from diskreplay.schema import PLACE, START, TERMINATED, TRUNCATED, VALID, Start
-from diskreplay.storage import stream
+from diskreplay.ops.repair_column import ColumnRepair
+from diskreplay.schema import PATCH_TABLE, PLACES, START, TERMINATED, TRUNCATED, VALID, Start, is_patch
 from diskreplay.storage.commit import Commit
-from diskreplay.storage.stream import PATCHES
 
 Array = NDArray[Any]
-PLACES = f"{PATCHES}/{PLACE}"
 
 
-class Patches:
+class PatchRepair:
     """Masks are ``(rows, envs)`` from the floor on.
 
     Where the next row continues one, its frame is what the patch must hold: another one is as good as lost. Not so in a
@@ -39,11 +36,11 @@ class Patches:
     """
 
     def __init__(
-        self, shards: dict[str, Shards], commit: Commit, start: Array, valid: Array, continues: Array, floor: int,
+        self, shards: dict[str, ColumnRepair], commit: Commit, start: Array, valid: Array, continues: Array, floor: int,
         context: int, by_flags: bool,
     ) -> None:  # fmt: skip
         """``start``, ``valid``: the columns; ``continues``: rows that continue the one before, or did once."""
-        self.shards = {path: one for path, one in shards.items() if stream.is_patch(path)}
+        self.shards = {path: one for path, one in shards.items() if is_patch(path)}
         self.rows = shards
         self.commit = commit
         self.continues = continues
@@ -69,12 +66,12 @@ class Patches:
         self._kept: dict[int, None] = {}
         self._new: list[int] = []
 
-    def _frames(self, path: str, shards: Shards) -> Array:
+    def _frames(self, path: str, shards: ColumnRepair) -> Array:
         """Of each place the frame in one leaf, counted from its shards' first; -1 where that is not known."""
         readable = np.ones(shards.end - shards.first, bool)
         for (low, high), _ in shards.lost_rows():
             readable[low - shards.first : high - shards.first] = False
-        rows = self.rows[path.removeprefix(f"{PATCHES}/")]
+        rows = self.rows[path.removeprefix(f"{PATCH_TABLE}/")]
         following: list[Array | None] = [None] * len(self._places)
         for number in np.flatnonzero(self._known).tolist():
             row, env, offset = self._places[number].tolist()
@@ -244,7 +241,7 @@ class Patches:
                 values[len(values) - len(again) :, 0] = np.reshape(again, (-1, 3))
                 found[path] = values
                 continue
-            rows = self.rows[path.removeprefix(f"{PATCHES}/")]
+            rows = self.rows[path.removeprefix(f"{PATCH_TABLE}/")]
             for number, (row, env) in self._healed.items():
                 if not self._kept:
                     values[self.first - one.first + number, 0] = rows.value(row, env)
