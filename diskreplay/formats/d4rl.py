@@ -39,12 +39,12 @@ import h5py
 import numpy as np
 
 from diskreplay.errors import InputError
-from diskreplay.formats import hdf5
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike, FlatArrays, flags, length
-from diskreplay.formats.layout import Layout, column_name
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source, Steps
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source, Steps
+from diskreplay.formats.files import hdf5
 from diskreplay.schema import ACTION, OBS, REWARD
 
 CUT, LAYOUT = "metadata/cut", "metadata/diskreplay"

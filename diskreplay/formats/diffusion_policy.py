@@ -39,13 +39,13 @@ from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
 
 from diskreplay.errors import InputError
-from diskreplay.formats import foreign
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import FlatArrays, flags
-from diskreplay.formats.foreign import check_chunk, check_document, check_size, stored_bytes
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source
+from diskreplay.formats.core import untrusted
+from diskreplay.formats.core.flat import FlatArrays, flags
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.core.untrusted import check_chunk, check_document, check_size, stored_bytes
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 CHUNK_BYTES = 1 << 20
@@ -168,7 +168,7 @@ class StoredArray:
 @contextlib.contextmanager
 def damage(where: str) -> Iterator[None]:
     """What Zarr and its codecs raise for a damaged hierarchy, as InputError."""
-    with foreign.damage(where, DAMAGE), warnings.catch_warnings():
+    with untrusted.damage(where, DAMAGE), warnings.catch_warnings():
         warnings.simplefilter("ignore", ZarrUserWarning)  # of what lies beside and is no part of a hierarchy
         yield
 

@@ -51,7 +51,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.dopamine_logs import (
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source, Steps, by_episode, joined
+from diskreplay.formats.files.dopamine_logs import (
     DESCRIPTION,
     NAMES,
     TERMINAL,
@@ -65,12 +69,8 @@ from diskreplay.formats.dopamine_logs import (
     padding_rows,
     runs,
 )
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.gzip_arrays import GzipWriter, compressed
-from diskreplay.formats.hdf5 import WORKERS
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source, Steps, by_episode, joined
+from diskreplay.formats.files.gzip_arrays import GzipWriter, compressed
+from diskreplay.formats.files.hdf5 import WORKERS
 from diskreplay.schema import ACTION, OBS, REWARD, Start
 
 CAPACITY = 1_000_000

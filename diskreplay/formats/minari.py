@@ -10,7 +10,7 @@ version 0.5, in its storage "hdf5".
 ===========================  =========================================================================================
 
 Nested spaces are nested groups; the parts of a Tuple are ``_index_<i>``. What an episode holds says
-:mod:`diskreplay.formats.minari_dataset`.
+:mod:`diskreplay.formats.files.minari_dataset`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.formats import flat, hdf5, minari_dataset
-from diskreplay.formats.episodes import EpisodePart, numbered
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike
-from diskreplay.formats.foreign import whole
-from diskreplay.formats.hdf5_episodes import EpisodesFile
-from diskreplay.formats.minari_dataset import Images
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source
+from diskreplay.formats.core import flat
+from diskreplay.formats.core.episodes import EpisodePart, numbered
+from diskreplay.formats.core.flat import ArrayLike
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.core.untrusted import whole
+from diskreplay.formats.files import hdf5, minari_dataset
+from diskreplay.formats.files.hdf5_episodes import EpisodesFile
+from diskreplay.formats.files.minari_dataset import Images
 
 STORAGE, MAIN = "hdf5", "main_data.hdf5"
 

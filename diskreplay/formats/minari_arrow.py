@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
-from diskreplay.formats import minari_dataset
-from diskreplay.formats.arrow import damage
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike
-from diskreplay.formats.foreign import read_json, whole
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.minari_dataset import METADATA, Images
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source, Steps, whole_episodes
+from diskreplay.formats.core.flat import ArrayLike
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source, Steps, whole_episodes
+from diskreplay.formats.core.untrusted import read_json, whole
+from diskreplay.formats.files import minari_dataset
+from diskreplay.formats.files.arrow import damage
+from diskreplay.formats.files.minari_dataset import METADATA, Images
 from diskreplay.schema import DTYPES
 
 STORAGE, FILE = "arrow", "part-0.arrow"

@@ -39,14 +39,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.episodes import widest
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import FlatArrays, flags
-from diskreplay.formats.foreign import read_text
-from diskreplay.formats.layout import Layout, column_name
-from diskreplay.formats.npy import NpyArray, damage
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source, Steps, whole_episodes
+from diskreplay.formats.core.episodes import widest
+from diskreplay.formats.core.flat import FlatArrays, flags
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source, Steps, whole_episodes
+from diskreplay.formats.core.untrusted import read_text
+from diskreplay.formats.files.npy import NpyArray, damage
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 COMPRESSIONS = {"deflate": zipfile.ZIP_DEFLATED, "none": zipfile.ZIP_STORED}

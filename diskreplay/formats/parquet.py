@@ -38,15 +38,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats import images
-from diskreplay.formats.arrow import damage
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import FlatArrays, flags
-from diskreplay.formats.foreign import check_size, parse_json, stored_bytes
-from diskreplay.formats.layout import Layout, Shape, column_name
-from diskreplay.formats.reading import reader
-from diskreplay.formats.rows import BLOCK_BYTES
-from diskreplay.formats.steps import Source, Steps
+from diskreplay.formats.core.flat import FlatArrays, flags
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, Shape, column_name
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.rows import BLOCK_BYTES
+from diskreplay.formats.core.transitions import Source, Steps
+from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
+from diskreplay.formats.files import images
+from diskreplay.formats.files.arrow import damage
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
 
 MAGIC = b"PAR1"

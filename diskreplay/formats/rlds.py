@@ -43,10 +43,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats import images
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.layout import Layout, Shape
-from diskreplay.formats.steps import Source, Steps, by_episode
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, Shape
+from diskreplay.formats.core.transitions import Source, Steps, by_episode
+from diskreplay.formats.files import images
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD
 
 NAME, VERSION = "diskreplay", "1.0.0"

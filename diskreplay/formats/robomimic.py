@@ -43,15 +43,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats import hdf5
-from diskreplay.formats.episodes import EpisodePart, ends, episodes_source, fitted, numbered
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike, FlatArrays, flags, length
-from diskreplay.formats.foreign import whole
-from diskreplay.formats.hdf5_episodes import EpisodesFile
-from diskreplay.formats.layout import Layout, column_name
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source
+from diskreplay.formats.core.episodes import EpisodePart, ends, episodes_source, fitted, numbered
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.core.untrusted import whole
+from diskreplay.formats.files import hdf5
+from diskreplay.formats.files.hdf5_episodes import EpisodesFile
 from diskreplay.schema import ACTION, DTYPES, OBS
 
 LAYOUT = "diskreplay"

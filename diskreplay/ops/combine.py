@@ -12,9 +12,9 @@ import numpy as np
 
 from diskreplay import formats
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.formats.selection import Selection, StorePart, open_part
-from diskreplay.formats.steps import Source, Steps
-from diskreplay.formats.target import replacing
+from diskreplay.formats.core.selection import Selection, StorePart, open_part
+from diskreplay.formats.core.target import replacing
+from diskreplay.formats.core.transitions import Source, Steps
 from diskreplay.ops.convert import (
     PathLike,
     absolute,

@@ -23,13 +23,13 @@ import gymnasium
 from diskreplay import formats
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
-from diskreplay.formats.adding import add_steps
 from diskreplay.formats.ahead import read_ahead
-from diskreplay.formats.facts import Format, Loss, check_holds, check_installed
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.selection import EVERYTHING, Selection, StorePart, open_part
-from diskreplay.formats.steps import Source, Steps
-from diskreplay.formats.target import replacing
+from diskreplay.formats.core.format import Format, Loss, check_holds, check_installed
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.recorder import add_steps
+from diskreplay.formats.core.selection import EVERYTHING, Selection, StorePart, open_part
+from diskreplay.formats.core.target import replacing
+from diskreplay.formats.core.transitions import Source, Steps
 from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.signals import Progress, stoppable

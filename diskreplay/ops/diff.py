@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.selection import StorePart, open_part
-from diskreplay.formats.steps import Source, Steps, by_episode
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.selection import StorePart, open_part
+from diskreplay.formats.core.transitions import Source, Steps, by_episode
 from diskreplay.index.episodes import Episode
 from diskreplay.index.log import STREAM_SHIFT
 from diskreplay.ops.convert import PLAIN, PathLike, counted

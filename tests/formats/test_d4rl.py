@@ -17,7 +17,7 @@ from ops.stores import fill, images
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError, StoreNotFoundError
-from diskreplay.formats import hdf5
+from diskreplay.formats.files import hdf5
 from diskreplay.formats.selection import Selection
 from diskreplay.ops.convert import export, import_dataset
 
@@ -68,7 +68,7 @@ def test_frames_of_two_environments(path: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_blocks_and_chunks_that_do_not_meet(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diskreplay.formats.rows.BLOCK_BYTES", 1)
+    monkeypatch.setattr("diskreplay.formats.core.rows.BLOCK_BYTES", 1)
     monkeypatch.setattr(hdf5, "CHUNK_BYTES", 7 * 1600)
     images(path, rows=70, num_envs=3)
     export(path, tmp_path / "a.hdf5", compression="lzf", allow_loss=True)

@@ -9,10 +9,10 @@ import pytest
 from gymnasium import spaces
 
 from diskreplay.errors import InputError
-from diskreplay.formats.episodes import ends, episodes_source, fitted, numbered, part, widest
-from diskreplay.formats.flat import FlatArrays
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.steps import Steps
+from diskreplay.formats.core.episodes import ends, episodes_source, fitted, numbered, part, widest
+from diskreplay.formats.core.flat import FlatArrays
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.transitions import Steps
 
 
 def blocks(lengths: list[int], size: int, open_end: bool) -> Iterator[Steps]:

@@ -22,8 +22,8 @@ import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import DiskFullError, InputError, StoreNotFoundError
 from diskreplay.formats.arrays import from_arrays
+from diskreplay.formats.core.transitions import Piece, Source, joined
 from diskreplay.formats.selection import Selection
-from diskreplay.formats.steps import Piece, Source, joined
 from diskreplay.ops import convert
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify

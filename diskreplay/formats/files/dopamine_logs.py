@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.flat import flags, native
-from diskreplay.formats.foreign import read_json, whole
-from diskreplay.formats.gzip_arrays import decompressed, gzip_array
-from diskreplay.formats.layout import Layout, column_name, infer_discrete, infer_space
-from diskreplay.formats.npy import damage
-from diskreplay.formats.rows import BLOCK_BYTES
-from diskreplay.formats.steps import Piece
+from diskreplay.formats.core.flat import flags, native
+from diskreplay.formats.core.layout import Layout, column_name, infer_discrete, infer_space
+from diskreplay.formats.core.rows import BLOCK_BYTES
+from diskreplay.formats.core.transitions import Piece
+from diskreplay.formats.core.untrusted import read_json, whole
+from diskreplay.formats.files.gzip_arrays import decompressed, gzip_array
+from diskreplay.formats.files.npy import damage
 from diskreplay.schema import ACTION, OBS, REWARD, Stack
 
 NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
@@ -228,7 +228,7 @@ class Rows:
 
     Attributes:
         kept: the row is a step; others are padding.
-        terminated, truncated, last: as of :class:`diskreplay.formats.steps.Piece`.
+        terminated, truncated, last: as of :class:`diskreplay.formats.core.transitions.Piece`.
         left: rows of padding that the next part begins with.
     """
 

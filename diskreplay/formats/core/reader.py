@@ -19,9 +19,9 @@ import numpy as np
 from diskreplay import spaces
 from diskreplay.buffers.inputs import Slot
 from diskreplay.errors import DiskReplayError, InputError, ReadFailedError
-from diskreplay.formats.facts import Read
-from diskreplay.formats.foreign import check_regular, check_size, line, stored_bytes
-from diskreplay.formats.steps import Source, Steps
+from diskreplay.formats.core.format import Read
+from diskreplay.formats.core.transitions import Source, Steps
+from diskreplay.formats.core.untrusted import check_regular, check_size, line, stored_bytes
 
 
 def reader(read: Callable[[pathlib.Path], Iterator[Source]]) -> Read:

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats import foreign
-from diskreplay.formats.foreign import check_chunk, check_size, stored_bytes, whole
-from diskreplay.formats.hdf5_output import Output
-from diskreplay.formats.layout import Layout
+from diskreplay.formats.core import untrusted
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.untrusted import check_chunk, check_size, stored_bytes, whole
+from diskreplay.formats.files.hdf5_output import Output
 
 CHUNK_BYTES = 1 << 20
 """Decoded bytes of an HDF5 chunk: what h5py advises as the most, and what its chunk cache holds."""
@@ -42,7 +42,7 @@ MAX_LINKS = 16
 """Soft links that lead to each other."""
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, NotImplementedError, MemoryError)
 """What h5py and HDF5 raise for a damaged file. MemoryError: a damaged size, of an attribute or a string."""
-damage = functools.partial(foreign.damage, errors=DAMAGE)
+damage = functools.partial(untrusted.damage, errors=DAMAGE)
 WORKERS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 DEFLATE, SHUFFLE = 1, 2
 """HDF5's numbers of these filters."""

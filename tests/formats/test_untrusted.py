@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from diskreplay.errors import InputError
-from diskreplay.formats import hdf5
-from diskreplay.formats.foreign import check_size, parse_json, read_json, whole
+from diskreplay.formats.core.untrusted import check_size, parse_json, read_json, whole
+from diskreplay.formats.files import hdf5
 
 
 @pytest.mark.parametrize(

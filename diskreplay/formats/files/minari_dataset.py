@@ -28,13 +28,13 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
-from diskreplay.formats.episodes import ends, episodes_source, fitted, part
-from diskreplay.formats.flat import ArrayLike, FlatArrays, check_length, flags, native
-from diskreplay.formats.foreign import parse_json, read_json, whole
-from diskreplay.formats.images import decoded
-from diskreplay.formats.layout import Layout, check_bounds, column_name, infer_space
-from diskreplay.formats.steps import Source
-from diskreplay.formats.target import final_path
+from diskreplay.formats.core.episodes import ends, episodes_source, fitted, part
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, flags, native
+from diskreplay.formats.core.layout import Layout, check_bounds, column_name, infer_space
+from diskreplay.formats.core.target import final_path
+from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.core.untrusted import parse_json, read_json, whole
+from diskreplay.formats.files.images import decoded
 from diskreplay.schema import ACTION, DTYPES, OBS
 
 VERSION = "0.5.4"

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.steps import Steps
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.transitions import Steps
 from diskreplay.views.batch import map_arrays
 
 Array = NDArray[Any]

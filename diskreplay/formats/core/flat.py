@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.layout import Layout, infer_dict, infer_discrete, infer_space
-from diskreplay.formats.rows import BLOCK_BYTES
-from diskreplay.formats.steps import Piece, Source, Steps, joined
+from diskreplay.formats.core.layout import Layout, infer_dict, infer_discrete, infer_space
+from diskreplay.formats.core.rows import BLOCK_BYTES
+from diskreplay.formats.core.transitions import Piece, Source, Steps, joined
 from diskreplay.schema import ACTION, OBS
 
 Array = NDArray[Any]

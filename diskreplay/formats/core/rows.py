@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, StateError
-from diskreplay.formats.steps import Steps
+from diskreplay.formats.core.transitions import Steps
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_part

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from diskreplay import schema as schemas
 from diskreplay import spaces
 from diskreplay.errors import CorruptionError, InputError, SchemaError
-from diskreplay.formats.foreign import VALUE_BYTES, parse_json, whole
+from diskreplay.formats.core.untrusted import VALUE_BYTES, parse_json, whole
 from diskreplay.schema import ACTION, OBS, RESERVED, REWARD, Schema, Stack, Start
 
 Array = NDArray[Any]

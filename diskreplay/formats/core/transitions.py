@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.formats.layout import Layout
+from diskreplay.formats.core.layout import Layout
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

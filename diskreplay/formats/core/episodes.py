@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.flat import ArrayLike, FlatArrays
-from diskreplay.formats.layout import Layout, infer_discrete
-from diskreplay.formats.steps import Source, Steps, by_episode
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays
+from diskreplay.formats.core.layout import Layout, infer_discrete
+from diskreplay.formats.core.transitions import Source, Steps, by_episode
 
 Array = NDArray[Any]
 Key = TypeVar("Key")
