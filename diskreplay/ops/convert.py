@@ -23,7 +23,6 @@ import gymnasium
 from diskreplay import formats
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
-from diskreplay.formats.ahead import read_ahead
 from diskreplay.formats.core.format import Format, Loss, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.recorder import add_steps
@@ -34,6 +33,7 @@ from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.paths import checked_path
+from diskreplay.prefetch import Prefetcher
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Stack, check_count
 from diskreplay.storage.store import FIRST_STREAM
@@ -41,6 +41,9 @@ from diskreplay.views.transition import Transition
 
 PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
 """How stores are opened that are only added to, whatever they are sampled with."""
+
+BLOCKS_AHEAD = 2
+"""Blocks of steps that wait to be added while the next one is read."""
 
 PathLike = str | os.PathLike[str]
 
@@ -259,7 +262,8 @@ def store_source(
     with room_for(target), replacing(target, "directory") as temporary:
         arguments = source.layout.create_arguments()
         with ReplayBuffer.create(temporary, **arguments, capacity=capacity or room) as buffer:
-            counts = add_steps(buffer, read_ahead(blocks))
+            with prefetched(blocks) as steps:
+                counts = add_steps(buffer, steps)
             evicted = counts[0] - held(buffer, FIRST_STREAM)
     return FIRST_STREAM, *counts, evicted
 
@@ -282,7 +286,8 @@ def appended(
     with ReplayBuffer.open(target, stream=stream, **more, **PLAIN) as buffer:
         buffer.checkpoint(name)
         try:
-            counts = add_steps(buffer, read_ahead(blocks), open_end=open_end)
+            with prefetched(blocks) as steps:
+                counts = add_steps(buffer, steps, open_end=open_end)
             evicted = 0 if fits else counts[0] - held(buffer, stream)
             buffer.commit()
         except BaseException:
@@ -290,6 +295,11 @@ def appended(
             raise
         buffer.drop_checkpoint(name)
     return stream, *counts, evicted
+
+
+def prefetched(blocks: Callable[[], Iterator[Steps]]) -> Prefetcher[Steps]:
+    """The blocks, each read while the one before it is added."""
+    return Prefetcher(blocks, BLOCKS_AHEAD, "import")
 
 
 def take_back(buffer: ReplayBuffer, target: pathlib.Path, stream: str, checkpoint: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import pathlib
@@ -313,7 +314,7 @@ def test_a_full_disk_while_appending(small: str, length: int, monkeypatch: pytes
         monkeypatch.setattr(LocalFile, "pwrite", pwrite)
         yield from good.blocks()
 
-    monkeypatch.setattr(convert, "read_ahead", lambda blocks: blocks())
+    monkeypatch.setattr(convert, "prefetched", lambda blocks: contextlib.nullcontext(blocks()))
     monkeypatch.setitem(convert.PLAIN, "commit_rows", 1)
     with pytest.raises(DiskFullError, match="takes it back") as raised:
         import_dataset(dataclasses.replace(good, blocks=blocks), small, append=True)
