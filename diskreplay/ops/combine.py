@@ -16,7 +16,6 @@ from diskreplay.formats.core.selection import Selection, StorePart, open_part
 from diskreplay.formats.core.target import replacing
 from diskreplay.formats.core.transitions import Source, Steps
 from diskreplay.ops.convert import (
-    PathLike,
     absolute,
     apart,
     bytes_of,
@@ -26,7 +25,7 @@ from diskreplay.ops.convert import (
 )
 from diskreplay.ops.disk import room_for
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 
 STORE = formats.get("store")
 OTHER_NAME = "choose another name, or remove it before"

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from diskreplay.ops.disk import tree_bytes
-from diskreplay.ops.verify import PathLike, Progress
-from diskreplay.paths import checked_path
+from diskreplay.ops.verify import Progress
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage import chunks, stream
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader

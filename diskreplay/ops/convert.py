@@ -32,7 +32,7 @@ from diskreplay.formats.core.transitions import Source, Steps
 from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.prefetch import Prefetcher
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Stack, check_count
@@ -44,8 +44,6 @@ PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
 
 BLOCKS_AHEAD = 2
 """Blocks of steps that wait to be added while the next one is read."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from diskreplay.ops.inspect import Facts, inspect
 from diskreplay.ops.record import Progress, record
 from diskreplay.ops.show import show
 from diskreplay.ops.verify import verify
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.views.batch import Batch
@@ -30,7 +30,6 @@ STEPS = 20_000
 STORE, SHEET, DATASET = "pong.replay", "pong.png", "pong.hdf5"
 BATCHES = 200
 
-PathLike = str | os.PathLike[str]
 Say = Callable[[str], None]
 
 

@@ -21,8 +21,9 @@ from diskreplay.formats.core.selection import StorePart, open_part
 from diskreplay.formats.core.transitions import Source, Steps, by_episode
 from diskreplay.index.episodes import Episode
 from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.ops.convert import PLAIN, PathLike, counted
+from diskreplay.ops.convert import PLAIN, counted
 from diskreplay.ops.signals import Progress
+from diskreplay.paths import PathLike
 
 Array = NDArray[Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +12,10 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.paths import PathLike
 from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
 
-PathLike = str | os.PathLike[str]
 End = Literal["terminated", "truncated", "both", "cut", "running"]
 SORTS = ("number", "length", "return", "end")
 

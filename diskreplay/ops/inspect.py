@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.ops.disk import file_bytes, tree_bytes
 from diskreplay.ops.problems import DAMAGE
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_part
 from diskreplay.schema import FORMAT_VERSION, Column
@@ -32,8 +31,6 @@ from diskreplay.storage.store import STREAMS, Store
 HISTOGRAM_BINS = 24
 MAX_SHARDS_LISTED = 1 << 16
 """Shards of a column that are looked for: a damaged record may name any number."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)

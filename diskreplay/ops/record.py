@@ -26,7 +26,7 @@ from diskreplay.buffers.stored import COMMIT_SECONDS
 from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals
 from diskreplay.ops.disk import tree_bytes
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
 
@@ -34,8 +34,6 @@ CAPACITY = 1_000_000
 REPORT_SECONDS = 0.25
 SIZE_SECONDS = 1.0
 """How often the size on disk is looked up while recording."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)

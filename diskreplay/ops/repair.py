@@ -39,8 +39,8 @@ from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair_record import mended_cut, readers, settled
 from diskreplay.ops.repair_stream import Loss, StreamRepair
-from diskreplay.ops.verify import PathLike, Progress, Verified, check_checkpoint, verify
-from diskreplay.paths import checked_path
+from diskreplay.ops.verify import Progress, Verified, check_checkpoint, verify
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import shard_number

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ from diskreplay.ops.problems import DAMAGE, Findings, Problem
 from diskreplay.ops.verify_chunks import ColumnCheck, Span
 from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.schema import PLACE, START, VALID, Schema
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import ColumnReader
@@ -49,7 +48,6 @@ from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
 from diskreplay.storage.stream import PATCHES
 from diskreplay.views.transition import Transition
 
-PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
 """Called now and then with bytes read and bytes in all, about."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
@@ -26,15 +25,13 @@ from diskreplay.formats.core.rows import LogRows, open_rows
 from diskreplay.formats.core.transitions import Source, Steps
 from diskreplay.index.episodes import Episode
 from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import START, Start
 from diskreplay.views.transition import Transition
 
 STACKED_ROWS = 256
 """Rows that are read at once where observations are wanted stacked."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)
