@@ -67,7 +67,7 @@ chunk."""
 Array = NDArray[Any]
 
 
-class ColumnWriter:
+class ZarrArrayWriter:
     """One array that is filled from its first entry to its last, whole chunks at a time."""
 
     def __init__(self, array: Any) -> None:
@@ -108,7 +108,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     for name, key in _keys(layout).items():
         shape, dtype = shapes[name]
         rows = max(1, min(CHUNK_BYTES // max(1, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize), source.steps))
-        columns[name] = ColumnWriter(
+        columns[name] = ZarrArrayWriter(
             data.create_array(key, shape=(source.steps, *shape), dtype=dtype, chunks=(rows, *shape), compressors=codec)
         )
     ends: list[int] = []
@@ -139,7 +139,7 @@ def _keys(layout: Layout) -> dict[str, str]:
     return keys
 
 
-class StoredArray:
+class ZarrArray:
     """One array, read as it is asked for; InputError for what cannot be read, or would run code."""
 
     def __init__(self, array: Any, path: pathlib.Path) -> None:
@@ -184,8 +184,8 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     with damage(f"{where}, or lacks the groups data and meta with episode_ends: it"):
         root = zarr.open_group(where, mode="r")
         data, meta = root["data"], root["meta"]
-        found = {key: StoredArray(array, path) for key, array in data.arrays()}  # type: ignore[union-attr]
-        declared = StoredArray(meta["episode_ends"], path)  # type: ignore[index]
+        found = {key: ZarrArray(array, path) for key, array in data.arrays()}  # type: ignore[union-attr]
+        declared = ZarrArray(meta["episode_ends"], path)  # type: ignore[index]
         ends = declared[:] if len(declared.shape) == 1 else np.empty(0)
         described: Any = root.attrs.get(ATTRIBUTE)
     if ends.dtype.kind not in "iu" or (np.diff(ends.astype(np.int64), prepend=0) < 1).any():

@@ -43,7 +43,7 @@ from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, Shape, column_name
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.rows import BLOCK_BYTES
-from diskreplay.formats.core.transitions import Source, Steps
+from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
 from diskreplay.formats.files import images
 from diskreplay.formats.files.arrow import damage
@@ -157,7 +157,7 @@ def _schema(layout: Layout, keys: Mapping[str, str], png: bool) -> Any:
     return pa.schema(fields, metadata)
 
 
-def _arrow(steps: Steps, layout: Layout, keys: Mapping[str, str], png: bool) -> dict[str, Any]:
+def _arrow(steps: Transitions, layout: Layout, keys: Mapping[str, str], png: bool) -> dict[str, Any]:
     """The columns of some steps by their Parquet names."""
     import pyarrow as pa
 

@@ -26,9 +26,9 @@ from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
 from diskreplay.formats.core.format import Format, Loss, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.recorder import add_steps
-from diskreplay.formats.core.selection import EVERYTHING, Selection, StorePart, open_part
+from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selection, open_selected
 from diskreplay.formats.core.target import replacing
-from diskreplay.formats.core.transitions import Source, Steps
+from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.signals import Progress, stoppable
@@ -146,7 +146,7 @@ def export(
         stoppable(progress) as report,
         room_for(target),
         replacing(target, chosen.kind, overwrite=overwrite, recognise=chosen.recognise) as temporary,
-        open_part(path, selection) as part,
+        open_selected(path, selection) as part,
     ):
         if selection != EVERYTHING and not part.steps:
             raise NotEnoughDataError(nothing_chosen(part))
@@ -166,7 +166,7 @@ def export(
     return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, seconds)
 
 
-def nothing_chosen(part: StorePart) -> str:
+def nothing_chosen(part: SelectedStore) -> str:
     """What there would have been to choose."""
     returns = [episode.total_reward for rows in part.streams for episode in rows.episodes]
     if not returns:
@@ -267,7 +267,7 @@ def store_source(
 
 
 def appended(
-    source: Source, target: pathlib.Path, room: int, capacity: int | None, blocks: Callable[[], Iterator[Steps]]
+    source: Source, target: pathlib.Path, room: int, capacity: int | None, blocks: Callable[[], Iterator[Transitions]]
 ) -> tuple[str, int, int, int]:
     """Adds a source to the store at ``target``, or leaves that as it was."""
     with ReplayBuffer.open(target, mode="r", **PLAIN) as buffer:
@@ -295,7 +295,7 @@ def appended(
     return stream, *counts, evicted
 
 
-def prefetched(blocks: Callable[[], Iterator[Steps]]) -> Prefetcher[Steps]:
+def prefetched(blocks: Callable[[], Iterator[Transitions]]) -> Prefetcher[Transitions]:
     """The blocks, each read while the one before it is added."""
     return Prefetcher(blocks, BLOCKS_AHEAD, "import")
 
@@ -367,7 +367,7 @@ def counted(source: Source, progress: Progress | None) -> Source:
     if progress is None:
         return source
 
-    def blocks() -> Iterator[Steps]:
+    def blocks() -> Iterator[Transitions]:
         done = 0
         for steps in source.blocks():
             yield steps

@@ -22,7 +22,7 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core.format import Holds, Loss
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.rows import LogRows, open_rows
-from diskreplay.formats.core.transitions import Source, Steps
+from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.index.episodes import Episode
 from diskreplay.index.log import STREAM_SHIFT
 from diskreplay.paths import PathLike, checked_path
@@ -76,7 +76,7 @@ class Selection:
 EVERYTHING = Selection()
 
 
-class StorePart:
+class SelectedStore:
     """What is chosen of a store, as of its last commit."""
 
     def __init__(self, path: PathLike, streams: Sequence[LogRows], selection: Selection = EVERYTHING) -> None:
@@ -114,7 +114,7 @@ class StorePart:
         layout = Layout.of(self.schema, stacked=True).only(self._columns) if stacked else self.layout
         blocks = self._stacked_blocks if stacked and layout.stacked else self._blocks
 
-        def kept() -> Iterator[Steps]:
+        def kept() -> Iterator[Transitions]:
             for steps in blocks():
                 yield dataclasses.replace(
                     steps,
@@ -142,11 +142,11 @@ class StorePart:
             losses.append(Loss("stacked frames that are no steps of the episode", self._odd_stacks()))
         return [loss for loss in losses if loss.count]
 
-    def _blocks(self) -> Iterator[Steps]:
+    def _blocks(self) -> Iterator[Transitions]:
         for rows, env, spans in self._spans():
             yield from rows.blocks(env, spans)
 
-    def _stacked_blocks(self) -> Iterator[Steps]:
+    def _stacked_blocks(self) -> Iterator[Transitions]:
         """The same, with observations as ``ReplayBuffer.get`` gives them."""
         with ReplayBuffer.open(self.path, mode="r", view=Transition(), sampler=Uniform()) as buffer:
             for rows, env, spans in self._spans():
@@ -154,7 +154,7 @@ class StorePart:
                 at = 0
                 for steps in rows.blocks(env, spans):
                     for start in range(0, len(steps), STACKED_ROWS):
-                        part = steps.part(start, start + STACKED_ROWS)
+                        part = steps.span(start, start + STACKED_ROWS)
                         batch = buffer.get(ids[at : at + len(part)])
                         at += len(part)
                         obs, following = (
@@ -202,7 +202,7 @@ class StorePart:
 
 
 @contextlib.contextmanager
-def open_part(path: PathLike, selection: Selection = EVERYTHING) -> Iterator[StorePart]:
+def open_selected(path: PathLike, selection: Selection = EVERYTHING) -> Iterator[SelectedStore]:
     """What is chosen of the store at ``path``; changes nothing, and may go on beside a writer.
 
     Raises:
@@ -212,7 +212,7 @@ def open_part(path: PathLike, selection: Selection = EVERYTHING) -> Iterator[Sto
     full = str(pathlib.Path(checked_path(path)).absolute())
     store, streams = open_rows(full)
     with contextlib.closing(store):
-        yield StorePart(full, streams, selection)
+        yield SelectedStore(full, streams, selection)
 
 
 def _neighbours(every: Sequence[Episode]) -> Iterator[tuple[Episode, Episode]]:
