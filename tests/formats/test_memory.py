@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from diskreplay.formats.files import hdf5
-from diskreplay.formats.parquet import ParquetArray
+from diskreplay.formats.files.parquet_array import ParquetArray
 
 GROUPS, ROWS, VALUE_BYTES = 16, 64, 1 << 14
 
