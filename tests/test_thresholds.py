@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "diskreplay"
 PAGE = ROOT / "tests/README.md"
 ENGINE = [
+    PACKAGE / "prefetch.py",
     PACKAGE / "ring.py",
     PACKAGE / "schema.py",
     *(
@@ -69,7 +70,7 @@ NO_THRESHOLD = {
     "index.sum_tree.SHIFT": "the tree's shape, as FANOUT",
     "buffers.forks.FORK_SECONDS": "how long a fork waits for other threads",
     "buffers.unclosed.EXIT_SECONDS": "how long the end of the interpreter waits for other threads",
-    "buffers.loader.POLL_SECONDS": "how often a thread looks whether it is to end",
+    "prefetch.POLL_SECONDS": "how often a thread looks whether it is to end",
     "buffers.multi_agent_layout.MAX_AGENTS": LIMIT,
     "buffers.on_policy.EPSILON": PRECISION,
     "buffers.shuffle.POOL_BYTES": SETTING,

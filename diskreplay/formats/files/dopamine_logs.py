@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.flat import flags, native
-from diskreplay.formats.foreign import read_json, whole
-from diskreplay.formats.gzip_arrays import decompressed, gzip_array
-from diskreplay.formats.layout import Layout, column_name, infer_discrete, infer_space
-from diskreplay.formats.npy import damage
-from diskreplay.formats.rows import BLOCK_BYTES
-from diskreplay.formats.steps import Piece
+from diskreplay.formats.core.flat import flags, native
+from diskreplay.formats.core.layout import Layout, column_name, infer_discrete, infer_space
+from diskreplay.formats.core.rows import BLOCK_BYTES
+from diskreplay.formats.core.transitions import Timesteps
+from diskreplay.formats.core.untrusted import declared_count, read_json
+from diskreplay.formats.files.gzip_arrays import decompressed, gzip_array
+from diskreplay.formats.files.npy import damage
 from diskreplay.schema import ACTION, OBS, REWARD, Stack
 
 NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
@@ -54,7 +54,7 @@ def find(path: pathlib.Path) -> tuple[pathlib.Path, list[int]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class StoredCheckpoint:
     """The files of one number.
 
     Attributes:
@@ -114,7 +114,7 @@ class Checkpoint:
         return np.concatenate(parts) if parts else marked[:0]
 
 
-def open_checkpoint(folder: pathlib.Path, suffix: int) -> Checkpoint:
+def open_checkpoint(folder: pathlib.Path, suffix: int) -> StoredCheckpoint:
     """The checkpoint of a number; InputError for what is missing, ragged or no array."""
     paths = {}
     for path in folder.iterdir():
@@ -146,7 +146,7 @@ def open_checkpoint(folder: pathlib.Path, suffix: int) -> Checkpoint:
         raise InputError(f"{counted}: counts rows of an empty buffer")
     around = folder / f"invalid_range_ckpt.{suffix}.gz"
     width = math.prod(gzip_array(around).shape) if around.exists() else None
-    return Checkpoint(folder, suffix, paths, rows, int(count.reshape(-1)[0]), width)
+    return StoredCheckpoint(folder, suffix, paths, rows, int(count.reshape(-1)[0]), width)
 
 
 DESCRIBED = 64
@@ -191,7 +191,7 @@ def _indices(path: pathlib.Path, rows: int) -> list[int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class LinkedCheckpoint:
     """A checkpoint in its run.
 
     Attributes:
@@ -201,15 +201,15 @@ class Part:
         goes_on: the next one follows it.
     """
 
-    checkpoint: Checkpoint
+    checkpoint: StoredCheckpoint
     skip: int
     follows: bool
     goes_on: bool
 
 
-def runs(checkpoints: list[Checkpoint]) -> list[Part]:
+def linked(checkpoints: list[StoredCheckpoint]) -> list[LinkedCheckpoint]:
     """The checkpoints in their runs; rule 2 of the module's docstring."""
-    found: list[Part] = []
+    found: list[LinkedCheckpoint] = []
     for checkpoint in checkpoints:
         before = found[-1].checkpoint if found else None
         skip, follows = 0, False
@@ -218,17 +218,17 @@ def runs(checkpoints: list[Checkpoint]) -> list[Part]:
             skip = before.count - checkpoint.begin if follows else 0
         if follows:
             found[-1] = dataclasses.replace(found[-1], goes_on=True)
-        found.append(Part(checkpoint, skip, follows, False))
+        found.append(LinkedCheckpoint(checkpoint, skip, follows, False))
     return found
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class RowFlags:
     """What the rows of a part are, from its oldest to its newest.
 
     Attributes:
         kept: the row is a step; others are padding.
-        terminated, truncated, last: as of :class:`diskreplay.formats.steps.Piece`.
+        terminated, truncated, last: as of :class:`diskreplay.formats.core.transitions.Timesteps`.
         left: rows of padding that the next part begins with.
     """
 
@@ -250,13 +250,13 @@ class Logs:
         cut, both: by number, rows that end an episode in neither flag, or in both.
     """
 
-    parts: list[Part]
+    parts: list[LinkedCheckpoint]
     layout: Layout
     described: bool
     cut: Mapping[str, list[int]]
     both: Mapping[str, list[int]]
 
-    def rows(self, part: Part, left: int) -> Rows:
+    def rows(self, part: LinkedCheckpoint, left: int) -> RowFlags:
         """What the rows of a part are; it begins with ``left`` rows of padding."""
         checkpoint, padding = part.checkpoint, padding_rows(self.layout)
         terminated = self._flags(part, checkpoint.column(TERMINAL, part.skip))
@@ -279,12 +279,12 @@ class Logs:
             if count > 1 and kept[-1] and not ends[-1] and terminated[-2]:
                 kept[-1] = False  # the first row of an episode, and all that there is of it
             ends[np.flatnonzero(kept)[-1:]] = True
-        return Rows(kept, terminated, truncated, ends, left)
+        return RowFlags(kept, terminated, truncated, ends, left)
 
-    def _flags(self, part: Part, values: Array) -> Array:
+    def _flags(self, part: LinkedCheckpoint, values: Array) -> Array:
         return flags(str(part.checkpoint.paths[TERMINAL]), TERMINAL, values, len(values))
 
-    def each(self) -> Iterator[tuple[Part, Rows]]:
+    def each(self) -> Iterator[tuple[LinkedCheckpoint, RowFlags]]:
         """The parts with what their rows are."""
         left = 0
         for part in self.parts:
@@ -294,7 +294,7 @@ class Logs:
             left = rows.left
             yield part, rows
 
-    def pieces(self) -> Iterator[Piece]:
+    def timesteps(self) -> Iterator[Timesteps]:
         """All steps, a few MB at a time."""
         size = max(1, BLOCK_BYTES // self.layout.step_bytes)
         for part, rows in self.each():
@@ -309,10 +309,12 @@ class Logs:
                         block = slice(at, min(at + size, stop))
                         values = {name: array[block] for name, array in arrays.items()}
                         there = slice(done, done + block.stop - block.start)
-                        yield self._piece(part, values, rows, there, begins)
+                        yield self._block(part, values, rows, there, begins)
                         done, begins = there.stop, False
 
-    def _piece(self, part: Part, values: Mapping[str, Array], rows: Rows, there: slice, begins: bool) -> Piece:
+    def _block(
+        self, part: LinkedCheckpoint, values: Mapping[str, Array], rows: RowFlags, there: slice, begins: bool
+    ) -> Timesteps:
         kept = rows.kept[there]
         if not self.described:
             if not _zero(values[NAMES[OBS]][~kept]).all():
@@ -328,7 +330,7 @@ class Logs:
                 kept[:most] &= ~np.logical_and.accumulate(zero[:most])
         extra = {column_name(name): array[kept] for name, array in values.items() if name not in NAMES.values()}
         reward = values[NAMES[REWARD]][kept]
-        return Piece(
+        return Timesteps(
             {OBS: values[NAMES[OBS]][kept]}, {ACTION: values[NAMES[ACTION]][kept]}, extra,
             reward.reshape(len(reward)), rows.terminated[there][kept],
             rows.truncated[there][kept], rows.last[there][kept],
@@ -343,7 +345,7 @@ def description(path: pathlib.Path) -> tuple[Layout, dict[str, list[int]], dict[
     try:
         layout = Layout.from_json(json.dumps(stored["layout"]), str(path))
         cut, both = (
-            {str(key): [whole(row, "a row") for row in rows] for key, rows in stored[k].items()}
+            {str(key): [declared_count(row, "a row") for row in rows] for key, rows in stored[k].items()}
             for k in ("cut", "both")
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -351,7 +353,7 @@ def description(path: pathlib.Path) -> tuple[Layout, dict[str, list[int]], dict[
     return layout, cut, both
 
 
-def check_arrays(checkpoint: Checkpoint, layout: Layout) -> None:
+def check_arrays(checkpoint: StoredCheckpoint, layout: Layout) -> None:
     """InputError where a checkpoint's arrays are not those of the layout."""
     arrays = {
         name: gzip_array(path) for name, path in checkpoint.paths.items() if name not in (TERMINAL, NAMES[REWARD])
@@ -366,7 +368,7 @@ def check_arrays(checkpoint: Checkpoint, layout: Layout) -> None:
             raise InputError(f"{checkpoint.where}: its arrays are not those of the other checkpoints: {name}")
 
 
-def infer_layout(checkpoints: list[Checkpoint]) -> Layout:
+def infer_layout(checkpoints: list[StoredCheckpoint]) -> Layout:
     """The layout of what we did not write."""
     first = checkpoints[0]
     arrays = {name: gzip_array(path) for name, path in first.paths.items()}
@@ -389,7 +391,7 @@ def infer_layout(checkpoints: list[Checkpoint]) -> Layout:
     return Layout(space, actions, columns, dtype if dtype.kind == "f" else np.dtype(np.float32), stacks)
 
 
-def _padding_found(checkpoint: Checkpoint) -> int:
+def _padding_found(checkpoint: StoredCheckpoint) -> int:
     """The rows of zeros before each episode: no more than ``invalid_range`` allows, nor than stand after any end."""
     most = 7 if checkpoint.around is None else min(max(0, checkpoint.around - 2), MAX_PADDING)
     terminal, action, reward = (checkpoint.column(name) for name in (TERMINAL, NAMES[ACTION], NAMES[REWARD]))

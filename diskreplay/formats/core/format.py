@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 from typing import Literal
 
 from diskreplay.errors import InputError
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.steps import Source
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.transitions import Source
 from diskreplay.schema import DTYPES
 
 

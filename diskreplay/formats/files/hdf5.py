@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats import foreign
-from diskreplay.formats.foreign import check_chunk, check_size, stored_bytes, whole
-from diskreplay.formats.hdf5_output import Output
-from diskreplay.formats.layout import Layout
+from diskreplay.formats.core import untrusted
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.untrusted import check_chunk, check_size, declared_count, stored_bytes
+from diskreplay.formats.files.hdf5_output import Output
 
 CHUNK_BYTES = 1 << 20
 """Decoded bytes of an HDF5 chunk: what h5py advises as the most, and what its chunk cache holds."""
@@ -42,7 +42,7 @@ MAX_LINKS = 16
 """Soft links that lead to each other."""
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, NotImplementedError, MemoryError)
 """What h5py and HDF5 raise for a damaged file. MemoryError: a damaged size, of an attribute or a string."""
-damage = functools.partial(foreign.damage, errors=DAMAGE)
+damage = functools.partial(untrusted.damage, errors=DAMAGE)
 WORKERS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 DEFLATE, SHUFFLE = 1, 2
 """HDF5's numbers of these filters."""
@@ -122,7 +122,7 @@ def _gzip(chunk: Array) -> bytes:
     return zlib.compress(chunk.data, GZIP_LEVEL)
 
 
-class ColumnWriter:
+class Hdf5ArrayWriter:
     """One HDF5 array that is filled from its first entry to its last, a whole chunk at a time.
 
     Args:
@@ -217,11 +217,11 @@ class FileWriter(NewFile):
 
     def __init__(self, path: pathlib.Path, compression: str) -> None:
         super().__init__(path, compression)
-        self.columns: dict[str, ColumnWriter] = {}
+        self.columns: dict[str, Hdf5ArrayWriter] = {}
 
-    def add(self, key: str, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ColumnWriter:
+    def add(self, key: str, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Hdf5ArrayWriter:
         """A new array of ``count`` entries, filled by ``append``; its groups are made on the way."""
-        column = ColumnWriter(self.file, key, count, shape, dtype, self._compression, self._compressor)
+        column = Hdf5ArrayWriter(self.file, key, count, shape, dtype, self._compression, self._compressor)
         self.columns[key] = column
         return column
 
@@ -231,7 +231,7 @@ class FileWriter(NewFile):
         super().finish()
 
 
-class StoredArray:
+class Hdf5Array:
     """An array that is read some entries at a time."""
 
     def __init__(self, data: h5py.Dataset, where: str) -> None:
@@ -268,7 +268,7 @@ class StoredArray:
             return self._data[()]
 
 
-class GzipArray(StoredArray):
+class Hdf5GzipArray(Hdf5Array):
     """An array of gzip chunks, which are decompressed side by side."""
 
     chunks: tuple[int, ...]
@@ -322,7 +322,7 @@ def _gunzip(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], shuffled:
     return np.frombuffer(found, dtype).reshape(shape)
 
 
-def array(data: h5py.Dataset, where: str = "") -> StoredArray:
+def array(data: h5py.Dataset, where: str = "") -> Hdf5Array:
     """The same values, read in the fastest way there is; InputError for values that lie in other files."""
     where = where or f"{data.file.filename}: {data.name}"
     with damage(where):
@@ -333,8 +333,8 @@ def array(data: h5py.Dataset, where: str = "") -> StoredArray:
         if shape and chunks is not None and chunks[1:] == shape[1:] and data.dtype.kind in "biuf":
             filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
             if filters in ([DEFLATE], [SHUFFLE, DEFLATE]):
-                return GzipArray(data, where, SHUFFLE in filters)
-        return StoredArray(data, where)
+                return Hdf5GzipArray(data, where, SHUFFLE in filters)
+        return Hdf5Array(data, where)
 
 
 # What is where. Links into other files are refused, not followed.
@@ -375,26 +375,26 @@ def subgroup(group: h5py.Group, key: str, where: str) -> h5py.Group:
     return found
 
 
-def optional(group: h5py.Group, key: str, where: str) -> StoredArray | None:
+def optional(group: h5py.Group, key: str, where: str) -> Hdf5Array | None:
     """The array ``key``; None where there is nothing."""
     found = find(group, key, where)
     return None if found is None else _array(found, key, where)
 
 
-def dataset(group: h5py.Group, key: str, where: str) -> StoredArray:
+def dataset(group: h5py.Group, key: str, where: str) -> Hdf5Array:
     """The array ``key``; InputError where there is none."""
     return _array(find(group, key, where), key, where)
 
 
-def _array(found: Any, key: str, where: str) -> StoredArray:
+def _array(found: Any, key: str, where: str) -> Hdf5Array:
     if not isinstance(found, h5py.Dataset):
         raise InputError(f"{where}: the array {key!r} is missing")
     return array(found, f"{where}: {key}")
 
 
-def datasets(group: h5py.Group, where: str) -> dict[str, StoredArray]:
+def datasets(group: h5py.Group, where: str) -> dict[str, Hdf5Array]:
     """All arrays below a group, by path; each group once."""
-    found: dict[str, StoredArray] = {}
+    found: dict[str, Hdf5Array] = {}
     seen = set()
 
     def walk(group: h5py.Group, path: str) -> None:
@@ -413,7 +413,7 @@ def datasets(group: h5py.Group, where: str) -> dict[str, StoredArray]:
 
 def number(group: h5py.Group, key: str, where: str) -> int:
     """The whole number that the array ``key`` is."""
-    return whole(dataset(group, key, where).value(), f"{where}: {key}")
+    return declared_count(dataset(group, key, where).value(), f"{where}: {key}")
 
 
 def attribute(group: h5py.Group, key: str, where: str) -> Any:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from diskreplay import schema as schemas
 from diskreplay import spaces
 from diskreplay.errors import CorruptionError, InputError, SchemaError
-from diskreplay.formats.foreign import VALUE_BYTES, parse_json, whole
+from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
 from diskreplay.schema import ACTION, OBS, RESERVED, REWARD, Schema, Stack, Start
 
 Array = NDArray[Any]
@@ -150,13 +150,13 @@ class Layout:
         stored = parse_json(text, where)
         try:
             columns = {
-                str(name): (tuple(whole(size, "a size") for size in shape), _dtype(dtype))
+                str(name): (tuple(declared_count(size, "a size") for size in shape), _dtype(dtype))
                 for name, (shape, dtype) in stored["columns"].items()
             }
             _check_spaces([stored["observation_space"], stored["action_space"]])
             with np.errstate(invalid="raise", over="raise"):  # bounds that their dtype does not hold
                 observations, actions = (spaces.from_json(stored[f"{key}_space"]) for key in ("observation", "action"))
-            stacks = tuple(Stack(whole(frames, "frame_stack")) for frames in stored["frame_stack"])
+            stacks = tuple(Stack(declared_count(frames, "frame_stack")) for frames in stored["frame_stack"])
             padding = Start[stored["padding"].upper()]
             layout = cls(observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding)
             layout.create_arguments()
@@ -191,7 +191,7 @@ def _check_spaces(documents: Any) -> None:
 
 def check_bounds(shape: Any, dtype: Any) -> None:
     """ValueError for a space whose values would take more memory than a step's value may."""
-    if math.prod(whole(size, "a size") for size in shape) * _dtype(dtype).itemsize > VALUE_BYTES:
+    if math.prod(declared_count(size, "a size") for size in shape) * _dtype(dtype).itemsize > VALUE_BYTES:
         raise ValueError(f"values of {dtype} {shape} are too large")
 
 

@@ -28,13 +28,13 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
-from diskreplay.formats.episodes import ends, episodes_source, fitted, part
-from diskreplay.formats.flat import ArrayLike, FlatArrays, check_length, flags, native
-from diskreplay.formats.foreign import parse_json, read_json, whole
-from diskreplay.formats.images import decoded
-from diskreplay.formats.layout import Layout, check_bounds, column_name, infer_space
-from diskreplay.formats.steps import Source
-from diskreplay.formats.target import final_path
+from diskreplay.formats.core.episodes import array_slice, episode_ends, episodes_source, reshaped
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, flags, native
+from diskreplay.formats.core.layout import Layout, check_bounds, column_name, infer_space
+from diskreplay.formats.core.target import final_path
+from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json
+from diskreplay.formats.files.images import decoded
 from diskreplay.schema import ACTION, DTYPES, OBS
 
 VERSION = "0.5.4"
@@ -168,7 +168,7 @@ def read_metadata(path: pathlib.Path, storage: str) -> dict[str, Any]:
         raise InputError(f"{str(path)!r} is no dataset of Minari 0.5: it has no data/{METADATA}")
     found = read_json(file)
     try:
-        kind, count = str(found["data_format"]), whole(found["total_episodes"], "total_episodes")
+        kind, count = str(found["data_format"]), declared_count(found["total_episodes"], "total_episodes")
     except (KeyError, TypeError, InputError) as error:
         raise InputError(f"{file}: is no description of a dataset of Minari 0.5: {error!r}") from error
     if kind != storage:
@@ -277,22 +277,22 @@ def _episode(
                 lambda start, stop: [row.tobytes() for row in rows[start:stop]],
                 rows.shape[0],
             )
-        return fitted(values, shape)
+        return reshaped(values, shape)
 
     paths = leaf_paths(layout, storage)
     rewards = array("rewards")
     # Arrow wants arrays of one length: the last entry of what belongs to steps means nothing.
     count = (rewards.shape[0] if rewards.shape else 0) - (storage == "arrow")
-    each = (lambda values: part(values, 0, count)) if storage == "arrow" else (lambda values: values)
+    each = (lambda values: array_slice(values, 0, count)) if storage == "arrow" else (lambda values: values)
     obs = {name: leaf(name, shape) for name, (shape, _) in layout.obs.items()}
     for name, values in obs.items():
         check_length(where, name, values, count + 1, "steps and the end")
     terminated, truncated = (flags(where, key, each(array(key)), count) for key in ("terminations", "truncations"))
-    last = ends(terminated, truncated)
-    finals = {name: part(values, count, count + 1) for name, values in obs.items()} if count else None
-    following = {name: part(values, 1, count + 1) for name, values in obs.items()}
+    last = episode_ends(terminated, truncated)
+    finals = {name: array_slice(values, count, count + 1) for name, values in obs.items()} if count else None
+    following = {name: array_slice(values, 1, count + 1) for name, values in obs.items()}
     return FlatArrays(
-        where, {name: part(values, 0, count) for name, values in obs.items()},
+        where, {name: array_slice(values, 0, count) for name, values in obs.items()},
         {name: each(leaf(name, shape)) for name, (shape, _) in layout.action.items()}, terminated, truncated, last,
         each(rewards), {name: _of_steps(array(path), count) for name, path in columns.items()},
         following if last[:-1].any() else None, None if last[:-1].any() else finals, layout if described else None,
@@ -301,7 +301,7 @@ def _episode(
 
 def _of_steps(infos: ArrayLike, count: int) -> ArrayLike:
     """Infos without those of the reset."""
-    return part(infos, 1, count + 1) if tuple(infos.shape[:1]) == (count + 1,) else infos
+    return array_slice(infos, 1, count + 1) if tuple(infos.shape[:1]) == (count + 1,) else infos
 
 
 def _as_stored(declared: Layout, first: FlatArrays) -> Layout:

@@ -17,7 +17,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from diskreplay.errors import InputError
-from diskreplay.formats.hdf5 import WORKERS
+from diskreplay.formats.files.hdf5 import WORKERS
 
 CHANNELS = (1, 3, 4)
 PNG_LEVEL = 4

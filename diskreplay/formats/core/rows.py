@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, StateError
-from diskreplay.formats.steps import Steps
+from diskreplay.formats.core.transitions import Transitions
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_part
@@ -78,7 +78,7 @@ class LogRows:
         """Episodes of the window, by first row, then environment."""
         return episodes(self.log)
 
-    def blocks(self, env: int, spans: Sequence[tuple[int, int]] | None = None) -> Iterator[Steps]:
+    def blocks(self, env: int, spans: Sequence[tuple[int, int]] | None = None) -> Iterator[Transitions]:
         """Transitions of one environment, in order, a few MB at a time.
 
         Args:
@@ -131,7 +131,7 @@ class LogRows:
             ) from error
         raise error
 
-    def _steps(self, walks: dict[str, ChunkWalk], env: int, start: int, stop: int) -> Steps:
+    def _steps(self, walks: dict[str, ChunkWalk], env: int, start: int, stop: int) -> Transitions:
         def read(column: Column) -> Array:
             if column.name in self.log.resident:
                 return self.log.span(column.name, start, stop)[:, env]
@@ -145,7 +145,7 @@ class LogRows:
         kept: Any = values[VALID]
         if kept.all():
             kept = slice(None)
-        return Steps(
+        return Transitions(
             obs={name: part[kept] for name, part in obs.items()},
             next_obs={name: part[kept] for name, part in following.items()},
             action={column.name: values[column.name][kept] for column in schema.action_columns},

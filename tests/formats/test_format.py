@@ -9,8 +9,8 @@ import pytest
 
 from diskreplay import formats
 from diskreplay.errors import InputError
-from diskreplay.formats.facts import Format, check_installed
-from diskreplay.formats.table import NAMES, lacks
+from diskreplay.formats.core.format import Format, check_installed
+from diskreplay.formats.core.table import NAMES, lacks
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 

@@ -1,8 +1,8 @@
-"""Steps on their way from one dataset to another, a few MB at a time.
+"""Transitions on their way from one dataset to another, a few MB at a time.
 
-A :class:`Source` is a dataset to be read: a store, or a file of some format. It gives :class:`Steps`, in which every
-step has its true next observation. Formats that keep each observation once give :class:`Piece` instead, and
-:func:`joined` finds the next observations:
+A :class:`Source` is a dataset to be read: a store, or a file of some format. It gives blocks of :class:`Transitions`,
+in which every step has its true next observation. Formats that keep each observation once give :class:`Timesteps`
+instead, and :func:`with_next_obs` finds the next observations:
 
 1. Within an episode it is the next step's observation.
 2. At an episode's end it is the final observation, where the format holds one.
@@ -10,7 +10,7 @@ step has its true next observation. Formats that keep each observation once give
 4. Otherwise the last step is no transition. It is left out, and the step before it becomes the episode's last, with
    its flag.
 
-Formats that keep an episode in one place take the steps through :func:`by_episode`.
+Formats that keep an episode in one place take the transitions through :func:`by_episode`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.formats.layout import Layout
+from diskreplay.formats.core.layout import Layout
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -30,7 +30,7 @@ Arrays = Mapping[str, Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class Steps:
+class Transitions:
     """Transitions in the order of their episodes; every array leads with their number ``n``.
 
     Attributes:
@@ -53,9 +53,9 @@ class Steps:
     def __len__(self) -> int:
         return len(self.reward)
 
-    def part(self, start: int, stop: int) -> Steps:
-        """Steps ``[start, stop)``: views."""
-        found: Steps = _sliced(self, slice(start, stop))
+    def span(self, start: int, stop: int) -> Transitions:
+        """Transitions ``[start, stop)``: views."""
+        found: Transitions = _sliced(self, slice(start, stop))
         return found
 
     def columns(self) -> dict[str, Array]:
@@ -65,11 +65,13 @@ class Steps:
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
-    """Steps of a format that keeps each observation once; attributes as of :class:`Steps`.
+class Timesteps:
+    """Steps without their next observations, of a format that keeps each observation once.
+
+    The attributes are those of :class:`Transitions`, and one more.
 
     Attributes:
-        finals: the final observation of each episode that ends in this piece, in order, ``(ends, *shape)`` by leaf;
+        finals: the final observation of each episode that ends here, in order, ``(ends, *shape)`` by leaf;
             None where the format holds none.
     """
 
@@ -101,22 +103,22 @@ class Source:
 
     layout: Layout
     steps: int
-    blocks: Callable[[], Iterator[Steps]]
+    blocks: Callable[[], Iterator[Transitions]]
     episodes: int | None = None
     cuts: int = 0
     ignored: tuple[str, ...] = ()
 
 
-def joined(pieces: Iterable[Piece]) -> Iterator[Steps]:
-    """Pieces, of any size, with their next observations; see the module's docstring.
+def with_next_obs(blocks: Iterable[Timesteps]) -> Iterator[Transitions]:
+    """Blocks, of any size, with their next observations; see the module's docstring.
 
-    An episode that has not ended at the last piece ends there, with neither flag.
+    An episode that has not ended at the last block ends there, with neither flag.
     """
-    kept: Piece | None = None
-    for piece in pieces:
-        if not len(piece):
+    kept: Timesteps | None = None
+    for block in blocks:
+        if not len(block):
             continue
-        whole = piece if kept is None else _concatenated(kept, piece)
+        whole = block if kept is None else _concatenated(kept, block)
         # An open episode's last two steps wait: the very last lacks its next observation, and may yet be left out.
         back = 0 if whole.last[-1] else 1 if len(whole) == 1 or whole.last[-2] else 2
         kept = _sliced(whole, slice(len(whole) - back, None)) if back else None
@@ -131,24 +133,24 @@ def joined(pieces: Iterable[Piece]) -> Iterator[Steps]:
             yield steps
 
 
-def _linked(piece: Piece, count: int) -> Steps:
+def _linked(block: Timesteps, count: int) -> Transitions:
     """The first ``count`` steps with their next observations; all but the last of them have a step after them."""
-    last, truncated, terminated = piece.last[:count], piece.truncated[:count], piece.terminated[:count]
+    last, truncated, terminated = block.last[:count], block.truncated[:count], block.terminated[:count]
     ends = np.flatnonzero(last)
     following = {}
-    for name, values in piece.obs.items():
+    for name, values in block.obs.items():
         out = np.empty((count, *values.shape[1:]), values.dtype)
         known = values[1 : count + 1]
         out[: len(known)] = known
-        out[ends] = values[ends] if piece.finals is None else piece.finals[name]
+        out[ends] = values[ends] if block.finals is None else block.finals[name]
         following[name] = out
-    steps = Steps(
-        {name: values[:count] for name, values in piece.obs.items()}, following,
-        {name: values[:count] for name, values in piece.action.items()},
-        {name: values[:count] for name, values in piece.extra.items()},
-        piece.reward[:count], terminated, truncated, last,
+    steps = Transitions(
+        {name: values[:count] for name, values in block.obs.items()}, following,
+        {name: values[:count] for name, values in block.action.items()},
+        {name: values[:count] for name, values in block.extra.items()},
+        block.reward[:count], terminated, truncated, last,
     )  # fmt: skip
-    lost = ends[~terminated[ends]] if piece.finals is None else ends[:0]
+    lost = ends[~terminated[ends]] if block.finals is None else ends[:0]
     if not len(lost):
         return steps
     last, truncated = last.copy(), truncated.copy()
@@ -157,24 +159,24 @@ def _linked(piece: Piece, count: int) -> Steps:
     truncated[before - 1] = truncated[before]
     left = np.ones(count, bool)
     left[lost] = False
-    found: Steps = _sliced(dataclasses.replace(steps, last=last, truncated=truncated), left)
+    found: Transitions = _sliced(dataclasses.replace(steps, last=last, truncated=truncated), left)
     return found
 
 
-def by_episode(blocks: Iterable[Steps]) -> Iterator[Steps]:
+def by_episode(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
     """The same steps in blocks that end where episodes end: never two episodes in one, several of a long one."""
     for steps in blocks:
         start = 0
         for stop in (np.flatnonzero(steps.last) + 1).tolist():
-            yield steps.part(start, stop)
+            yield steps.span(start, stop)
             start = stop
         if start < len(steps):
-            yield steps.part(start, len(steps))
+            yield steps.span(start, len(steps))
 
 
-def whole_episodes(blocks: Iterable[Steps]) -> Iterator[Steps]:
+def whole_episodes(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
     """The same steps, one block an episode; in memory stands one episode and a block."""
-    parts: list[Steps] = []
+    parts: list[Transitions] = []
     for steps in by_episode(blocks):
         parts.append(steps)
         if steps.last[-1]:
@@ -185,7 +187,7 @@ def whole_episodes(blocks: Iterable[Steps]) -> Iterator[Steps]:
 
 
 def _sliced(steps: Any, rows: Any) -> Any:
-    """The steps or piece with every array, or mapping of arrays, indexed by ``rows``; final observations are left."""
+    """The block with every array, or mapping of arrays, indexed by ``rows``; final observations are left."""
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(steps):
         value = getattr(steps, field.name)

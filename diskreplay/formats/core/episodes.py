@@ -1,7 +1,7 @@
 """Datasets in which every episode has arrays of its own: read one after another, and written while they come.
 
 A reader says how an episode is opened as :class:`FlatArrays`; :func:`episodes_source` does the rest. A writer takes the
-parts that :func:`numbered` gives, so that an episode of any length goes through in blocks of a few MB.
+parts that :func:`episode_blocks` gives, so that an episode of any length goes through in blocks of a few MB.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.flat import ArrayLike, FlatArrays
-from diskreplay.formats.layout import Layout, infer_discrete
-from diskreplay.formats.steps import Source, Steps, by_episode
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays
+from diskreplay.formats.core.layout import Layout, infer_discrete
+from diskreplay.formats.core.transitions import Source, Transitions, by_episode
 
 Array = NDArray[Any]
 Key = TypeVar("Key")
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class ArraySlice:
     """Entries ``[start, stop)`` of an array, each of shape ``value_shape``: nothing is read before it is asked for."""
 
     base: ArrayLike
@@ -52,21 +52,21 @@ class Part:
         return values.reshape(len(values), *self.value_shape)
 
 
-def part(array: ArrayLike, start: int, stop: int) -> Part:
+def array_slice(array: ArrayLike, start: int, stop: int) -> ArraySlice:
     """Entries ``[start, stop)``, as they are."""
-    return Part(array, start, stop, tuple(array.shape[1:]))
+    return ArraySlice(array, start, stop, tuple(array.shape[1:]))
 
 
-def fitted(array: ArrayLike, shape: tuple[int, ...]) -> ArrayLike:
+def reshaped(array: ArrayLike, shape: tuple[int, ...]) -> ArrayLike:
     """The array with entries of another shape; the array itself where their sizes differ."""
     own = tuple(array.shape[1:])
     if not array.shape or own == shape or math.prod(own) != math.prod(shape):
         return array
-    return Part(array, 0, array.shape[0], shape)
+    return ArraySlice(array, 0, array.shape[0], shape)
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodePart:
+class EpisodeBlock:
     """Some steps of one episode.
 
     Attributes:
@@ -78,7 +78,7 @@ class EpisodePart:
 
     number: int
     start: int
-    steps: Steps
+    steps: Transitions
     ends: bool
 
     @property
@@ -86,17 +86,17 @@ class EpisodePart:
         return self.start + len(self.steps)
 
 
-def numbered(blocks: Iterable[Steps]) -> Iterator[EpisodePart]:
+def episode_blocks(blocks: Iterable[Transitions]) -> Iterator[EpisodeBlock]:
     """The same steps by episode, a block at a time; the last episode ends at the last step."""
     number = start = 0
-    before: Steps | None = None
+    before: Transitions | None = None
     for steps in by_episode(blocks):
         if before is not None:
-            yield EpisodePart(number, start, before, bool(before.last[-1]))
+            yield EpisodeBlock(number, start, before, bool(before.last[-1]))
             number, start = (number + 1, 0) if before.last[-1] else (number, start + len(before))
         before = steps
     if before is not None:
-        yield EpisodePart(number, start, before, True)
+        yield EpisodeBlock(number, start, before, True)
 
 
 def episodes_source(
@@ -119,7 +119,7 @@ def episodes_source(
     if layout is None:
         layout = _inferred(where, each, opened)
 
-    def blocks() -> Iterator[Steps]:
+    def blocks() -> Iterator[Transitions]:
         for key, length in zip(each, lengths, strict=True):
             arrays = opened(key, layout)
             if len(arrays.last) != length:
@@ -163,7 +163,7 @@ def widest(each: Sequence[gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
     return infer_discrete(min(low for low, _ in ranges), max(high for _, high in ranges), np.dtype(first.dtype))
 
 
-def ends(terminated: Array, truncated: Array) -> Array:
+def episode_ends(terminated: Array, truncated: Array) -> Array:
     """Last steps, ``(n,)`` bool: those that are flagged, and the very last."""
     last: Array = terminated | truncated
     if len(last):

@@ -1,4 +1,4 @@
-"""Steps into a store, through ``ReplayBuffer.extend``.
+"""Transitions into a store, through ``ReplayBuffer.extend``.
 
 A store of one environment takes episodes one after another. ``add`` finds an episode's end by its flags, or where the
 next observation given is not the one added. An episode that ends in neither flag, and with the very observation that
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.steps import Steps
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.transitions import Transitions
 from diskreplay.views.batch import map_arrays
 
 Array = NDArray[Any]
 
 
-def add_steps(buffer: ReplayBuffer, blocks: Iterable[Steps], *, open_end: bool = False) -> tuple[int, int]:
+def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: bool = False) -> tuple[int, int]:
     """Adds steps to a buffer that writes a stream of one environment; how many they were, and how many episodes.
 
     Args:
@@ -37,13 +37,13 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Steps], *, open_end: bool =
     layout = Layout.of(buffer.schema, stacked=True)
     obs_tree, action_tree = layout.obs_tree, layout.action_tree
     count = episodes = 0
-    before: Steps | None = None
+    before: Transitions | None = None
     for steps in blocks:
         apart = _going_on(before, steps)
         if open_end and not count:
             apart.add(0)
         for start, stop in itertools.pairwise(sorted({0, len(steps), *apart})):
-            part = steps.part(start, stop)
+            part = steps.span(start, stop)
             obs = spaces.unflatten(obs_tree, [part.obs[leaf] for leaf in spaces.leaves(obs_tree)])
             next_obs = spaces.unflatten(obs_tree, [part.next_obs[leaf] for leaf in spaces.leaves(obs_tree)])
             action = spaces.unflatten(action_tree, [part.action[leaf] for leaf in spaces.leaves(action_tree)])
@@ -55,11 +55,11 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Steps], *, open_end: bool =
             buffer.extend(obs, action, part.reward, next_obs, part.terminated, part.truncated, **part.extra)
         count += len(steps)
         episodes += int(steps.last.sum())
-        before = steps.part(len(steps) - 1, len(steps))
+        before = steps.span(len(steps) - 1, len(steps))
     return count, episodes + (before is not None and not before.last[0])
 
 
-def _going_on(before: Steps | None, steps: Steps) -> set[int]:
+def _going_on(before: Transitions | None, steps: Transitions) -> set[int]:
     """Steps that begin an episode just where the one before ended, in neither flag; ``before`` is the newest step."""
     ends = (np.flatnonzero(steps.last & ~steps.terminated & ~steps.truncated) + 1).tolist()
     found = {at for at in ends if at < len(steps) and _same(steps, at - 1, steps, at)}
@@ -68,6 +68,6 @@ def _going_on(before: Steps | None, steps: Steps) -> set[int]:
     return found
 
 
-def _same(one: Steps, end: int, other: Steps, begin: int) -> bool:
+def _same(one: Transitions, end: int, other: Transitions, begin: int) -> bool:
     """Whether the next observation of a step is another step's observation, bit for bit."""
     return all(values[end].tobytes() == other.obs[name][begin].tobytes() for name, values in one.next_obs.items())

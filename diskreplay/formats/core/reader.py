@@ -19,9 +19,9 @@ import numpy as np
 from diskreplay import spaces
 from diskreplay.buffers.inputs import Slot
 from diskreplay.errors import DiskReplayError, InputError, ReadFailedError
-from diskreplay.formats.facts import Read
-from diskreplay.formats.foreign import check_regular, check_size, line, stored_bytes
-from diskreplay.formats.steps import Source, Steps
+from diskreplay.formats.core.format import Read
+from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.core.untrusted import check_regular, check_size, one_line, stored_bytes
 
 
 def reader(read: Callable[[pathlib.Path], Iterator[Source]]) -> Read:
@@ -48,16 +48,18 @@ def naming(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        text = line(error)
+        text = one_line(error)
         raise type(error)(text if path.name in text else f"{path}: {text}") from error
     except DiskReplayError:
         raise
     except OSError as error:
         file = error.filename if isinstance(error.filename, str) else path
-        raise ReadFailedError(error.errno, f"reading {str(file)!r} failed: {error.strerror or line(error)}") from error
+        raise ReadFailedError(
+            error.errno, f"reading {str(file)!r} failed: {error.strerror or one_line(error)}"
+        ) from error
 
 
-def _checked(path: pathlib.Path, source: Source) -> Iterator[Steps]:
+def _checked(path: pathlib.Path, source: Source) -> Iterator[Transitions]:
     """The steps, each value of the dtype that the layout says; InputError for what a store does not take."""
     layout, blocks = source.layout, source.blocks()
     reward = Slot("reward", (), layout.reward_dtype, 1)

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.formats import hdf5
+from diskreplay.formats.files import hdf5
 
 SMALL_BYTES = 1 << 13
 """Arrays up to this size are not chunked: the index of chunks takes some kB of its own."""

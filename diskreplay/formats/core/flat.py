@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.layout import Layout, infer_dict, infer_discrete, infer_space
-from diskreplay.formats.rows import BLOCK_BYTES
-from diskreplay.formats.steps import Piece, Source, Steps, joined
+from diskreplay.formats.core.layout import Layout, infer_dict, infer_discrete, infer_space
+from diskreplay.formats.core.rows import BLOCK_BYTES
+from diskreplay.formats.core.transitions import Source, Timesteps, Transitions, with_next_obs
 from diskreplay.schema import ACTION, OBS
 
 Array = NDArray[Any]
@@ -94,7 +94,7 @@ class FlatArrays:
                     f"{other[0]}"
                 )
         cuts = int((self.last & ~self.terminated & ~self.truncated).sum())
-        blocks = self._steps if self.next_obs is not None else lambda: joined(self._pieces())
+        blocks = self._transitions if self.next_obs is not None else lambda: with_next_obs(self._timesteps())
         open_end = count > 0 and not self.last[-1]
         return Source(layout, count, blocks, int(self.last.sum()) + open_end, cuts + open_end, self.ignored)
 
@@ -143,13 +143,13 @@ class FlatArrays:
             "last": self.last[rows],
         }
 
-    def _steps(self) -> Iterator[Steps]:
+    def _transitions(self) -> Iterator[Transitions]:
         assert self.next_obs is not None
         for rows in self._spans():
             following = {name: _values(array, rows) for name, array in self.next_obs.items()}
-            yield Steps(**self._columns(rows), next_obs=following)
+            yield Transitions(**self._columns(rows), next_obs=following)
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _timesteps(self) -> Iterator[Timesteps]:
         done = 0
         for rows in self._spans():
             ends = int(self.last[rows].sum())
@@ -159,7 +159,7 @@ class FlatArrays:
                 else {name: _values(array, slice(done, done + ends)) for name, array in self.finals.items()}
             )
             done += ends
-            yield Piece(**self._columns(rows), finals=finals)
+            yield Timesteps(**self._columns(rows), finals=finals)
 
 
 def native(dtype: Any) -> np.dtype[Any]:

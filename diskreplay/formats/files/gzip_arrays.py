@@ -15,9 +15,9 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.formats.foreign import DOCUMENT_BYTES, check_document
-from diskreplay.formats.hdf5 import WORKERS
-from diskreplay.formats.npy import NpyArray
+from diskreplay.formats.core.untrusted import DOCUMENT_BYTES, check_document
+from diskreplay.formats.files.hdf5 import WORKERS
+from diskreplay.formats.files.npy import NpyArray
 
 GZIP_LEVEL = 4
 MEMBER_BYTES = 1 << 20

@@ -32,7 +32,7 @@ LINE = 500
 """Characters of an error that are kept."""
 
 
-def line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """What an error says, as one line that is not too long."""
     text = " ".join(str(error).split())
     return text if len(text) <= LINE else f"{text[: LINE - 3]}..."
@@ -48,7 +48,7 @@ def damage(where: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
     except errors as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise InputError(f"{where} is damaged: {line(error) or type(error).__name__}") from error
+        raise InputError(f"{where} is damaged: {one_line(error) or type(error).__name__}") from error
 
 
 def check_regular(path: pathlib.Path) -> None:
@@ -113,10 +113,10 @@ def parse_json(text: Any, where: str) -> Any:
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{where}: its JSON cannot be read: {line(error)}") from error
+        raise InputError(f"{where}: its JSON cannot be read: {one_line(error)}") from error
 
 
-def whole(value: Any, what: str) -> int:
+def declared_count(value: Any, what: str) -> int:
     """A count that a file declares; InputError for anything but one whole number."""
     found = np.asarray(value) if isinstance(value, int | float | np.generic | np.ndarray) else np.empty(0)
     number = found.reshape(-1)[0].item() if found.size == 1 and found.dtype.kind in "iuf" else -1

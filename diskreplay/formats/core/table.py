@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from diskreplay.formats.facts import Format, Holds
+from diskreplay.formats.core.format import Format, Holds
 from diskreplay.schema import DTYPES
 
 NAMES = {

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from diskreplay.errors import InputError
-from diskreplay.formats import hdf5
-from diskreplay.formats.foreign import check_size, parse_json, read_json, whole
+from diskreplay.formats.core.untrusted import check_size, declared_count, parse_json, read_json
+from diskreplay.formats.files import hdf5
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_size_of_a_small_array_is_not_asked_for() -> None:
 
 @pytest.mark.parametrize("value", [0, 7, 7.0, np.int64(7), np.array([7]), np.array([[7]], np.uint8), np.float32(7)])
 def test_whole_numbers(value: Any) -> None:
-    assert whole(value, "x") == np.ravel(value)[0]
+    assert declared_count(value, "x") == np.ravel(value)[0]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_whole_numbers(value: Any) -> None:
 )
 def test_what_is_no_whole_number(value: Any) -> None:
     with pytest.raises(InputError, match="x must be one whole number"):
-        whole(value, "x")
+        declared_count(value, "x")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, b"\xff", "9" * 5000, None])

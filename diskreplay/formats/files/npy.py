@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats import foreign
-from diskreplay.formats.flat import native
-from diskreplay.formats.foreign import check_size, stored_bytes
+from diskreplay.formats.core import untrusted
+from diskreplay.formats.core.flat import native
+from diskreplay.formats.core.untrusted import check_size, stored_bytes
 
 DAMAGE = (
     OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, OverflowError, struct.error,
     zlib.error, lzma.LZMAError, zipfile.BadZipFile,
 )  # fmt: skip
 """RuntimeError: an encrypted entry of an archive."""
-damage = functools.partial(foreign.damage, errors=DAMAGE)
+damage = functools.partial(untrusted.damage, errors=DAMAGE)
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
 DTYPE = re.compile(r"""['"]descr['"]: *['"]([<>|=]?[a-zA-Z]\d*)['"]""")

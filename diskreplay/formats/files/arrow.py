@@ -6,7 +6,7 @@ import contextlib
 import pathlib
 from collections.abc import Iterator
 
-from diskreplay.formats import foreign
+from diskreplay.formats.core import untrusted
 
 
 @contextlib.contextmanager
@@ -14,5 +14,5 @@ def damage(path: pathlib.Path) -> Iterator[None]:
     """What pyarrow raises for a damaged file, as InputError."""
     import pyarrow
 
-    with foreign.damage(repr(str(path)), (pyarrow.ArrowException, OSError, ValueError, TypeError)):
+    with untrusted.damage(repr(str(path)), (pyarrow.ArrowException, OSError, ValueError, TypeError)):
         yield
