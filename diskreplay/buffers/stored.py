@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from diskreplay import schema as schemas
 from diskreplay.buffers import forks, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
+from diskreplay.buffers.options import RUN_DEFAULTS, OpenOptions, RunOptions
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
@@ -32,20 +33,17 @@ from diskreplay.errors import (
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
+from diskreplay.reading.reads import Reads
 from diskreplay.schema import Schema
-from diskreplay.storage.files import Files, LocalFiles
+from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.batch import Batch
-from diskreplay.views.view import Draft
 
 if TYPE_CHECKING:
     import zarr
 
-CACHE_BYTES = 256 << 20
-COMMIT_ROWS = 10_000
-COMMIT_SECONDS = 10.0
 COMMIT_BYTES = 64 << 20
 """Encoded bytes that may wait in RAM for a commit."""
 PIN_ATTEMPTS = 50
@@ -73,19 +71,17 @@ class StoredBuffer:
         *,
         stream: str | None,
         checkpoint: Checkpoint | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
         forget: Callable[[int], None] = lambda stream: None,
+        **options: Unpack[RunOptions],
     ) -> None:
         """``stream`` is the one to write, None for none; ``forget`` is told of a stream whose rows were taken back."""
+        options = {**RUN_DEFAULTS, **options}
         self._store = store
-        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._rng = np.random.Generator(np.random.PCG64(options["seed"]))
         if checkpoint:
             set_rng(self._rng, checkpoint.state, checkpoint.name)
-        self._commit_rows = commit_rows
-        self._commit_seconds = commit_seconds
+        self._commit_rows = options["commit_rows"]
+        self._commit_seconds = options["commit_seconds"]
         self._write_lock = threading.RLock()
         """Held by whoever adds, commits or checkpoints; taken before the other one."""
         self._lock = threading.RLock()
@@ -93,7 +89,7 @@ class StoredBuffer:
         self._closed = False
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
-        self._streams = Streams(store, cache_bytes, forget)
+        self._streams = Streams(store, options["cache_bytes"], forget)
         try:
             self._streams.open(stream, checkpoint)
             written = self._streams.written
@@ -286,14 +282,16 @@ class StoredBuffer:
 
     # Reading
 
-    def _beside_writers(self, draft: Callable[[], Draft]) -> Batch:
+    def _beside_writers(self, draft: Callable[[Reads], Batch]) -> Batch:
         """A batch; made again after a refresh where another process changed meanwhile what was to be read."""
 
         def batch() -> Batch:
+            reads = Reads()
             with self._lock:
                 self._check_open()
-                drafted = draft()
-            return drafted.finish()
+                drafted = draft(reads)
+            reads.finish()
+            return drafted
 
         return beside_writers(batch, self._caught_up)
 
@@ -402,27 +400,18 @@ class StoredBuffer:
         return self._streams.writer
 
 
-def check_options(cache_bytes: int, commit_rows: int, commit_seconds: float, seed: int | None) -> None:
-    schemas.check_count("cache_bytes", cache_bytes, least=0)
-    schemas.check_count("commit_rows", commit_rows)
-    number = isinstance(commit_seconds, int | float | np.integer | np.floating)
-    if not number or not commit_seconds > 0:
-        raise InputError(f"commit_seconds must be a number above 0, got {commit_seconds!r}")
-    if seed is not None:
-        schemas.check_count("seed", seed, least=0, most=1 << 128)
-
-
 def open_store(
-    path: PathLike, mode: str, stream: str, checkpoint: str | None, num_envs: int | None, capacity: int | None,
-    files: Files | None, check: Callable[[Mapping[str, Any], Schema], object],
+    path: PathLike, num_envs: int | None, capacity: int | None,
+    check: Callable[[Mapping[str, Any], Schema], object], options: OpenOptions,
 ) -> tuple[Store, str | None, Checkpoint | None]:  # fmt: skip
     """The store at ``path``, the stream to write in it, made where it is new, and the checkpoint to return to.
 
     ``check`` is given the settings that were stored and the schema, before a stream is made.
     """
+    mode, stream, checkpoint = options["mode"], options["stream"], options["checkpoint"]
     if mode not in ("r", "r+"):
         raise InputError(f"mode must be 'r' or 'r+', got {mode!r}")
-    store = Store(full_path(path), files or LocalFiles())
+    store = Store(full_path(path), options["files"] or LocalFiles())
     cut = store.checkpoint(checkpoint) if checkpoint is not None else None
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
     if mode == "r":

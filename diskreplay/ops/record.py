@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.buffers.options import COMMIT_SECONDS
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.buffers.stored import COMMIT_SECONDS
 from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals
 from diskreplay.ops.disk import tree_bytes

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -44,9 +44,6 @@ class Requests:
     last: Ids
     base: Ids
 
-
-Rest = Callable[[], None]
-"""What remains to be done without the buffer's lock."""
 
 Source = Place | bytes
 """Where a chunk comes from: its place on disk; or its encoded bytes."""
@@ -177,14 +174,6 @@ def _from_ram(column: ColumnWriter, split_up: NDArray[np.int64], out: NDArray[An
         else:
             out[place, step : step + rows] = values[env, row : row + rows, 0]
     return left
-
-
-def fetch(
-    column: ColumnReader, requests: Requests, out: NDArray[Any], cache: ChunkCache, *, exact: bool = False
-) -> list[Rest]:
-    """:func:`plan`, needs the lock; what is left to :func:`run`, to be called without it."""
-    planned = plan(column, requests, out, cache, exact=exact)
-    return [functools.partial(run, planned, cache)] if not planned.empty else []
 
 
 def run(plan: Plan, cache: ChunkCache) -> None:
