@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.compat.rows import Grid
-from diskreplay.compat.xuance_marl_base import (
+from diskreplay.compat.xuance.marl.base import (
     Spec,
     StoredBuffer,
     empty,
@@ -18,7 +18,7 @@ from diskreplay.compat.xuance_marl_base import (
     take_step,
     team_reward,
 )
-from diskreplay.compat.xuance_marl_steps import REWARDS, TERMINALS, Layout, RingSteps, open_steps
+from diskreplay.compat.xuance.marl.steps import REWARDS, TERMINALS, Layout, RingSteps, open_steps
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from diskreplay.compat.kept import Held, InHeld
 from diskreplay.compat.place import close_with
 from diskreplay.compat.rows import Shape, fit
-from diskreplay.compat.xuance_marl_steps import OPTIONS, Steps
+from diskreplay.compat.xuance.marl.steps import OPTIONS, Steps
 from diskreplay.errors import InputError
 from diskreplay.schema import check_count
 
