@@ -155,6 +155,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     def _settle(self) -> None:
         super()._settle()
         if self._clearing:
+            if self._companion is not None:
+                self._companion.forget()
             self._clear()
             if isinstance(self._sampler, Prioritized):
                 self._sampler.clear()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers import forks, unclosed
 from diskreplay.buffers.appender import Appender
+from diskreplay.buffers.companion import Companion
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.buffers.options import RUN_DEFAULTS, OpenOptions, RunOptions
 from diskreplay.buffers.state import rng_to_json, set_rng
@@ -87,6 +88,7 @@ class StoredBuffer:
         self._lock = threading.RLock()
         """Held while the index in RAM is read or changed; never during a write to disk."""
         self._closed = False
+        self._companion: Companion | None = None
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
         self._streams = Streams(store, options["cache_bytes"], forget)
@@ -258,18 +260,22 @@ class StoredBuffer:
         system refuses; the last commit is then intact, and the store takes no more rows until it is reopened.
         """
         with self._write_lock:
-            writer = self._writable()
-            log = self._appender.log
-            self._last_commit = time.monotonic()
-            if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
-                writer.reclaim(self._lock)  # a checkpoint may have been dropped
-                return
-            with self._lock:
-                self._appender.patch_pending()
-                patch_begin = log.drop_patches()
-            writer.commit(log.begin, patch_begin, self._lock)
-            with self._lock:
-                self._streams.size_cache()
+            self._commit(self._writable())
+            if self._companion is not None:
+                self._companion.committed()
+
+    def _commit(self, writer: StreamWriter) -> None:
+        log = self._appender.log
+        self._last_commit = time.monotonic()
+        if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
+            writer.reclaim(self._lock)  # a checkpoint may have been dropped
+            return
+        with self._lock:
+            self._appender.patch_pending()
+            patch_begin = log.drop_patches()
+        writer.commit(log.begin, patch_begin, self._lock)
+        with self._lock:
+            self._streams.size_cache()
 
     def _clear(self) -> None:
         """Empties the window of the stream that is written; the next commit gives its space back. Needs the locks."""
@@ -295,6 +301,9 @@ class StoredBuffer:
                     state, arrays = self._state()
                     cut = self._streams.commits
                     state["rng"] = rng_to_json(self._rng)
+                    if self._companion is not None:
+                        facts, more = self._companion.state()
+                        state, arrays = {**state, **facts}, {**arrays, **more}
                 if self._store.write_checkpoint(writer, Checkpoint(name, cut, state, given, time.time()), arrays):
                     return
                 self.refresh()
@@ -366,19 +375,23 @@ class StoredBuffer:
             self._finish()
 
     def _commit_last(self, writer: StreamWriter) -> None:
-        """The commit of :meth:`close`; StateError where there can be none, and rows are lost by that."""
+        """The commit of :meth:`close`; StateError where there can be none, and something is lost by that."""
         if writer.failure is None:
-            self.commit()
+            if self._companion is None:
+                self.commit()
+            else:
+                self._companion.save()
             return
         self._settled()
         log, record = self._appender.log, writer.commit_record
-        if writer.cut_short and (log.begin, log.end) != (record.begin, record.end):
+        if writer.cut_short and (self._companion is not None or (log.begin, log.end) != (record.begin, record.end)):
             writer.check()
 
     def _finish(self) -> None:
         """Gives everything back; rows that no commit holds are gone. Doing it again does no harm."""
         with self._lock:
             self._closed = True
+            self._companion = None
             self._streams.release()
             if self._call_off is not None:
                 self._call_off()
@@ -412,7 +425,11 @@ class StoredBuffer:
 
     def _torn(self) -> bool:
         """Whether a call was interrupted half-way; also while another thread is in it, which has the lock."""
-        return self._streams.torn or (self._streams.writer is not None and self._appender.torn)
+        return (
+            self._streams.torn
+            or (self._streams.writer is not None and self._appender.torn)
+            or (self._companion is not None and self._companion.torn)
+        )
 
     def _settle(self) -> None:
         """Takes back, or does, what an interrupted call left half-done. Needs the lock; can be interrupted itself."""
@@ -421,6 +438,8 @@ class StoredBuffer:
             self._streams.open_readers(None)
         if self._streams.writer is not None:
             self._appender.take_back()
+        if self._companion is not None:
+            self._companion.settle()
 
     def _writable(self) -> StreamWriter:
         self._check_open()

@@ -13,7 +13,7 @@ from diskreplay.buffers.on_policy import EPSILON
 from diskreplay.checks import check_count, check_share
 from diskreplay.compat.kept import Assignment, Held, set_attribute, set_item
 from diskreplay.compat.rows import Grid
-from diskreplay.compat.xuance_marl_base import (
+from diskreplay.compat.xuance.marl.base import (
     Spec,
     StoredBuffer,
     empty,
@@ -22,8 +22,8 @@ from diskreplay.compat.xuance_marl_base import (
     take_step,
     team_reward,
 )
-from diskreplay.compat.xuance_marl_returns import path_estimates
-from diskreplay.compat.xuance_marl_steps import LaggingSteps, Layout, open_steps
+from diskreplay.compat.xuance.marl.steps import LaggingSteps, Layout, open_steps
+from diskreplay.compat.xuance.returns import path_estimates
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.views.transition import Transition
 

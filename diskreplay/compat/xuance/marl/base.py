@@ -13,7 +13,7 @@ from diskreplay.checks import check_count
 from diskreplay.compat.kept import Held, InHeld
 from diskreplay.compat.place import close_with
 from diskreplay.compat.rows import Shape, fit
-from diskreplay.compat.xuance_marl_steps import OPTIONS, Steps
+from diskreplay.compat.xuance.marl.steps import OPTIONS, Steps
 from diskreplay.errors import InputError
 
 Array = NDArray[Any]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.checks import check_count
 from diskreplay.compat.rows import Grid
-from diskreplay.compat.xuance_marl_base import (
+from diskreplay.compat.xuance.marl.base import (
     Spec,
     StoredBuffer,
     empty,
@@ -19,7 +19,7 @@ from diskreplay.compat.xuance_marl_base import (
     take_step,
     team_reward,
 )
-from diskreplay.compat.xuance_marl_steps import REWARDS, TERMINALS, Layout, RingSteps, open_steps
+from diskreplay.compat.xuance.marl.steps import REWARDS, TERMINALS, Layout, RingSteps, open_steps
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.views.transition import Transition
 

@@ -13,9 +13,9 @@ from diskreplay.checks import check_count, check_share
 from diskreplay.compat.kept import Held, InHeld, Kept, Lagging, set_item
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import Grid, fit
-from diskreplay.compat.xuance_marl_on import next_entry, normalized
-from diskreplay.compat.xuance_marl_returns import path_estimates
-from diskreplay.compat.xuance_memory import Buffer, create_memory, sample_batch, space_shape
+from diskreplay.compat.xuance.marl.on_policy import next_entry, normalized
+from diskreplay.compat.xuance.memory import Buffer, create_memory, sample_batch, space_shape
+from diskreplay.compat.xuance.returns import path_estimates
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
 from diskreplay.views.batch import Batch, map_arrays
