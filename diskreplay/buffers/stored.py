@@ -456,15 +456,17 @@ def open_store(
 
     ``check`` is given the settings that were stored and the schema, before a stream is made.
     """
-    mode, stream, checkpoint = options["mode"], options["stream"], options["checkpoint"]
+    mode, checkpoint = options["mode"], options["checkpoint"]
     if mode not in ("r", "r+"):
         raise InputError(f"mode must be 'r' or 'r+', got {mode!r}")
     store = Store(full_path(path), options["files"] or LocalFiles())
-    cut = store.checkpoint(checkpoint) if checkpoint is not None else None
+    cut = _checkpoint(store, checkpoint, options["or_last_commit"]) if checkpoint is not None else None
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
     if mode == "r":
         return store, None, cut
-    if stream in store.stream_names():
+    names = store.stream_names()
+    stream = names[0] if options["stream"] is None else options["stream"]
+    if stream in names:
         store.check_stream(stream, num_envs, capacity)
     elif cut is not None:
         raise CheckpointError(f"checkpoint {checkpoint!r} knows no stream {stream!r}")
@@ -475,3 +477,19 @@ def open_store(
             check_count("capacity", capacity if capacity is not None else store.schema.capacity),
         )
     return store, stream, cut
+
+
+LATEST = "latest"
+"""Of checkpoints: the newest one, whatever its name is."""
+
+
+def _checkpoint(store: Store, name: str, or_last_commit: bool) -> Checkpoint | None:
+    if name != LATEST or LATEST in store.checkpoint_names():
+        return store.checkpoint(name)
+    latest = store.latest_checkpoint()
+    if latest is None and not or_last_commit:
+        raise CheckpointError(
+            f"the store {store.path!r} has no checkpoint yet; make one with checkpoint(name), or open the last commit "
+            "with or_last_commit=True"
+        )
+    return latest
