@@ -137,6 +137,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     def _check_kind(cls, stored: Mapping[str, Any]) -> None:
         """NotAStoreError where the settings are those of another class's store."""
 
+    def _opened_with(self) -> dict[str, Any]:
+        return {"view": self._view, "sampler": self._sampler}
+
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         priorities, arrays = sampler_state(self._sampler)
         facts = {"view": self._view.to_json(), "sampler": self._sampler.to_json(), "priorities": priorities}

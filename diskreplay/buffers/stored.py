@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers import forks, unclosed
+from diskreplay.buffers import copies, forks, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.companion import Companion
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
@@ -130,12 +130,15 @@ class StoredBuffer:
         return writer.commit_record.num_envs if writer else self.schema.num_envs
 
     def __len__(self) -> int:
-        """Transitions in the windows of all streams, committed or not."""
+        """Transitions in the windows of all streams, committed or not; ClosedError after :meth:`close`."""
         with self._lock:
+            if self._closed:
+                self._check_open()
             return len(self._settled())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.path!r}: {len(self):,} transitions>"
+        held = "closed" if self._closed else f"{len(self):,} transitions"
+        return f"<{type(self).__name__} {self.path!r}: {held}>"
 
     @property
     def episodes(self) -> list[Episode]:
@@ -406,6 +409,14 @@ class StoredBuffer:
             if error is None:
                 raise
             error.add_note(f"{type(lost).__name__}: {lost}")  # what ended the block is what there is to know
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A buffer with mode "r" is copied and pickled by its path; see :mod:`diskreplay.buffers.copies`."""
+        return copies.reduce(self, self._opened_with())
+
+    def _opened_with(self) -> dict[str, Any]:
+        """What ``open`` of this class is told beside the options of all buffers, to make one like this."""
+        return {}
 
     # Inside
 
