@@ -512,13 +512,18 @@ def _frames_of(name: str, frame_stack: int | Mapping[str, int]) -> int:
     return check_count(f"frame_stack of {name!r}", value, most=1024)
 
 
+COLOURS = (3, 4)
+"""Channels of a colour frame."""
+
+
 def _stack_of(
     name: str, shape: tuple[int, ...], frames: int, axis: Literal["auto", 0, -1] | None
 ) -> tuple[Stack, tuple[int, ...]]:
     """The stack of a leaf, and the shape of its single frame.
 
     ``"auto"`` takes observations of two or more axes whose first (else last) axis has just ``frames`` entries for
-    stacked; ``stack_axis=None`` says that they are single frames all the same.
+    stacked; ``stack_axis=None`` says that they are single frames all the same. Where one of the two could as well hold
+    a stack of colour frames, it asks.
     """
     if axis not in ("auto", 0, -1, None):
         raise InputError(f"stack_axis must be 'auto', 0, -1 or None, got {axis!r}")
@@ -529,6 +534,13 @@ def _stack_of(
             return Stack(frames, 0), shape[1:]
         if len(shape) >= 3 and shape[-1] == frames:
             return Stack(frames, -1), shape[:-1]
+        colours = [at for at in (0, -1) if len(shape) == 3 and shape[at] in [frames * count for count in COLOURS]]
+        if colours:
+            raise SchemaError(
+                f"{name!r}: axis {colours[0]} of shape {shape} may hold a stack of {frames} frames of "
+                f"{shape[colours[0]] // frames} channels each; say stack_axis={colours[0]} if it does, stack_axis=None "
+                "if observations are single frames, which are stacked when they are sampled"
+            )
         return Stack(frames), shape
     if not shape or shape[axis] % frames:
         raise InputError(f"{name!r}: axis {axis} of shape {shape} cannot hold a stack of {frames} frames")

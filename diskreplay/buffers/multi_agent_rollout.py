@@ -159,8 +159,8 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
         targets = returns.td_lambda(reward, next_value, terminated, cut, self.gamma, self.td_lambda)
         return {"advantage": targets - value, "returns": targets}
 
-    def _batch(self, samples: Samples, ids: NDArray[np.int64], filled: Array) -> MultiAgentRolloutBatch:
-        agents, fields = self._agents, self._fields(samples, ids, filled)
+    def _batch(self, samples: Samples, ids: NDArray[np.int64], mask: Array) -> MultiAgentRolloutBatch:
+        agents, fields = self._agents, self._fields(samples, ids, mask)
         whole, extra = fields["obs"], fields["extra"]
         fields[OBS] = whole[OBS]
         fields[AGENT_MASK] = extra.pop(AGENT_MASK)
@@ -173,9 +173,9 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
         if agents.mean_action_shape is not None:
             fields[MEAN_ACTION] = extra.pop(MEAN_ACTION)
         if agents.n_actions is not None:
-            fields["action_onehot"] = onehot_later(fields["action"], agents, filled, samples.reads)
+            fields["action_onehot"] = onehot_later(fields["action"], agents, mask, samples.reads)
         return MultiAgentRolloutBatch(**fields)
 
     def _counted(self, batch: MultiAgentRolloutBatch) -> Array:
-        counted: Array = batch.filled[..., None] & batch.agent_mask
+        counted: Array = batch.mask[..., None] & batch.agent_mask
         return counted

@@ -422,8 +422,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         with self._lock:
             self._check_finished()
-            samples, filled = unroll(self.schema, [self._part], ids, held, length)
-            batch = self._batch(samples, ids, filled)
+            samples, mask = unroll(self.schema, [self._part], ids, held, length)
+            batch = self._batch(samples, ids, mask)
         return self._ready(samples, batch)
 
     def _batches(
@@ -436,11 +436,11 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         return Passes(begin, epochs)
 
-    def _batch(self, samples: Samples, ids: Ids, filled: Array) -> SomeBatch:
-        """The batch of samples, split as ``filled``, ``(B,)`` or ``(B, T)``, is. Needs the lock."""
+    def _batch(self, samples: Samples, ids: Ids, mask: Array) -> SomeBatch:
+        """The batch of samples, split as ``mask``, ``(B,)`` or ``(B, T)``, is. Needs the lock."""
         raise NotImplementedError
 
-    def _fields(self, samples: Samples, ids: Ids, filled: Array) -> dict[str, Any]:
+    def _fields(self, samples: Samples, ids: Ids, mask: Array) -> dict[str, Any]:
         """The fields that every rollout's batch has, and the extra columns."""
         schema = self.schema
         leaves = [samples.current(leaf) for leaf in range(len(schema.stacks))]
@@ -452,7 +452,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             return samples.each(lambda part, rows, envs: self._estimates[name][rows - begin, envs])
 
         def split(array: Array) -> Array:
-            return array.reshape(*filled.shape, *array.shape[1:])
+            return array.reshape(*mask.shape, *array.shape[1:])
 
         fields = {
             "obs": spaces.unflatten(schema.obs_tree, leaves),
@@ -466,7 +466,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             "extra": extra,
         }
         split_fields = {name: map_arrays(split, value) for name, value in fields.items()}
-        return {**split_fields, "index": ids, "filled": filled}
+        return {**split_fields, "index": ids, "mask": mask}
 
     def _ready(self, samples: Samples, batch: SomeBatch) -> SomeBatch:
         """The batch when everything is read."""
@@ -478,8 +478,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     def _counted(self, batch: SomeBatch) -> Array:
         """Which advantages are normalised, a mask of the shape of the first axes of them."""
-        filled: Array = vars(batch)["filled"]
-        return filled
+        mask: Array = vars(batch)["mask"]
+        return mask
 
     def _check_finished(self) -> None:
         self._check_open()

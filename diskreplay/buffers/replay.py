@@ -56,7 +56,8 @@ class ReplayBuffer(SampledBuffer[Batch]):
             num_envs: environments that step in lockstep.
             frame_stack: frames of an observation, for every leaf or by name of the leaf. Frames are stored once.
             stack_axis: where given observations hold the stack: 0, -1, or None when they are single frames, which are
-                stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it.
+                stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it, and
+                raises SchemaError where one has three or four times as many, as stacked colour frames do.
             stack_padding: what single frames are stacked with at an episode's start: "zero", or "reset" for the first
                 frame repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
             columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space.

@@ -94,5 +94,5 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
             {VALUE: value, LOG_PROB: log_prob, **extra},
         )  # fmt: skip
 
-    def _batch(self, samples: Samples, ids: NDArray[np.int64], filled: NDArray[Any]) -> RolloutBatch:
-        return RolloutBatch(**self._fields(samples, ids, filled))
+    def _batch(self, samples: Samples, ids: NDArray[np.int64], mask: NDArray[Any]) -> RolloutBatch:
+        return RolloutBatch(**self._fields(samples, ids, mask))

@@ -25,7 +25,7 @@ from diskreplay.schema import Schema
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 from diskreplay.views.batch import Batch
-from diskreplay.views.view import View
+from diskreplay.views.view import Explains, View
 
 SomeBatch = TypeVar("SomeBatch", bound=Batch)
 
@@ -204,7 +204,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 f"sample({batch_size}): the buffer holds {held} transitions; add more steps, or ask for fewer"
             )
         windows = self._streams.windows()
-        ids, weight = self._sampler.sample(self._rng, windows, self._standing, batch_size)
+        try:
+            ids, weight = self._sampler.sample(self._rng, windows, self._standing, batch_size)
+        except NotEnoughDataError as error:
+            lacking = self._view.lacking(self._streams.parts) if isinstance(self._view, Explains) else None
+            raise error if lacking is None else NotEnoughDataError(lacking) from error
         return self._shown.draft(self.schema, self._streams.parts, ids, weight, self._rng, reads)
 
     def _open_parts(self) -> list[StreamPart]:

@@ -117,7 +117,7 @@ class Store:
             raise SchemaError(
                 f"{error}: give a Box one bound for all elements (low=0, high=255), and the store fewer columns"
             ) from error
-        with fs.translate("creating", path):
+        with fs.translate("creating", path, kept=""):
             _check_free(files, path)
             fs.make_dirs(files, parent)
             temporaries.sweep(files, parent, name)
