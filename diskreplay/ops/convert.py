@@ -165,7 +165,7 @@ def export(
 
 
 def nothing_chosen(part: StorePart) -> str:
-    """What there would have been to choose."""
+    """NotEnoughDataError that says what there would have been to choose."""
     returns = [episode.total_reward for rows in part.streams for episode in rows.episodes]
     if not returns:
         return f"nothing of the store {part.path!r} is chosen: it has no episode"

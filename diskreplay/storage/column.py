@@ -90,8 +90,9 @@ class ColumnReader:
     ) -> None:
         """
         Args:
-            identity: what the seals of its shards say that they belong to; empty in stores without seals.
-            still_current: asked whenever files have been opened: whether they are what the entries are about.
+            identity: names the array in the seals of its shards; empty in stores without seals.
+            still_current: asked whenever files have been opened: whether these are the files that the chunk directory
+                describes.
         """
         self._still_current = still_current
         self.files = files
@@ -116,7 +117,7 @@ class ColumnReader:
         self.committed = 0
         self._handles = Handles()
         self._sizes: dict[int, int] = {}
-        """Bytes of the shards before the tail when their indexes were read: another size is a compacted shard."""
+        """Bytes of the shards before the tail when their indexes were read: one that has others now was compacted."""
 
     @property
     def index_bytes(self) -> int:
@@ -204,7 +205,7 @@ class ColumnReader:
         self._sizes[shard] = size  # last: an interrupt before it makes the next opening read the index again
 
     def seal(self, shard: int, end: int) -> str:
-        """What the seal of a shard's index says, as of a commit of rows below ``end``; empty for no seal."""
+        """The text that a commit of rows below ``end`` seals a shard's index with; empty in stores without seals."""
         rows = min(end, (shard + 1) * self.column.shard_rows)
         return self.identity and f"{self.identity}/{shard}/{rows}"
 
