@@ -183,7 +183,7 @@ class _StoreRepair:
         metadata.write(self.files, path, metadata.group_document())
 
     def records(self, names: list[str]) -> dict[str, Commit]:
-        """The commit record of each stream: its own, corrected by the files, or where that cannot be read a checkpoint's.
+        """The commit record of each stream: its own, corrected by the files, or a checkpoint's.
 
         Streams without either are moved aside.
         """
