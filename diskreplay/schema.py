@@ -62,6 +62,10 @@ LARGE_PATCH_CHUNK_ROWS, LARGE_PATCH_SHARD_ROWS = 1, 256
 """Of the patch table: its places, leaves that are resident, and the others. The format fixes them."""
 
 
+Continuity = Literal["observations", "flags"]
+"""What says that a row goes on with the episode of the one before it; see ``ReplayBuffer.create``."""
+
+
 def is_patch(path: str) -> bool:
     """Whether an array, by its path below the stream's group, is one of the patch table; no column's name is so."""
     return path.startswith(f"{PATCH_TABLE}/")
@@ -224,6 +228,7 @@ class Schema:
         capacity: transitions of a stream's window.
         identity: of the store, which seals its shards; empty for one without seals.
         finite: whether ``add`` refuses NaN and infinity in observations, actions and columns.
+        continuity: what says that a row continues the one before: "observations" (and flags), or "flags" alone.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -235,6 +240,7 @@ class Schema:
     capacity: int
     identity: str = dataclasses.field(default="", compare=False)
     finite: bool = dataclasses.field(default=False, compare=False)
+    continuity: Continuity = dataclasses.field(default="observations", compare=False)
     obs_tree: spaces.Tree = dataclasses.field(init=False)
     action_tree: spaces.Tree = dataclasses.field(init=False)
 
@@ -320,6 +326,7 @@ class Schema:
             "capacity": self.capacity,
             **({"identity": self.identity} if self.identity else {}),
             **({"finite": True} if self.finite else {}),
+            **({"continuity": self.continuity} if self.continuity != "observations" else {}),
         }
 
     @classmethod
@@ -335,10 +342,20 @@ class Schema:
                 check_count("capacity", stored["capacity"]),
                 str(stored.get("identity", "")),
                 stored.get("finite", False) is True,
+                check_continuity(stored.get("continuity", "observations")),
             )
         except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
             raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
         return schema
+
+
+def check_continuity(given: Any) -> Continuity:
+    """``given`` if it is one of the two, else InputError."""
+    if given == "flags":
+        return "flags"
+    if given == "observations":
+        return "observations"
+    raise InputError(f"continuity must be 'observations' or 'flags', got {given!r}")
 
 
 def _stack_from_json(stored: dict[str, Any]) -> Stack:
@@ -367,6 +384,7 @@ def build(
     chunk_rows: int | Mapping[str, int] | None = None,
     shard_rows: int | Mapping[str, int] | None = None,
     finite: bool = False,
+    continuity: Continuity = "observations",
 ) -> Schema:
     """The schema of a new store; arguments as of ``ReplayBuffer.create``. SchemaError or InputError for bad ones."""
     num_envs = check_count("num_envs", num_envs, most=1 << 20)
@@ -395,7 +413,7 @@ def build(
     padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
     return Schema(
         observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity,
-        finite=check_flag("finite", finite),
+        finite=check_flag("finite", finite), continuity=check_continuity(continuity),
     )  # fmt: skip
 
 

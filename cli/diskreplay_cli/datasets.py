@@ -180,7 +180,7 @@ def import_(
 @output.json_option
 def formats_(as_json: bool) -> None:
     """List the formats of datasets, and what each can hold."""
-    from diskreplay.formats import table
+    from diskreplay.formats.core import table
 
     if as_json:
         output.print_json({"formats": [table.facts(format) for format in formats.every()]})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 import gymnasium
 import numpy as np
@@ -19,17 +19,18 @@ from numpy.typing import NDArray
 from diskreplay import returns, spaces
 from diskreplay import schema as schemas
 from diskreplay.buffers.inputs import Freedoms, rounded
+from diskreplay.buffers.options import FrameOptions, LayoutOptions, OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes, Slices
-from diskreplay.buffers.stored import StoredBuffer
+from diskreplay.buffers.stored import StoredBuffer, open_store
 from diskreplay.checks import check_count, check_flag, check_share
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
-from diskreplay.paths import full_path
+from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import StreamPart
 from diskreplay.reading.unroll import unroll
 from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID, Schema
-from diskreplay.storage.files import Files, LocalFiles
-from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
 
 Array = NDArray[Any]
@@ -98,29 +99,40 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return settings
 
     @classmethod
-    def _create_store(
-        cls, path: Any, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], *, steps: int,
-        num_envs: int, gamma: float, gae_lambda: float, normalize_advantage: bool, value_shape: tuple[int, ...],
-        log_prob_shape: tuple[int, ...], columns: Mapping[str, Any] | None, files: Files | None,
-        settings: Mapping[str, Any], **schema_options: Any,
-    ) -> Store:  # fmt: skip
-        """The new store of a rollout; InputError or SchemaError where an argument breaks its rule."""
+    def _make(
+        cls, path: PathLike, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], steps: int,
+        num_envs: int, value_shape: tuple[int, ...], own: dict[str, Any], options: Mapping[str, Any],
+    ) -> Self:  # fmt: skip
+        """A new store of a rollout, opened for writing; ``own`` are the settings that it keeps.
+
+        InputError or SchemaError where an argument breaks its rule.
+        """
         steps, num_envs = check_count("steps", steps), check_count("num_envs", num_envs)
-        gamma, gae_lambda = check_share("gamma", gamma), check_share("gae_lambda", gae_lambda)
-        normalize_advantage = check_flag("normalize_advantage", normalize_advantage)
-        taken = sorted({*OWN_COLUMNS} & {*(columns or {})})
+        for name in ("gamma", "gae_lambda"):
+            own[name] = check_share(name, own[name])
+        own["normalize_advantage"] = check_flag("normalize_advantage", own["normalize_advantage"])
+        given = options["columns"] or {}
+        taken = sorted({*OWN_COLUMNS} & {*given})
         if taken:
             raise InputError(f"columns: {taken[0]!r} is a name of the rollout's own; choose another")
-        own = {
-            VALUE: (value_shape, np.float32), LOG_PROB: (log_prob_shape, np.float32),
-            FINAL_VALUE: (value_shape, np.float32),
-        }  # fmt: skip
-        schema = schemas.build(
-            observation_space, action_space, capacity=steps * num_envs, num_envs=num_envs,
-            columns={**own, **(columns or {})}, **schema_options,
-        )  # fmt: skip
-        kept = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage, **settings}
-        return Store.create(full_path(path), files or LocalFiles(), schema, {cls.KIND: kept})
+        value = value_shape, np.float32
+        layout = pick(options, FrameOptions, LayoutOptions)
+        layout["columns"] = {VALUE: value, LOG_PROB: value, FINAL_VALUE: value, **given}
+        schema = schemas.build(observation_space, action_space, capacity=steps * num_envs, num_envs=num_envs, **layout)
+        store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, {cls.KIND: own})
+        return cls(store, stream=FIRST_STREAM, **pick(options, RunOptions))
+
+    @classmethod
+    @shared(OpenOptions)
+    def open(cls, path: PathLike, **options: Unpack[OpenOptions]) -> Self:
+        """Opens the store at ``path`` at its last commit, or at a checkpoint; as :meth:`diskreplay.ReplayBuffer.open`.
+
+        At a checkpoint advantages and returns are as they were; otherwise :meth:`finish` is to be called again.
+        NotAStoreError where the store is not of this class.
+        """
+        check_run(options)
+        store, writes, cut = open_store(path, None, None, cls._stored_settings, options)
+        return cls(store, stream=writes, checkpoint=cut, **pick(options, RunOptions))
 
     # Facts
 

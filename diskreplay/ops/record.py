@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.buffers.options import COMMIT_SECONDS
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.buffers.stored import COMMIT_SECONDS
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals

@@ -24,6 +24,7 @@ class PatchRepair:
     """Masks are ``(rows, envs)`` from the floor on.
 
     Where the next row continues a row, the row's patch must hold that next row's frame: with another it counts as lost.
+    Not so in a store whose continuity is that of flags alone: there each row may have a next observation of its own.
 
     Attributes:
         ends: rows with a patch of offset 1 that can be read: their next observation needs no other row.
@@ -36,15 +37,16 @@ class PatchRepair:
 
     def __init__(
         self, shards: dict[str, ColumnRepair], commit: Commit, start: Array, valid: Array, continues: Array, floor: int,
-        context: int,
+        context: int, by_flags: bool,
     ) -> None:  # fmt: skip
         """``start``, ``valid``: the columns; ``continues``: rows that continue the one before, or did once."""
         self.shards = {path: one for path, one in shards.items() if is_patch(path)}
         self.rows = shards
         self.commit = commit
         self.continues = continues
+        self._by_flags = by_flags
         self.explained = start == Start.PATCHES
-        self._continues_now = start == Start.CONTINUES
+        self._continues_now = (start == Start.CONTINUES) & (not by_flags)
         self._valid = valid
         self.floor = floor
         self.context = context
@@ -112,7 +114,7 @@ class PatchRepair:
                 found[number] = True
                 continue
             apart = ended[at, env] or not self._valid[at + 1, env] or unknown[at : at + 2, env].any()
-            found[number] = apart or self._continues_now[at + 1, env]
+            found[number] = apart or self._continues_now[at + 1, env]  # of flags alone, each patch was needed
         return found
 
     def _inside(self, row: int, env: int) -> bool:
@@ -121,7 +123,7 @@ class PatchRepair:
     def _follows(self, row: int, env: int) -> bool:
         """Whether the next row continues a row, and so holds its next observation."""
         at = row - self.floor + 1
-        return at < len(self.continues) and bool(self.continues[at, env])
+        return not self._by_flags and at < len(self.continues) and bool(self.continues[at, env])
 
     @property
     def broken(self) -> bool:
@@ -177,7 +179,8 @@ class PatchRepair:
         """Gives up the rows that may have had a patch of which the place is unknown."""
         rows, _ = self.continues.shape
         ends = np.ones_like(self.continues)
-        ends[:-1] = ~self.continues[1:]
+        if not self._by_flags:
+            ends[:-1] = ~self.continues[1:]
         inside, cut = np.zeros((2, *self.continues.shape), bool)
         unknown = np.flatnonzero(~self._known)
         self.lost += len(unknown)

@@ -97,7 +97,8 @@ class StreamRepair:
         start, valid = (self.shards[name].values(self.floor, self.commit.end) for name in (START, VALID))
         # A repair, this one before a crash or another, gives rows that continued and were given up the code REPEAT.
         continues = (start == Start.CONTINUES) | ((start == Start.REPEAT) & ~valid)
-        patches = PatchRepair(self.shards, self.commit, start, valid, continues, self.floor, self.context)
+        by_flags = self.schema.continuity == "flags"
+        patches = PatchRepair(self.shards, self.commit, start, valid, continues, self.floor, self.context, by_flags)
         if not self.changed and not patches.broken and not any(shards.damaged for shards in self.shards.values()):
             return None
         return self._give_up(start, valid, continues, patches, release)

@@ -20,8 +20,8 @@ from PIL import Image
 
 from diskreplay import spaces
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.formats.rows import LogRows, open_rows
-from diskreplay.formats.target import replacing
+from diskreplay.formats.core.rows import LogRows, open_rows
+from diskreplay.formats.core.target import replacing
 from diskreplay.index.episodes import Episode
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.schema import OBS, Column, Schema

@@ -138,9 +138,11 @@ class Proportional(Priorities["SumTree"]):
     def _grow(self, tree: SumTree, slots: int) -> None:
         tree.grow(slots)
 
-    def _enter(self, tree: SumTree, changes: Changes, groups: Ids | int) -> None:
+    def _enter(self, tree: SumTree, changes: Changes, moved: Places) -> None:
         masses = np.maximum(self._maxima**self._alpha, LEAST_MASS)
-        tree.fill(changes.slots, masses[groups], emptied=changes.vacated)
+        if self._by_env:
+            masses = masses[moved.groups_of(changes.slots)]
+        tree.fill(changes.slots, masses, changes.vacated)
 
     def _leave(self, tree: SumTree, slots: Ids) -> None:
         tree.fill(slots, 0.0)

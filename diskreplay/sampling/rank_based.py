@@ -103,9 +103,9 @@ class RankBased(Priorities["Ranks"]):
     def _grow(self, tree: Ranks, slots: int) -> None:
         tree.grow(slots)
 
-    def _enter(self, tree: Ranks, changes: Changes, groups: Ids | int) -> None:
+    def _enter(self, tree: Ranks, changes: Changes, moved: Places) -> None:
         tree.remove(changes.vacated)
-        tree.add(changes.slots, changes.ids, self._maxima[groups])
+        tree.add(changes.slots, changes.ids, self._maxima[0])
 
     def _leave(self, tree: Ranks, slots: Ids) -> None:
         tree.remove(slots)

@@ -321,7 +321,7 @@ class SealedChunk:
     """A full chunk on its way to the disk: its values until it is compressed, its bytes from then on."""
 
     values: NDArray[Any] | None
-    tasks: list[Task]
+    tasks: list[Task[list[bytes]]]
     encoded: list[bytes] = dataclasses.field(default_factory=list)
 
     def settle(self) -> list[bytes]:
