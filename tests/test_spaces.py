@@ -134,7 +134,7 @@ HUGE: list[dict[str, Any]] = [
 @pytest.mark.parametrize("document", [*HUGE, {"kind": "Dict", "spaces": {"a": HUGE[0]}}], ids=str)
 def test_a_short_document_does_not_fill_the_memory(document: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ours, "_from_json", None)  # refused before anything is made
-    with pytest.raises(CorruptionError, match=r"elements, and at most 268,435,456 are read"):
+    with pytest.raises(CorruptionError, match=r"elements is too large; at most 268,435,456 are read"):
         ours.from_json(document)
 
 

@@ -362,6 +362,8 @@ class ColumnWriter(ColumnReader):
         super().__init__(files, directory, stream, column, num_envs, identity)
         self.sealed: dict[int, SealedChunk] = {}
         self._unsettled: collections.deque[SealedChunk] = collections.deque()
+        self._counted = 0, 0
+        """The first chunk that :meth:`waiting_bytes` has not counted yet, and the bytes of those before it."""
         self._fresh()
 
     def _fresh(self) -> None:
@@ -379,6 +381,7 @@ class ColumnWriter(ColumnReader):
     def resume(self, end: int) -> None:
         """Goes on after the committed row ``end``: the last chunk's rows come back into the write buffer."""
         self.end = self.committed = end
+        self._count_anew()
         filled = end % self.column.chunk_rows
         if filled:
             for group in range(self.groups):
@@ -399,8 +402,22 @@ class ColumnWriter(ColumnReader):
             self._unsettled.popleft()
         self._fresh()
 
+    def waiting_bytes(self) -> int:
+        """Encoded bytes in RAM of the chunks that are compressed and wait for a commit."""
+        chunk, count = self._counted
+        while (sealed := self.sealed.get(chunk)) is not None and sealed.values is None:
+            count += sum(map(len, sealed.encoded))
+            chunk += 1
+        self._counted = chunk, count
+        return count
+
+    def _count_anew(self) -> None:
+        """Begins to count waiting bytes at the first chunk that is not committed whole."""
+        self._counted = self.committed // self.column.chunk_rows, 0
+
     def rewind(self, end: int) -> None:
         """Takes back the rows from ``end`` on, none of which is committed; interrupted, it can be done again."""
+        self._count_anew()
         first = end // self.column.chunk_rows
         if first in self.sealed:  # its chunk was filled: it becomes the write buffer again
             sealed = self.sealed[first]
@@ -457,6 +474,7 @@ class ColumnWriter(ColumnReader):
         for append in appended:
             for chunk in append.chunks:
                 self.sealed.pop(chunk, None)
+        self._count_anew()
 
     def grow(self, shard: int) -> None:
         """Makes the array's shape hold ``shard``."""

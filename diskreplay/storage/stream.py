@@ -239,7 +239,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def waiting_bytes(self) -> int:
         """Encoded bytes in RAM that wait for a commit, about."""
-        return sum(len(data) for _, c in self.columns() for s in c.sealed.values() for data in s.encoded)
+        return sum(column.waiting_bytes() for _, column in self.columns())
 
     def check(self) -> None:
         """StateError when nothing can be committed any more, so that no rows are taken either."""
