@@ -421,7 +421,13 @@ def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
     """The leaves of a space, as its values are given."""
     names = spaces.leaves(spaces.tree(space, name))
     leaves = zip(names, spaces.leaf_spaces(space), strict=True)
-    return [(name, *spaces.leaf_layout(leaf, name)) for name, leaf in leaves]
+    fields = [(leaf_name, *spaces.leaf_layout(leaf, leaf_name)) for leaf_name, leaf in leaves]
+    count = sum(math.prod(shape) for _, shape, _ in fields)
+    if count > spaces.MAX_ELEMENTS:
+        raise SchemaError(
+            f"{name}: a value may have {spaces.MAX_ELEMENTS:,} elements, all leaves together, got {count:,}"
+        )
+    return fields
 
 
 def _stacked(

@@ -57,7 +57,8 @@ def merge(
 
     Args:
         out: must not exist.
-        paths: of stores with the same spaces, columns and frame stacks.
+        paths: of stores with the same spaces, columns and frame stacks. ``out`` refuses NaN and infinity if all of them
+            do; its continuity is that of flags if that of one is.
         allow_loss: go on where frame stacks cannot be rebuilt.
         progress: called with transitions done and in all.
 
@@ -83,7 +84,12 @@ def merge(
                 yield from source.blocks()
 
         steps, cuts = (sum(getattr(source, name) for source in sources) for name in ("steps", "cuts"))
-        whole = Source(sources[0].layout, steps, blocks, cuts=cuts)
+        layout = dataclasses.replace(
+            sources[0].layout,
+            finite=all(source.layout.finite for source in sources),
+            continuity="flags" if any(source.layout.continuity == "flags" for source in sources) else "observations",
+        )
+        whole = Source(layout, steps, blocks, cuts=cuts)
         write(whole, temporary, report)
         episodes = sum(len(part.episodes) for part in parts)
     return Written(str(target), steps, episodes, bytes_of(target))

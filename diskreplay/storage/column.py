@@ -90,8 +90,9 @@ class ColumnReader:
     ) -> None:
         """
         Args:
-            identity: what the seals of its shards say that they belong to; empty in stores without seals.
-            still_current: asked whenever files have been opened: whether they are what the entries are about.
+            identity: names the array in the seals of its shards; empty in stores without seals.
+            still_current: asked whenever files have been opened: whether these are the files that the chunk directory
+                describes.
         """
         self._still_current = still_current
         self.files = files
@@ -116,7 +117,7 @@ class ColumnReader:
         self.committed = 0
         self._handles = Handles()
         self._sizes: dict[int, int] = {}
-        """Bytes of the shards before the tail when their indexes were read: another size is a compacted shard."""
+        """Bytes of the shards before the tail when their indexes were read: one that has others now was compacted."""
 
     @property
     def index_bytes(self) -> int:
@@ -204,7 +205,7 @@ class ColumnReader:
         self._sizes[shard] = size  # last: an interrupt before it makes the next opening read the index again
 
     def seal(self, shard: int, end: int) -> str:
-        """What the seal of a shard's index says, as of a commit of rows below ``end``; empty for no seal."""
+        """The text that a commit of rows below ``end`` seals a shard's index with; empty in stores without seals."""
         rows = min(end, (shard + 1) * self.column.shard_rows)
         return self.identity and f"{self.identity}/{shard}/{rows}"
 
@@ -361,6 +362,8 @@ class ColumnWriter(ColumnReader):
         super().__init__(files, directory, stream, column, num_envs, identity)
         self.sealed: dict[int, SealedChunk] = {}
         self._unsettled: collections.deque[SealedChunk] = collections.deque()
+        self._counted = 0, 0
+        """The first chunk that :meth:`waiting_bytes` has not counted yet, and the bytes of those before it."""
         self._fresh()
 
     def _fresh(self) -> None:
@@ -378,6 +381,7 @@ class ColumnWriter(ColumnReader):
     def resume(self, end: int) -> None:
         """Goes on after the committed row ``end``: the last chunk's rows come back into the write buffer."""
         self.end = self.committed = end
+        self._count_anew()
         filled = end % self.column.chunk_rows
         if filled:
             for group in range(self.groups):
@@ -398,8 +402,22 @@ class ColumnWriter(ColumnReader):
             self._unsettled.popleft()
         self._fresh()
 
+    def waiting_bytes(self) -> int:
+        """Encoded bytes in RAM of the chunks that are compressed and wait for a commit."""
+        chunk, count = self._counted
+        while (sealed := self.sealed.get(chunk)) is not None and sealed.values is None:
+            count += sum(map(len, sealed.encoded))
+            chunk += 1
+        self._counted = chunk, count
+        return count
+
+    def _count_anew(self) -> None:
+        """Begins to count waiting bytes at the first chunk that is not committed whole."""
+        self._counted = self.committed // self.column.chunk_rows, 0
+
     def rewind(self, end: int) -> None:
         """Takes back the rows from ``end`` on, none of which is committed; interrupted, it can be done again."""
+        self._count_anew()
         first = end // self.column.chunk_rows
         if first in self.sealed:  # its chunk was filled: it becomes the write buffer again
             sealed = self.sealed[first]
@@ -456,6 +474,7 @@ class ColumnWriter(ColumnReader):
         for append in appended:
             for chunk in append.chunks:
                 self.sealed.pop(chunk, None)
+        self._count_anew()
 
     def grow(self, shard: int) -> None:
         """Makes the array's shape hold ``shard``."""

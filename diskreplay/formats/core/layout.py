@@ -20,7 +20,7 @@ from diskreplay import schema as schemas
 from diskreplay import spaces
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
-from diskreplay.schema import ACTION, OBS, RESERVED, REWARD, Schema, Stack, Start
+from diskreplay.schema import ACTION, OBS, RESERVED, REWARD, Continuity, Schema, Stack, Start
 
 Array = NDArray[Any]
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
@@ -39,6 +39,7 @@ class Layout:
         reward_dtype: a floating point type.
         stacks: one for each observation leaf, in order.
         padding: what single frames are stacked with at an episode's start.
+        finite, continuity: of the store that the steps come from; datasets of other formats do not hold them.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -47,6 +48,8 @@ class Layout:
     reward_dtype: np.dtype[Any] = FLOAT32
     stacks: tuple[Stack, ...] = ()
     padding: Start = Start.ZEROS
+    finite: bool = False
+    continuity: Continuity = "observations"
 
     def __post_init__(self) -> None:
         if not self.stacks:
@@ -90,7 +93,9 @@ class Layout:
         if not stacked:
             space = _frame_space(space, iter(zip(schema.stacks, schema.obs_columns, strict=True)))
             stacks = tuple(Stack(stack.frames) for stack in stacks)
-        return cls(space, schema.action_space, columns, reward, stacks, schema.padding)
+        return cls(
+            space, schema.action_space, columns, reward, stacks, schema.padding, schema.finite, schema.continuity
+        )
 
     def only(self, names: tuple[str, ...] | None) -> Layout:
         """The layout with the named columns only; action, reward and flags stay.
@@ -123,6 +128,8 @@ class Layout:
             "reward_dtype": self.reward_dtype,
             "frame_stack": {leaf: stack.frames for leaf, stack in zip(self.obs, self.stacks, strict=True)},
             "stack_padding": "zero" if self.padding == Start.ZEROS else "reset",
+            "finite": self.finite,
+            "continuity": self.continuity,
         }
         for axis in (None, "auto", 0, -1):
             try:
