@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.flat import FlatArrays, flags
+from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, Shape, column_name
 from diskreplay.formats.core.reader import reader
@@ -220,8 +220,7 @@ class _Columns:
 
     def below(self, root: str, present: Array | None = None) -> dict[str, ParquetArray]:
         """The leaves of observations, actions or final observations."""
-        names = [name for name in self.keys if name == root or name.startswith(f"{root}/")]
-        return {name: self.array(name, present) for name in names}
+        return {name: self.array(name, present) for name in leaves_of(self.keys, root)}
 
     def flags(self, name: str) -> Array | None:
         """``(count,)`` bool; None where there is no such column."""

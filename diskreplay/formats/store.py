@@ -22,7 +22,7 @@ from diskreplay.storage.store import Store
 
 
 class _Copy(ReplayBuffer):
-    """Takes whatever a store holds: versions before this one did not look at discrete spaces."""
+    """Takes whatever a store holds: earlier versions did not check that values are in their Discrete spaces."""
 
     FREEDOMS = Freedoms(anything=True)
 

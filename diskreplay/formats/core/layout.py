@@ -20,7 +20,7 @@ from diskreplay import schema as schemas
 from diskreplay import spaces
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
-from diskreplay.schema import ACTION, OBS, RESERVED, REWARD, Schema, Stack, Start
+from diskreplay.schema import ACTION, OBS, RESERVED, REWARD, TERMINATED, TRUNCATED, Schema, Stack, Start
 
 Array = NDArray[Any]
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
@@ -71,10 +71,16 @@ class Layout:
         return _leaves(self.action_space, ACTION)
 
     @property
+    def step_shapes(self) -> dict[str, Shape]:
+        """Everything that a step has, but its next observation, by the names of ``Transitions.columns()``."""
+        flag: Shape = (), np.dtype(bool)
+        own: dict[str, Shape] = {REWARD: ((), self.reward_dtype), TERMINATED: flag, TRUNCATED: flag}
+        return {**self.obs, **self.action, **self.columns, **own}
+
+    @property
     def step_bytes(self) -> int:
         """Decoded bytes of one step: observation, action, reward, flags and columns."""
-        every = (*self.obs.values(), *self.action.values(), *self.columns.values(), ((), self.reward_dtype))
-        return 2 + sum(math.prod(shape) * dtype.itemsize for shape, dtype in every)
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.step_shapes.values())
 
     @property
     def stacked(self) -> bool:

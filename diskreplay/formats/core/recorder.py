@@ -39,7 +39,7 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: 
     count = episodes = 0
     before: Transitions | None = None
     for steps in blocks:
-        apart = _going_on(before, steps)
+        apart = _needing_gap(before, steps)
         if open_end and not count:
             apart.add(0)
         for start, stop in itertools.pairwise(sorted({0, len(steps), *apart})):
@@ -59,8 +59,11 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: 
     return count, episodes + (before is not None and not before.last[0])
 
 
-def _going_on(before: Transitions | None, steps: Transitions) -> set[int]:
-    """Steps that begin an episode just where the one before ended, in neither flag; ``before`` is the newest step."""
+def _needing_gap(before: Transitions | None, steps: Transitions) -> set[int]:
+    """Steps before which a row that is no transition must stand; ``before`` is the newest step of the block before.
+
+    They begin an episode with the very observation in which the episode before ended, in neither flag.
+    """
     ends = (np.flatnonzero(steps.last & ~steps.terminated & ~steps.truncated) + 1).tolist()
     found = {at for at in ends if at < len(steps) and _same(steps, at - 1, steps, at)}
     if before is not None and before.last[0] and not (before.terminated[0] or before.truncated[0]):
