@@ -9,18 +9,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import schema as schemas
 from diskreplay.buffers import forks, unclosed
 from diskreplay.buffers.appender import Appender
+from diskreplay.buffers.companion import Companion
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
+from diskreplay.buffers.options import RUN_DEFAULTS, OpenOptions, RunOptions
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
+from diskreplay.checks import check_count
 from diskreplay.errors import (
     CheckpointError,
     ClosedError,
@@ -29,23 +31,20 @@ from diskreplay.errors import (
     ReadOnlyError,
     StateError,
 )
-from diskreplay.index.episodes import Episode, episodes
+from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
+from diskreplay.reading.reads import Reads
 from diskreplay.schema import Schema
-from diskreplay.storage.files import Files, LocalFiles
+from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.batch import Batch
-from diskreplay.views.view import Draft
 
 if TYPE_CHECKING:
     import zarr
 
-CACHE_BYTES = 256 << 20
-COMMIT_ROWS = 10_000
-COMMIT_SECONDS = 10.0
 COMMIT_BYTES = 64 << 20
 """Encoded bytes that may wait in RAM for a commit."""
 PIN_ATTEMPTS = 50
@@ -73,27 +72,26 @@ class StoredBuffer:
         *,
         stream: str | None,
         checkpoint: Checkpoint | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
         forget: Callable[[int], None] = lambda stream: None,
+        **options: Unpack[RunOptions],
     ) -> None:
         """``stream`` is the one to write, None for none; ``forget`` is told of a stream whose rows were taken back."""
+        options = {**RUN_DEFAULTS, **options}
         self._store = store
-        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._rng = np.random.Generator(np.random.PCG64(options["seed"]))
         if checkpoint:
             set_rng(self._rng, checkpoint.state, checkpoint.name)
-        self._commit_rows = commit_rows
-        self._commit_seconds = commit_seconds
+        self._commit_rows = options["commit_rows"]
+        self._commit_seconds = options["commit_seconds"]
         self._write_lock = threading.RLock()
         """Held by whoever adds, commits or checkpoints; taken before the other one."""
         self._lock = threading.RLock()
         """Held while the index in RAM is read or changed; never during a write to disk."""
         self._closed = False
+        self._companion: Companion | None = None
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
-        self._streams = Streams(store, cache_bytes, forget)
+        self._streams = Streams(store, options["cache_bytes"], forget)
         try:
             self._streams.open(stream, checkpoint)
             written = self._streams.written
@@ -161,7 +159,11 @@ class StoredBuffer:
         return zarr.open_group(self.path, mode="r")
 
     def stats(self) -> dict[str, Any]:
-        """Facts about the open buffer: transitions, capacity, rows and commits of each stream, bytes cached."""
+        """Facts about the open buffer: transitions, capacity, bytes cached; of each stream rows, commits, and ``ends``.
+
+        ``ends`` counts the episodes of its window by what ended them: "terminated", "truncated", or "cut off" by an
+        observation that was not the next one of the step before, or by :meth:`cut`.
+        """
         with self._lock:
             streams = {
                 part.stream.name: {
@@ -170,6 +172,7 @@ class StoredBuffer:
                     "committed": part.stream.commit_record.end,
                     "num_envs": part.log.num_envs,
                     "patches": part.log.patch_end - part.log.patch_begin,
+                    "ends": ends(part.log),
                     "sequence": part.stream.commit_record.sequence,
                 }
                 for part in self._settled()
@@ -190,10 +193,34 @@ class StoredBuffer:
     ) -> None:  # fmt: skip
         """Adds one row, and commits where that is due."""
         with self._write_lock:
-            with self._lock:
-                self._writable()
-                self._appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
-            self._added()
+            self._add_row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            if self._appender.watch.to_say is not None:
+                self._appender.watch.say()
+
+    def _add_row(self, *row: Any) -> None:
+        with self._lock:
+            self._writable()
+            self._appender.add(*row)
+        self._added()
+
+    def cut(self, envs: Any = None) -> None:
+        """Ends the episodes of environments without a flag: their next step begins a new one.
+
+        For an episode that is left, not ended, as when the environment is reset in the middle of it. It is followed as
+        a truncated one is: its last transition is bootstrapped. Before the first step, and after one that ended, it
+        changes nothing.
+
+        Args:
+            envs: bool ``(num_envs,)``; all if None.
+
+        Raises InputError, and what :meth:`add` raises where this buffer takes no rows.
+        """
+        with self._write_lock, self._lock:
+            self._writable()
+            wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(np.asarray(envs))
+            if wanted.dtype != bool or wanted.shape != (self.num_envs,):
+                raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
+            self._appender.cut(wanted)
 
     def _extend(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
@@ -206,7 +233,7 @@ class StoredBuffer:
             at = 0
             while at < len(steps):
                 if not (at and appender.single_frames and steps.follows[at]):
-                    self._add(*one(appender, steps, at))
+                    self._add_row(*one(appender, steps, at))
                     at += 1
                     continue
                 stop = at + int(np.argmin(np.append(steps.follows[at:], False)))
@@ -233,18 +260,22 @@ class StoredBuffer:
         system refuses; the last commit is then intact, and the store takes no more rows until it is reopened.
         """
         with self._write_lock:
-            writer = self._writable()
-            log = self._appender.log
-            self._last_commit = time.monotonic()
-            if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
-                writer.reclaim(self._lock)  # a checkpoint may have been dropped
-                return
-            with self._lock:
-                self._appender.patch_pending()
-                patch_begin = log.drop_patches()
-            writer.commit(log.begin, patch_begin, self._lock)
-            with self._lock:
-                self._streams.size_cache()
+            self._commit(self._writable())
+            if self._companion is not None:
+                self._companion.committed()
+
+    def _commit(self, writer: StreamWriter) -> None:
+        log = self._appender.log
+        self._last_commit = time.monotonic()
+        if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
+            writer.reclaim(self._lock)  # a checkpoint may have been dropped
+            return
+        with self._lock:
+            self._appender.patch_pending()
+            patch_begin = log.drop_patches()
+        writer.commit(log.begin, patch_begin, self._lock)
+        with self._lock:
+            self._streams.size_cache()
 
     def _clear(self) -> None:
         """Empties the window of the stream that is written; the next commit gives its space back. Needs the locks."""
@@ -270,6 +301,9 @@ class StoredBuffer:
                     state, arrays = self._state()
                     cut = self._streams.commits
                     state["rng"] = rng_to_json(self._rng)
+                    if self._companion is not None:
+                        facts, more = self._companion.state()
+                        state, arrays = {**state, **facts}, {**arrays, **more}
                 if self._store.write_checkpoint(writer, Checkpoint(name, cut, state, given, time.time()), arrays):
                     return
                 self.refresh()
@@ -286,14 +320,16 @@ class StoredBuffer:
 
     # Reading
 
-    def _beside_writers(self, draft: Callable[[], Draft]) -> Batch:
+    def _beside_writers(self, draft: Callable[[Reads], Batch]) -> Batch:
         """A batch; made again after a refresh where another process changed meanwhile what was to be read."""
 
         def batch() -> Batch:
+            reads = Reads()
             with self._lock:
                 self._check_open()
-                drafted = draft()
-            return drafted.finish()
+                drafted = draft(reads)
+            reads.finish()
+            return drafted
 
         return beside_writers(batch, self._caught_up)
 
@@ -339,19 +375,23 @@ class StoredBuffer:
             self._finish()
 
     def _commit_last(self, writer: StreamWriter) -> None:
-        """The commit of :meth:`close`; StateError where there can be none, and rows are lost by that."""
+        """The commit of :meth:`close`; StateError where there can be none, and something is lost by that."""
         if writer.failure is None:
-            self.commit()
+            if self._companion is None:
+                self.commit()
+            else:
+                self._companion.save()
             return
         self._settled()
         log, record = self._appender.log, writer.commit_record
-        if writer.cut_short and (log.begin, log.end) != (record.begin, record.end):
+        if writer.cut_short and (self._companion is not None or (log.begin, log.end) != (record.begin, record.end)):
             writer.check()
 
     def _finish(self) -> None:
         """Gives everything back; rows that no commit holds are gone. Doing it again does no harm."""
         with self._lock:
             self._closed = True
+            self._companion = None
             self._streams.release()
             if self._call_off is not None:
                 self._call_off()
@@ -385,7 +425,11 @@ class StoredBuffer:
 
     def _torn(self) -> bool:
         """Whether a call was interrupted half-way; also while another thread is in it, which has the lock."""
-        return self._streams.torn or (self._streams.writer is not None and self._appender.torn)
+        return (
+            self._streams.torn
+            or (self._streams.writer is not None and self._appender.torn)
+            or (self._companion is not None and self._companion.torn)
+        )
 
     def _settle(self) -> None:
         """Takes back, or does, what an interrupted call left half-done. Needs the lock; can be interrupted itself."""
@@ -394,6 +438,8 @@ class StoredBuffer:
             self._streams.open_readers(None)
         if self._streams.writer is not None:
             self._appender.take_back()
+        if self._companion is not None:
+            self._companion.settle()
 
     def _writable(self) -> StreamWriter:
         self._check_open()
@@ -402,27 +448,18 @@ class StoredBuffer:
         return self._streams.writer
 
 
-def check_options(cache_bytes: int, commit_rows: int, commit_seconds: float, seed: int | None) -> None:
-    schemas.check_count("cache_bytes", cache_bytes, least=0)
-    schemas.check_count("commit_rows", commit_rows)
-    number = isinstance(commit_seconds, int | float | np.integer | np.floating)
-    if not number or not commit_seconds > 0:
-        raise InputError(f"commit_seconds must be a number above 0, got {commit_seconds!r}")
-    if seed is not None:
-        schemas.check_count("seed", seed, least=0, most=1 << 128)
-
-
 def open_store(
-    path: PathLike, mode: str, stream: str, checkpoint: str | None, num_envs: int | None, capacity: int | None,
-    files: Files | None, check: Callable[[Mapping[str, Any], Schema], object],
+    path: PathLike, num_envs: int | None, capacity: int | None,
+    check: Callable[[Mapping[str, Any], Schema], object], options: OpenOptions,
 ) -> tuple[Store, str | None, Checkpoint | None]:  # fmt: skip
     """The store at ``path``, the stream to write in it, made where it is new, and the checkpoint to return to.
 
     ``check`` is given the settings that were stored and the schema, before a stream is made.
     """
+    mode, stream, checkpoint = options["mode"], options["stream"], options["checkpoint"]
     if mode not in ("r", "r+"):
         raise InputError(f"mode must be 'r' or 'r+', got {mode!r}")
-    store = Store(full_path(path), files or LocalFiles())
+    store = Store(full_path(path), options["files"] or LocalFiles())
     cut = store.checkpoint(checkpoint) if checkpoint is not None else None
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
     if mode == "r":
@@ -434,7 +471,7 @@ def open_store(
     else:
         store.create_stream(
             stream,
-            schemas.check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
-            schemas.check_count("capacity", capacity if capacity is not None else store.schema.capacity),
+            check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
+            check_count("capacity", capacity if capacity is not None else store.schema.capacity),
         )
     return store, stream, cut

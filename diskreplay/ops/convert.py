@@ -22,6 +22,7 @@ import gymnasium
 
 from diskreplay import formats
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
 from diskreplay.formats.core.format import Format, Loss, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
@@ -35,7 +36,7 @@ from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.prefetch import Prefetcher
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import Stack, check_count
+from diskreplay.schema import Stack
 from diskreplay.storage.store import FIRST_STREAM
 from diskreplay.views.transition import Transition
 

@@ -18,7 +18,7 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError, OpenError
 from diskreplay.ops.convert import export
 from diskreplay.ops.inspect import Facts, inspect
-from diskreplay.ops.record import Progress, record
+from diskreplay.ops.record import Report, record
 from diskreplay.ops.show import show
 from diskreplay.ops.verify import verify
 from diskreplay.paths import PathLike, checked_path
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 def demo(
     directory: PathLike, *, steps: int = STEPS, say: Say = print, show_facts: Callable[[Facts], None] | None = None,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> bool:  # fmt: skip
     """Runs the demo in ``directory``, which is made when it is missing.
 

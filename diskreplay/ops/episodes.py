@@ -9,11 +9,11 @@ import numpy as np
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.log import STREAM_SHIFT
 from diskreplay.paths import PathLike
-from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
 
 End = Literal["terminated", "truncated", "both", "cut", "running"]

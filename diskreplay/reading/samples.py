@@ -1,6 +1,6 @@
 """From rows to arrays: the transitions that a batch is made of, whatever its view.
 
-Resident columns are copied at once, under the buffer's lock; large ones are left to :attr:`Samples.rest`, which reads
+Resident columns are copied at once, under the buffer's lock; large ones are left to :class:`~.reads.Reads`, which reads
 and decodes without it.
 """
 
@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.reading import blocks, gather, observations
-from diskreplay.reading.gather import Rest
+from diskreplay.reading import blocks, observations
+from diskreplay.reading.gather import Requests
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import Column, Schema, Stack
 
@@ -34,15 +35,17 @@ class Samples:
         ids: ``(n,)`` of rows and environments.
         place: ``(n,)`` where each stands in the arrays; as they are listed if None. What no id stands at is zeros.
         size: of the arrays; ``n`` if None.
+        reads: takes up what is on disk; its own if None.
     """
 
     def __init__(
-        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, place: Ids | None = None, size: int | None = None
-    ) -> None:
+        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, place: Ids | None = None, size: int | None = None,
+        *, reads: Reads | None = None,
+    ) -> None:  # fmt: skip
         self.schema = schema
         self.groups = _by_stream(parts, ids, np.arange(len(ids)) if place is None else place)
         self.size = len(ids) if size is None else size
-        self.rest: list[Rest] = []
+        self.reads = Reads() if reads is None else reads
         self._positions = [part.log.positions(rows, envs) for part, _, rows, envs in self.groups]
         self._partial = self.size > len(ids)
 
@@ -52,8 +55,8 @@ class Samples:
             return self.resident(column.name)
         out = self._empty((self.size, 1, *column.shape), column.dtype)
         for part, place, rows, envs in self.groups:
-            requests = gather.Requests(place, envs, rows, rows, rows)
-            self.rest += gather.fetch(part.stream.rows[column.name], requests, out, part.cache)
+            requests = Requests(place, envs, rows, rows, rows)
+            self.reads.fetch(part.stream.rows[column.name], requests, out, part.cache)
         return out[:, 0]
 
     def resident(self, name: str) -> Array:
@@ -73,7 +76,7 @@ class Samples:
             return self.current(leaf), self.observe_next(leaf, last_rows)
         block = self._empty((self.size, frames + 1, *column.shape), column.dtype)
         for part, place, rows, envs in self.groups:
-            self.rest += observations.fill(part.sources[leaf], block, place, rows, envs, 1 - frames, 1)
+            observations.fill(self.reads, part.sources[leaf], block, place, rows, envs, 1 - frames, 1)
         return self._layout(block[:, :frames], stack), self._layout(block[:, 1:], stack)
 
     def current(self, leaf: int) -> Array:
@@ -83,7 +86,7 @@ class Samples:
             return self.resident(column.name)
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
         for part, place, rows, envs in self.groups:
-            self.rest += observations.fill(part.sources[leaf], out, place, rows, envs, 1 - stack.frames, 0)
+            observations.fill(self.reads, part.sources[leaf], out, place, rows, envs, 1 - stack.frames, 0)
         return self._layout(out, stack)
 
     def observe_next(self, leaf: int, last_rows: Sequence[Ids]) -> Array:
@@ -96,7 +99,7 @@ class Samples:
             return self.scatter([log.next_at(name, log.positions(last, envs)) for log, last, envs in logs])
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
         for part, place, last, envs in at:
-            self.rest += observations.fill_next(part.sources[leaf], out, place, last, envs)
+            observations.fill_next(self.reads, part.sources[leaf], out, place, last, envs)
         return self._layout(out, stack)
 
     def _in_ram(self, leaf: int) -> bool:
@@ -148,7 +151,7 @@ class Samples:
         # Frames and channels are no neighbours in memory: this copies, once the frames are there.
         moved = np.moveaxis(frames, 1, -2)
         out = np.empty((*moved.shape[:-2], moved.shape[-2] * moved.shape[-1]), moved.dtype)
-        self.rest.append(functools.partial(np.copyto, out.reshape(moved.shape), moved))
+        self.reads.then(functools.partial(np.copyto, out.reshape(moved.shape), moved))
         return out
 
 

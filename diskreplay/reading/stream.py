@@ -15,6 +15,7 @@ from diskreplay.index.spans import Spans
 from diskreplay.reading import observations
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.observations import ObsSource
+from diskreplay.reading.reads import Reads
 from diskreplay.schema import Schema
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.stream import StreamReader, StreamWriter
@@ -79,8 +80,9 @@ class StreamPart:
         for source in self.sources:
             frames = source.stack.frames
             out = np.empty((log.num_envs, frames, *source.rows.column.shape), source.rows.column.dtype)
-            for step in observations.fill_next(source, out, envs, rows, envs):
-                step()
+            reads = Reads()
+            observations.fill_next(reads, source, out, envs, rows, envs)
+            reads.finish()
             found.append(out)
         return found
 

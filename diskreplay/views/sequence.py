@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count, check_flag, check_share
 from diskreplay.index.log import LATER, NEVER, NOW
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import StreamPart
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import CONTINUES, START, VALID, Schema, check_count, check_flag, check_share
+from diskreplay.schema import CONTINUES, START, VALID, Schema
 from diskreplay.views.batch import SequenceBatch, by_item
 from diskreplay.views.transition import transitions
-from diskreplay.views.view import Draft, View, keep
+from diskreplay.views.view import View, keep
 
 Ids = NDArray[np.int64]
 
@@ -91,16 +93,16 @@ class Sequence(View):
 
     def draft(
         self, schema: Schema, parts: Several[StreamPart], ids: Ids, weight: NDArray[Any],
-        rng: np.random.Generator | None = None,
-    ) -> Draft:  # fmt: skip
+        rng: np.random.Generator | None, reads: Reads,
+    ) -> SequenceBatch:  # fmt: skip
         def held(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
             return self._stop(part, rows, envs)[0] - rows
 
-        samples, mask = unroll(schema, parts, ids, held, self.steps)
+        samples, mask = unroll(schema, parts, ids, held, self.steps, reads)
         batch = transitions(samples, 1, self.gamma, ids, weight)
         is_first = samples.each(lambda part, rows, envs: part.log.take(START, rows, envs) != CONTINUES)
         fields = by_item(batch, *mask.shape)
-        return Draft(SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape)), samples.rest)
+        return SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "Sequence", **dataclasses.asdict(self)}

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
+from diskreplay.checks import check_count, check_share
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import StreamPart
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema, check_count, check_share
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema
 from diskreplay.views.batch import Batch
-from diskreplay.views.view import Draft, View, keep
+from diskreplay.views.view import View, keep
 
 Ids = NDArray[np.int64]
 
@@ -52,10 +54,9 @@ class Transition(View):
 
     def draft(
         self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
-        rng: np.random.Generator | None = None,
-    ) -> Draft:  # fmt: skip
-        samples = Samples(schema, parts, ids)
-        return Draft(transitions(samples, self.n_step, self.gamma, ids, weight), samples.rest)
+        rng: np.random.Generator | None, reads: Reads,
+    ) -> Batch:  # fmt: skip
+        return transitions(Samples(schema, parts, ids, reads=reads), self.n_step, self.gamma, ids, weight)
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "Transition", "n_step": self.n_step, "gamma": self.gamma}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
 import signal
 
+import numba
 import pytest
 from numba import extending
 
@@ -21,7 +23,8 @@ def compile_twice(value):  # type: ignore[no-untyped-def]
     return lambda value: 2 * value
 
 
-def test_an_interrupt_waits_until_it_is_compiled() -> None:
+def test_an_interrupt_waits_until_it_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # compiled anew, whatever earlier runs have kept
     compiled = kernel(lambda value: twice(value) + 1)
     with pytest.raises(KeyboardInterrupt):
         compiled(3)

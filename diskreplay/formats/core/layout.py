@@ -91,7 +91,7 @@ class Layout:
     def of(cls, schema: Schema, *, stacked: bool = False) -> Layout:
         """Of a store: of its single frames, or with ``stacked`` of observations just as they were given."""
         columns = {column.name: (column.shape, column.dtype) for column in schema.extra_columns}
-        reward = next(column.dtype for column in schema.columns if column.name == REWARD)
+        reward = schema.column(REWARD).dtype
         space, stacks = schema.observation_space, schema.stacks
         if not stacked:
             space = _frame_space(space, iter(zip(schema.stacks, schema.obs_columns, strict=True)))

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.on_policy import EPSILON
+from diskreplay.checks import check_count, check_share
 from diskreplay.compat.kept import Assignment, Held, set_attribute, set_item
 from diskreplay.compat.rows import Grid
-from diskreplay.compat.xuance_marl_base import (
+from diskreplay.compat.xuance.marl.base import (
     Spec,
     StoredBuffer,
     empty,
@@ -21,10 +22,9 @@ from diskreplay.compat.xuance_marl_base import (
     take_step,
     team_reward,
 )
-from diskreplay.compat.xuance_marl_returns import path_estimates
-from diskreplay.compat.xuance_marl_steps import LaggingSteps, Layout, open_steps
+from diskreplay.compat.xuance.marl.steps import LaggingSteps, Layout, open_steps
+from diskreplay.compat.xuance.returns import path_estimates
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.schema import check_count, check_share
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
@@ -190,7 +190,7 @@ class MARL_OnPolicyBuffer(StoredBuffer):
             ),
             set_item(steps, i_env, 0),
             set_item(start_ids, i_env, self.ptr),
-            *self.engine.cut(i_env),
+            *self.engine.cut_off(i_env),
         )
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:

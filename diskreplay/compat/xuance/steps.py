@@ -16,8 +16,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.compat.kept import SLOT, Held, Kept
 from diskreplay.compat.place import Place, close_with
-from diskreplay.compat.xuance_marl_steps import CREATE_OPTIONS, OPEN_OPTIONS
-from diskreplay.compat.xuance_memory import Shape, Shapes
+from diskreplay.compat.xuance.marl.steps import CREATE_OPTIONS, OPEN_OPTIONS
+from diskreplay.compat.xuance.memory import Shape, Shapes
 from diskreplay.errors import InputError
 from diskreplay.sampling.window import Sampler
 

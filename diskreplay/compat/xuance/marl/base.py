@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count
 from diskreplay.compat.kept import Held, InHeld
 from diskreplay.compat.place import close_with
 from diskreplay.compat.rows import Shape, fit
-from diskreplay.compat.xuance_marl_steps import OPTIONS, Steps
+from diskreplay.compat.xuance.marl.steps import OPTIONS, Steps
 from diskreplay.errors import InputError
-from diskreplay.schema import check_count
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]

@@ -14,15 +14,15 @@ The positional arguments are those of XuanCe; ``path`` and the store's other opt
 (2, 3)
 """
 
-from diskreplay.compat.xuance_memory import Buffer, EpisodeBuffer, create_memory, sample_batch, store_element
-from diskreplay.compat.xuance_off_policy import (
+from diskreplay.compat.xuance.memory import Buffer, EpisodeBuffer, create_memory, sample_batch, store_element
+from diskreplay.compat.xuance.off_policy import (
     DummyOffPolicyBuffer,
     DummyOffPolicyBuffer_Atari,
     PerOffPolicyBuffer,
     StoredBuffer,
 )
-from diskreplay.compat.xuance_on_policy import DummyOnPolicyBuffer, DummyOnPolicyBuffer_Atari
-from diskreplay.compat.xuance_recurrent import RecurrentOffPolicyBuffer
+from diskreplay.compat.xuance.on_policy import DummyOnPolicyBuffer, DummyOnPolicyBuffer_Atari
+from diskreplay.compat.xuance.recurrent import RecurrentOffPolicyBuffer
 
 __all__ = [
     "Buffer",

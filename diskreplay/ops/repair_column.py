@@ -5,7 +5,7 @@ name stay what they are. In the last shard that is done in place, where the file
 looks behind them. Other files are written anew beside, with all bytes that an index names, and renamed.
 
 Where the index that a record names cannot be read, or is another commit's, the right one is looked for in the same
-file, or else the one that comes nearest: each commit left one (:mod:`diskreplay.ops.shard_search`).
+file, or else the one that comes nearest: each commit left one (:mod:`diskreplay.ops.repair_index`).
 """
 
 # ruff: noqa: PTH118  # plain strings behind the seam to the file system, as in storage
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine, copy_bytes
-from diskreplay.ops.shard_search import Index, indexes
+from diskreplay.ops.repair_index import ShardIndex, indexes
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Tail
@@ -32,7 +32,7 @@ MAX_KEPT_BYTES = 8 << 30
 Array = NDArray[Any]
 
 
-class Shards:
+class ColumnRepair:
     """Rows ``[first, end)`` of a column, of which :meth:`scan` says what can be read.
 
     Attributes:
@@ -118,7 +118,7 @@ class Shards:
     def _search(self, shard: int) -> None:
         """Takes the index that knows just the rows there are; else one that knows more, else most of them."""
         wanted = min(self.end, (shard + 1) * self.column.shard_rows)
-        best: Index | None = None
+        best: ShardIndex | None = None
         named = self.tail.size if shard == self.tail.shard else 0
         for found in indexes(self.reader, shard, wanted, named):
             if found.end is None or found.end == wanted:
@@ -131,7 +131,7 @@ class Shards:
         if best is not None:
             self._take(shard, best, wanted)
 
-    def _take(self, shard: int, index: Index, wanted: int) -> None:
+    def _take(self, shard: int, index: ShardIndex, wanted: int) -> None:
         """Takes the chunks of an index, as far as the rows below ``wanted`` are known to be in them."""
         first, rows = shard * self.column.shard_rows, self.column.chunk_rows
         if index.end is not None:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.checks import check_count
 from diskreplay.compat.rows import Grid
-from diskreplay.compat.xuance_marl_base import (
+from diskreplay.compat.xuance.marl.base import (
     Spec,
     StoredBuffer,
     empty,
@@ -18,9 +19,8 @@ from diskreplay.compat.xuance_marl_base import (
     take_step,
     team_reward,
 )
-from diskreplay.compat.xuance_marl_steps import REWARDS, TERMINALS, Layout, RingSteps, open_steps
+from diskreplay.compat.xuance.marl.steps import REWARDS, TERMINALS, Layout, RingSteps, open_steps
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]

@@ -9,15 +9,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count, check_share
 from diskreplay.compat.kept import Held, InHeld, Kept, Lagging, set_item
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import Grid, fit
-from diskreplay.compat.xuance_marl_on import next_entry, normalized
-from diskreplay.compat.xuance_marl_returns import path_estimates
-from diskreplay.compat.xuance_memory import Buffer, create_memory, sample_batch, space_shape
+from diskreplay.compat.xuance.marl.on_policy import next_entry, normalized
+from diskreplay.compat.xuance.memory import Buffer, create_memory, sample_batch, space_shape
+from diskreplay.compat.xuance.returns import path_estimates
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
-from diskreplay.schema import check_count, check_share
 from diskreplay.views.batch import Batch, map_arrays
 
 CACHE_BYTES = 256 << 20
@@ -297,7 +297,7 @@ class DummyOnPolicyBuffer(InHeld, Buffer):
             set_item(self.advantages, (env, slots), path_estimates(*path, self.gamma, lambdas[1])[1][:, 0]),
             set_item(steps, env, 0),
             set_item(start_ids, env, self.ptr),
-            *self.engine.cut(env),
+            *self.engine.cut_off(env),
         )
 
     def sample(self, indexes: Any) -> tuple[Any, ...]:

@@ -15,13 +15,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count
 from diskreplay.compat.kept import SLOT, Ringed
 from diskreplay.compat.window import Window, window
-from diskreplay.compat.xuance_memory import Buffer, EpisodeBuffer, Shapes, space_shape
-from diskreplay.compat.xuance_steps import Steps, open_steps, stored_space
+from diskreplay.compat.xuance.memory import Buffer, EpisodeBuffer, Shapes, space_shape
+from diskreplay.compat.xuance.steps import Steps, open_steps, stored_space
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import check_count
 from diskreplay.views.batch import map_arrays
 
 Array = NDArray[Any]

@@ -23,7 +23,7 @@ BLOCK_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Index:
+class ShardIndex:
     """An index that is whole, and this shard's.
 
     Attributes:
@@ -37,7 +37,7 @@ class Index:
     end: int | None
 
 
-def index_at(reader: ColumnReader, shard: int, stop: int, near: int) -> Index | None:
+def index_at(reader: ColumnReader, shard: int, stop: int, near: int) -> ShardIndex | None:
     """The index that ends at byte ``stop``; None where there is none.
 
     ``near`` is the end that it has most likely; the column's other rows are tried after it.
@@ -50,7 +50,7 @@ def index_at(reader: ColumnReader, shard: int, stop: int, near: int) -> Index | 
     return _decoded(reader, shard, data[-length:], stop, near)
 
 
-def _decoded(reader: ColumnReader, shard: int, data: bytes, stop: int, near: int) -> Index | None:
+def _decoded(reader: ColumnReader, shard: int, data: bytes, stop: int, near: int) -> ShardIndex | None:
     body = data[-reader.index_bytes :]
     if len(body) < reader.index_bytes or not chunks.is_whole(body):
         return None
@@ -59,16 +59,16 @@ def _decoded(reader: ColumnReader, shard: int, data: bytes, stop: int, near: int
     except chunks.DamagedError:
         return None
     if not reader.identity:
-        return Index(stop, entries, None)
+        return ShardIndex(stop, entries, None)
     first, rows = shard * reader.column.shard_rows, reader.column.shard_rows
     near = min(max(near, first + 1), first + rows)
     for end in (*range(near, first, -1), *range(near + 1, first + rows + 1)):
         if chunks.seals(data, reader.seal(shard, end)):
-            return Index(stop, entries, end)
+            return ShardIndex(stop, entries, end)
     return None
 
 
-def indexes(reader: ColumnReader, shard: int, near: int, named: int = 0) -> Iterator[Index]:
+def indexes(reader: ColumnReader, shard: int, near: int, named: int = 0) -> Iterator[ShardIndex]:
     """All indexes of a shard, the newest first; ``named`` is the byte where a record says that one ends."""
     try:
         size = reader.handle(shard).size()

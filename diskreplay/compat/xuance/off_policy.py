@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count, checked_number
 from diskreplay.compat.kept import Held, InRows
 from diskreplay.compat.rows import Grid, fit
-from diskreplay.compat.xuance_memory import Buffer, Shape, Shapes, checked_shape, space_shape
-from diskreplay.compat.xuance_steps import Steps, open_steps, stored_space
+from diskreplay.compat.xuance.memory import Buffer, Shape, Shapes, checked_shape, space_shape
+from diskreplay.compat.xuance.steps import Steps, open_steps, stored_space
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.sampling.window import Sampler, checked_number
-from diskreplay.schema import check_count
+from diskreplay.sampling.window import Sampler
 from diskreplay.views.batch import Batch
 
 Array = NDArray[Any]

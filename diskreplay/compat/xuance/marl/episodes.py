@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.compat.kept import SLOT, Assignment, InHeld, set_attribute, set_item
 from diskreplay.compat.rows import Grid, Shape, fit
-from diskreplay.compat.xuance_marl_base import Spec, StoredBuffer, empty, split_options
-from diskreplay.compat.xuance_marl_steps import (
+from diskreplay.compat.xuance.marl.base import Spec, StoredBuffer, empty, split_options
+from diskreplay.compat.xuance.marl.steps import (
     AVAILABLE,
     REWARDS,
     TERMINALS,

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count
 from diskreplay.compat.kept import set_item
-from diskreplay.compat.xuance_marl_base import Spec, needed
-from diskreplay.compat.xuance_marl_episodes import FILLED, Episodes
-from diskreplay.compat.xuance_marl_off import MARL_OffPolicyBuffer
-from diskreplay.compat.xuance_marl_on import MARL_OnPolicyBuffer, check_td_lambda, normalized, onehot
-from diskreplay.compat.xuance_marl_returns import path_estimates
+from diskreplay.compat.xuance.marl.base import Spec, needed
+from diskreplay.compat.xuance.marl.episodes import FILLED, Episodes
+from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
+from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, check_td_lambda, normalized, onehot
+from diskreplay.compat.xuance.returns import path_estimates
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.schema import check_count
 
 Array = NDArray[Any]
 
