@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds
-from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.layout import Layout, read_description
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import check_size, stored_bytes
@@ -105,7 +105,11 @@ def read(path: pathlib.Path) -> Iterator[Source]:
         described = root.attrs.get(ATTRIBUTE)
     count = int(ends[-1]) if len(ends) else 0
     check_size(f"{where}: meta/episode_ends", (count,), 1, lambda: stored_bytes(path))
-    layout, names = (None, _guessed_names(found)) if described is None else _description(where, described)
+    layout, names = (
+        (None, _guessed_names(found))
+        if described is None
+        else read_description(described, f"{where}, the attribute {ATTRIBUTE!r}")
+    )
     arrays = {names[key]: array for key, array in found.items() if key in names}
     obs, action = leaves_of(arrays, OBS), leaves_of(arrays, ACTION)
     if not obs or not action:
@@ -128,15 +132,6 @@ def _episode_ends(where: str, array: ZarrArray) -> NDArray[np.int64]:
     if ends.dtype.kind not in "iu" or (np.diff(ends.astype(np.int64), prepend=0) < 1).any():
         raise InputError(f"{where}: meta/episode_ends must grow from episode to episode")
     return ends.astype(np.int64)
-
-
-def _description(where: str, described: Any) -> tuple[Layout, dict[str, str]]:
-    """The layout, and our name of each array below ``data``, that :func:`write` left."""
-    try:
-        names = {str(key): str(name) for name, key in described["keys"].items()}
-        return Layout.from_json(described["layout"], where), names
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{where}: the attribute {ATTRIBUTE!r} cannot be read: {error}") from error
 
 
 def _guessed_names(keys: Iterable[str]) -> dict[str, str]:

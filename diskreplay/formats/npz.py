@@ -82,13 +82,9 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
             _write_member(archive, _key(layout, name), (source.steps, *shape), dtype, values)
         _write_member(archive, "last", ends.shape, ends.dtype, iter([ends]))
         for name, (shape, dtype) in layout.obs.items():
-            finals = (steps.next_obs[name][_ends(steps)] for steps in source.blocks())
+            finals = (steps.next_obs[name][steps.last] for steps in source.blocks())
             _write_member(archive, f"final_{name}", (int(ends.sum()), *shape), dtype, finals)
         _write_text(archive, "layout", json.dumps(layout.to_json()))
-
-
-def _ends(steps: Transitions) -> Array:
-    return np.flatnonzero(steps.last)
 
 
 def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
@@ -243,7 +239,7 @@ def _episode(path: pathlib.Path, arrays: Mapping[str, NpyArray], layout: Layout 
     finals = None
     if all(array.shape and array.shape[0] == count + 1 for array in obs.values()):
         whole = {name: array[:] for name, array in obs.items()}
-        obs, finals = ({name: part(values) for name, values in whole.items()} for part in (_but_last, _only_last))
+        obs, finals = ({name: values[rows] for name, values in whole.items()} for rows in (np.s_[:-1], np.s_[-1:]))
     following = {name.replace("next_obs", OBS, 1): array for name, array in leaves_of(arrays, "next_obs").items()}
     last = np.arange(count) == count - 1
     terminated, truncated = (_end_flags(where, name, arrays.get(name), last) for name in (TERMINATED, TRUNCATED))
@@ -251,14 +247,6 @@ def _episode(path: pathlib.Path, arrays: Mapping[str, NpyArray], layout: Layout 
         where, obs, action, terminated, truncated, last, arrays.get(REWARD), _columns(arrays), following or None,
         finals, layout, _ignored(arrays),
     )  # fmt: skip
-
-
-def _but_last(values: Array) -> Array:
-    return values[:-1]
-
-
-def _only_last(values: Array) -> Array:
-    return values[-1:]
 
 
 def _end_flags(where: str, name: str, array: NpyArray | None, last: Array) -> Array:

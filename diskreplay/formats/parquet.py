@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds
-from diskreplay.formats.core.layout import Layout, Shape, column_name
+from diskreplay.formats.core.layout import Layout, Shape, column_name, read_description
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
@@ -306,12 +306,7 @@ def _description(schema: Any, where: str) -> tuple[Layout | None, dict[str, str]
     stored = (schema.metadata or {}).get(DESCRIPTION)
     if stored is None:
         return None, {}
-    described = parse_json(stored, where)
-    try:
-        keys = {str(key): str(name) for name, key in described["keys"].items()}
-        return Layout.from_json(json.dumps(described["layout"]), where), keys
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{where}: the description that diskreplay left there cannot be read: {error}") from error
+    return read_description(parse_json(stored, where), where)
 
 
 def _meanings(columns: Sequence[str], keys: Mapping[str, str], where: str) -> dict[str, str]:

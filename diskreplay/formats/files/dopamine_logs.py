@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import pathlib
 import re
@@ -300,7 +299,7 @@ def description(path: pathlib.Path) -> tuple[Layout, dict[str, list[int]], dict[
         return None
     stored = read_json(path)
     try:
-        layout = Layout.from_json(json.dumps(stored["layout"]), str(path))
+        layout = Layout.from_json(stored["layout"], str(path))
         cut, both = (
             {str(key): [declared_count(row, "a row") for row in rows] for key, rows in stored[k].items()}
             for k in ("cut", "both")

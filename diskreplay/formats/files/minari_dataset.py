@@ -30,7 +30,7 @@ from diskreplay import spaces
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import array_slice, episode_ends, episodes_source, reshaped
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, flags, length, native
-from diskreplay.formats.core.layout import Layout, check_bounds, column_name, infer_space
+from diskreplay.formats.core.layout import Layout, check_bounds, column_name, infer_space, map_leaves
 from diskreplay.formats.core.target import final_path
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json
@@ -283,14 +283,11 @@ def _as_stored(declared: Layout, first: FlatArrays) -> Layout:
     """The declared spaces in the dtypes of an episode's arrays, and its columns."""
     found = first.source().layout
 
-    def walk(space: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
-        if isinstance(space, gymnasium.spaces.Dict):
-            return gymnasium.spaces.Dict([(key, walk(sub, f"{name}/{key}")) for key, sub in space.spaces.items()])
-        if isinstance(space, gymnasium.spaces.Tuple):
-            return gymnasium.spaces.Tuple([walk(sub, f"{name}/{at}") for at, sub in enumerate(space.spaces)])
-        return _with_dtype(space, *{**found.obs, **found.action}[name], name)
+    def as_stored(leaf: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
+        return _with_dtype(leaf, *found.step_shapes[name], name)
 
-    observations, actions = walk(declared.observation_space, OBS), walk(declared.action_space, ACTION)
+    observations = map_leaves(declared.observation_space, OBS, as_stored)
+    actions = map_leaves(declared.action_space, ACTION, as_stored)
     return dataclasses.replace(found, observation_space=observations, action_space=actions, stacks=())
 
 
