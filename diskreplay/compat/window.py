@@ -61,8 +61,7 @@ def column(buffer: StoredBuffer, name: str, start: int, stop: int) -> NDArray[An
         ids = np.arange(start * envs, stop * envs)
         samples = Samples(buffer.schema, buffer._streams.parts, ids)
         values = samples.values(next(column for column in buffer.schema.columns if column.name == name))
-    for read in samples.rest:
-        read()
+    samples.reads.finish()
     return values.reshape(stop - start, envs, *values.shape[1:])
 
 
