@@ -40,7 +40,7 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: 
     count = episodes = 0
     before: Transitions | None = None
     for steps in blocks:
-        apart = _going_on(before, steps, by_flags=buffer.schema.continuity == "flags")
+        apart = _needing_gap(before, steps, by_flags=buffer.schema.continuity == "flags")
         if open_end and not count:
             apart.add(0)
         for start, stop in itertools.pairwise(sorted({0, len(steps), *apart})):
@@ -60,10 +60,11 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: 
     return count, episodes + (before is not None and not before.last[0])
 
 
-def _going_on(before: Transitions | None, steps: Transitions, by_flags: bool) -> set[int]:
-    """Steps that begin an episode, and would go on in the one before, which ended in neither flag.
+def _needing_gap(before: Transitions | None, steps: Transitions, by_flags: bool) -> set[int]:
+    """Steps before which a row that is no transition must stand; ``before`` is the newest step of the block before.
 
-    ``before`` is the newest step, and ``by_flags`` whether observations are not compared.
+    They begin an episode with the very observation in which the episode before ended, in neither flag; or with any,
+    ``by_flags``, where observations are not compared.
     """
     ends = (np.flatnonzero(steps.last & ~steps.terminated & ~steps.truncated) + 1).tolist()
     found = {at for at in ends if at < len(steps) and (by_flags or _same(steps, at - 1, steps, at))}
