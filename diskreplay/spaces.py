@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from diskreplay.checks import check_key
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 
 Tree = str | dict[str, Any] | tuple[Any, ...]
@@ -25,8 +26,6 @@ MAX_VALUE_BYTES = 1 << 30
 """Of one value of a leaf: more does not fit into a chunk."""
 MAX_DEPTH = 100
 """Of Dict and Tuple spaces in each other: far from what a reader's stack holds."""
-MAX_KEY_BYTES = 128
-"""A key names a file or directory, with a few letters more while it is being made."""
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 ADVICE = {
     "Text": "encode the text to a fixed-length integer Box first",
@@ -53,16 +52,6 @@ def tree(space: gymnasium.Space[Any], name: str) -> Tree:
         advice = ADVICE.get(kind, "map it to Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple first")
         raise SchemaError(f"{name}: a {kind} space has no fixed shape and dtype on disk; {advice}")
     return name
-
-
-def check_key(key: object, where: str) -> str:
-    """``key`` if it can name a Zarr node, else SchemaError."""
-    if not isinstance(key, str) or not key or len(key.encode(errors="replace")) > MAX_KEY_BYTES:
-        raise SchemaError(f"{where}: keys must be strings of 1 to {MAX_KEY_BYTES} bytes, got {key!r}")
-    bad = set(key) & set('/\\\0:*?"<>|')
-    if bad or key.startswith((".", "__")) or key == "zarr.json" or not key.isprintable():
-        raise SchemaError(f"{where}: the key {key!r} cannot name a Zarr array; use letters, digits, '_' and '-'")
-    return key
 
 
 def leaves(structure: Tree) -> list[str]:

@@ -199,3 +199,14 @@ def test_codecs_as_text(text: str, codec: Codec) -> None:
 def test_texts_that_are_no_codec(text: Any) -> None:
     with pytest.raises(SchemaError, match="codec"):
         Codec.parse(text)
+
+
+def test_columns_and_arrays_by_name() -> None:
+    box = spaces.Box(0, 1, (2,), np.float32)
+    schema = schemas.build(spaces.Dict(a=box, b=box), box, capacity=9, columns={"patches_of_mine": np.int8})
+    assert [schema.column(column.name) for column in schema.columns] == list(schema.columns)
+    assert list(schema.arrays.values()) == [*schema.columns, *schema.patch_columns]
+    patches = [path for path in schema.arrays if schemas.is_patch(path)]
+    assert patches == ["patches/place", "patches/obs/a", "patches/obs/b"]
+    with pytest.raises(KeyError, match="obs/c"):
+        schema.column("obs/c")

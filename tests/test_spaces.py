@@ -122,19 +122,6 @@ def test_documents_that_are_no_space(document: Any) -> None:
         ours.from_json(document)
 
 
-@pytest.mark.parametrize(
-    "key", ["", "a/b", "..", ".a", "__x", "a\0", "a\n", "a\\b", "zarr.json", 5, None, "k" * 129, "c:"]
-)
-def test_keys_that_name_no_array(key: Any) -> None:
-    with pytest.raises(SchemaError, match="key"):
-        ours.check_key(key, "obs")
-
-
-@pytest.mark.parametrize("key", ["camera", "a b", "größe", "x.y", "0", "A-1_2", "c.0.0"])
-def test_keys_that_name_one(key: str) -> None:
-    assert ours.check_key(key, "obs") == key
-
-
 def test_nested_values_are_checked_on_the_way() -> None:
     box = spaces.Box(0, 1, (2,))
     tree = ours.tree(spaces.Dict({"a": spaces.Tuple([box, spaces.Dict({"b": box})])}), "obs")

@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "diskreplay"
 PAGE = ROOT / "tests/README.md"
 ENGINE = [
+    PACKAGE / "prefetch.py",
     PACKAGE / "ring.py",
     PACKAGE / "schema.py",
     *(
@@ -53,6 +54,9 @@ NO_THRESHOLD = {
     "storage.metadata.MAX_INTEGER_BITS": LIMIT,
     "storage.encoders.THREADS": "as many as the machine has processors; results do not depend on it",
     "storage.encoders.WAIT_SECONDS": "how often a waiting thread looks whether it was interrupted",
+    "buffers.misuse.MOST_CUTS": "when something is said; what is stored does not depend on it",
+    "buffers.misuse.WATCHED_ENDS": "likewise",
+    "buffers.misuse.WATCHED_STEPS": "likewise",
     "storage.store.LOCK_SECONDS": "how long is waited for another process",
     **dict.fromkeys((f"schema.{code}" for code in ("CONTINUES", "ZEROS", "REPEAT", "PATCHES")), FORMAT),
     **dict.fromkeys((f"index.log.{standing}" for standing in ("NEVER", "NOW", "LATER")), "a mark"),
@@ -66,7 +70,7 @@ NO_THRESHOLD = {
     "index.sum_tree.SHIFT": "the tree's shape, as FANOUT",
     "buffers.forks.FORK_SECONDS": "how long a fork waits for other threads",
     "buffers.unclosed.EXIT_SECONDS": "how long the end of the interpreter waits for other threads",
-    "buffers.loader.POLL_SECONDS": "how often a thread looks whether it is to end",
+    "prefetch.POLL_SECONDS": "how often a thread looks whether it is to end",
     "buffers.multi_agent_layout.MAX_AGENTS": LIMIT,
     "buffers.on_policy.EPSILON": PRECISION,
     "buffers.shuffle.POOL_BYTES": SETTING,

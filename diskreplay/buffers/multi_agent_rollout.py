@@ -16,9 +16,9 @@ from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD, AVAI
 from diskreplay.buffers.multi_agent_view import onehot_later
 from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
 from diskreplay.buffers.options import AgentOptions, AgentsCreateOptions, check_run, pick, shared
+from diskreplay.checks import check_share
 from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import check_share
 from diskreplay.storage.store import Checkpoint, Store
 
 Array = NDArray[Any]
@@ -66,8 +66,8 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
             td_lambda: 0 to 1: returns are TD(lambda) targets of the values given, as COMA's critic learns them
                 (Foerster et al. 2018, "Counterfactual Multi-Agent Policy Gradients"), and advantages are returns less
                 values; None for generalised advantage estimation.
-            columns, codec, chunk_rows, shard_rows, finite, cache_bytes, commit_rows, commit_seconds, seed, files: as of
-                :meth:`diskreplay.ReplayBuffer.create`.
+            columns, codec, chunk_rows, shard_rows, finite, continuity, cache_bytes, commit_rows,
+                commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`.
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """

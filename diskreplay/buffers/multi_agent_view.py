@@ -159,5 +159,5 @@ class _Several:
 
     def _values(self, name: str, ids: Ids) -> Array:
         samples = Samples(self.schema, self.parts, ids, self.place, int(np.prod(self.lead)), reads=self.reads)
-        found = samples.values(next(column for column in self.schema.extra_columns if column.name == name))
+        found = samples.values(self.schema.column(name))
         return found.reshape(*self.lead, *found.shape[1:])

@@ -22,6 +22,7 @@ from diskreplay.buffers.inputs import Freedoms, rounded
 from diskreplay.buffers.options import FrameOptions, LayoutOptions, OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes, Slices
 from diskreplay.buffers.stored import StoredBuffer, open_store
+from diskreplay.checks import check_count, check_flag, check_share
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.samples import Samples
@@ -106,10 +107,10 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         InputError or SchemaError where an argument breaks its rule.
         """
-        steps, num_envs = schemas.check_count("steps", steps), schemas.check_count("num_envs", num_envs)
+        steps, num_envs = check_count("steps", steps), check_count("num_envs", num_envs)
         for name in ("gamma", "gae_lambda"):
-            own[name] = schemas.check_share(name, own[name])
-        own["normalize_advantage"] = schemas.check_flag("normalize_advantage", own["normalize_advantage"])
+            own[name] = check_share(name, own[name])
+        own["normalize_advantage"] = check_flag("normalize_advantage", own["normalize_advantage"])
         given = options["columns"] or {}
         taken = sorted({*OWN_COLUMNS} & {*given})
         if taken:
@@ -205,7 +206,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     @property
     def _value_shape(self) -> tuple[int, ...]:
-        return next(column.shape for column in self.schema.extra_columns if column.name == VALUE)
+        return self.schema.column(VALUE).shape
 
     def clear(self) -> None:
         """Forgets the rollout; what goes on are the environments: a frame stack still reaches back into it.
@@ -293,7 +294,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return samples.resident(REWARD)
 
     def _values(self, samples: Samples, name: str) -> Array:
-        return samples.values(next(column for column in self.schema.columns if column.name == name))
+        return samples.values(self.schema.column(name))
 
     @staticmethod
     def _true(values: Array, normalizer: Normalizer | None) -> Array:
@@ -331,7 +332,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Raises StateError when the rollout is not finished, or was cleared meanwhile.
         """
-        batch_size, epochs = schemas.check_count("batch_size", batch_size), schemas.check_count("epochs", epochs)
+        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
         with self._lock:
             self._check_finished()
             log = self._part.log
@@ -349,8 +350,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             max_length: ``T``, steps that an episode is padded to, or of which its first ones are given; ``steps`` if
                 None.
         """
-        batch_size, epochs = schemas.check_count("batch_size", batch_size), schemas.check_count("epochs", epochs)
-        length = self.steps if max_length is None else schemas.check_count("max_length", max_length)
+        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
+        length = self.steps if max_length is None else check_count("max_length", max_length)
         with self._lock:
             self._check_finished()
             ids = self._episode_ids()

@@ -14,8 +14,9 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 import gymnasium
 import numpy as np
 
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError
-from diskreplay.schema import Codec, check_count
+from diskreplay.schema import Codec, Continuity
 from diskreplay.storage.files import Files
 from diskreplay.storage.store import FIRST_STREAM
 
@@ -44,6 +45,7 @@ class LayoutOptions(TypedDict, total=False):
     chunk_rows: int | Mapping[str, int] | None
     shard_rows: int | Mapping[str, int] | None
     finite: bool
+    continuity: Continuity
 
 
 class FrameOptions(TypedDict, total=False):
@@ -96,6 +98,7 @@ RUN_DEFAULTS: RunOptions = {
 DEFAULTS: dict[str, Any] = {
     **RUN_DEFAULTS,
     "columns": None, "codec": None, "chunk_rows": None, "shard_rows": None, "finite": False,
+    "continuity": "observations",
     "state_space": None, "available_actions": False, "rewards": "team", "mean_action_shape": None,
     "frame_stack": 1, "stack_axis": "auto", "stack_padding": "zero", "reward_dtype": np.float32,
     "files": None, "mode": "r+", "stream": FIRST_STREAM, "checkpoint": None,

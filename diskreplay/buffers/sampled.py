@@ -8,13 +8,13 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import schema as schemas
 from diskreplay.buffers import owners, shuffle
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_state, settings
 from diskreplay.buffers.stored import StoredBuffer, open_store
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.reads import Reads
@@ -155,6 +155,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     def _settle(self) -> None:
         super()._settle()
         if self._clearing:
+            if self._companion is not None:
+                self._companion.forget()
             self._clear()
             if isinstance(self._sampler, Prioritized):
                 self._sampler.clear()
@@ -169,7 +171,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             NotEnoughDataError: when fewer are in the buffer.
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
-        batch_size = schemas.check_count("batch_size", batch_size)
+        batch_size = check_count("batch_size", batch_size)
         return cast(SomeBatch, self._beside_writers(lambda reads: self._draft(batch_size, reads)))
 
     def _draft(self, batch_size: int, reads: Reads) -> Batch:
@@ -229,8 +231,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             prefetch: batches that may wait. They were drawn before rows that were added since; a checkpoint holds the
                 random state with them already drawn.
         """
-        batch_size = schemas.check_count("batch_size", batch_size)
-        schemas.check_count("prefetch", prefetch, most=1 << 16)
+        batch_size = check_count("batch_size", batch_size)
+        check_count("prefetch", prefetch, most=1 << 16)
         return Loader(lambda: self.sample(batch_size), prefetch)
 
     def shuffled(
@@ -247,9 +249,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             pool_bytes: of decoded frames that are shuffled together.
             drop_last: leave out a last batch that is smaller.
         """
-        batch_size = schemas.check_count("batch_size", batch_size)
-        epochs = schemas.check_count("epochs", epochs)
-        schemas.check_count("pool_bytes", pool_bytes)
+        batch_size = check_count("batch_size", batch_size)
+        epochs = check_count("epochs", epochs)
+        check_count("pool_bytes", pool_bytes)
         with self._lock:
             self._check_open()
 

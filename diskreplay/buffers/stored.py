@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import schema as schemas
 from diskreplay.buffers import forks, unclosed
 from diskreplay.buffers.appender import Appender
+from diskreplay.buffers.companion import Companion
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.buffers.options import RUN_DEFAULTS, OpenOptions, RunOptions
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
+from diskreplay.checks import check_count
 from diskreplay.errors import (
     CheckpointError,
     ClosedError,
@@ -30,7 +31,7 @@ from diskreplay.errors import (
     ReadOnlyError,
     StateError,
 )
-from diskreplay.index.episodes import Episode, episodes
+from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.reads import Reads
@@ -87,6 +88,7 @@ class StoredBuffer:
         self._lock = threading.RLock()
         """Held while the index in RAM is read or changed; never during a write to disk."""
         self._closed = False
+        self._companion: Companion | None = None
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
         self._streams = Streams(store, options["cache_bytes"], forget)
@@ -157,7 +159,11 @@ class StoredBuffer:
         return zarr.open_group(self.path, mode="r")
 
     def stats(self) -> dict[str, Any]:
-        """Facts about the open buffer: transitions, capacity, rows and commits of each stream, bytes cached."""
+        """Facts about the open buffer: transitions, capacity, bytes cached; of each stream rows, commits, and ``ends``.
+
+        ``ends`` counts the episodes of its window by what ended them: "terminated", "truncated", or "cut off" by an
+        observation that was not the next one of the step before, or by :meth:`cut`.
+        """
         with self._lock:
             streams = {
                 part.stream.name: {
@@ -166,6 +172,7 @@ class StoredBuffer:
                     "committed": part.stream.commit_record.end,
                     "num_envs": part.log.num_envs,
                     "patches": part.log.patch_end - part.log.patch_begin,
+                    "ends": ends(part.log),
                     "sequence": part.stream.commit_record.sequence,
                 }
                 for part in self._settled()
@@ -186,10 +193,34 @@ class StoredBuffer:
     ) -> None:  # fmt: skip
         """Adds one row, and commits where that is due."""
         with self._write_lock:
-            with self._lock:
-                self._writable()
-                self._appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
-            self._added()
+            self._add_row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            if self._appender.watch.to_say is not None:
+                self._appender.watch.say()
+
+    def _add_row(self, *row: Any) -> None:
+        with self._lock:
+            self._writable()
+            self._appender.add(*row)
+        self._added()
+
+    def cut(self, envs: Any = None) -> None:
+        """Ends the episodes of environments without a flag: their next step begins a new one.
+
+        For an episode that is left, not ended, as when the environment is reset in the middle of it. It is followed as
+        a truncated one is: its last transition is bootstrapped. Before the first step, and after one that ended, it
+        changes nothing.
+
+        Args:
+            envs: bool ``(num_envs,)``; all if None.
+
+        Raises InputError, and what :meth:`add` raises where this buffer takes no rows.
+        """
+        with self._write_lock, self._lock:
+            self._writable()
+            wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(np.asarray(envs))
+            if wanted.dtype != bool or wanted.shape != (self.num_envs,):
+                raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
+            self._appender.cut(wanted)
 
     def _extend(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
@@ -202,7 +233,7 @@ class StoredBuffer:
             at = 0
             while at < len(steps):
                 if not (at and appender.single_frames and steps.follows[at]):
-                    self._add(*one(appender, steps, at))
+                    self._add_row(*one(appender, steps, at))
                     at += 1
                     continue
                 stop = at + int(np.argmin(np.append(steps.follows[at:], False)))
@@ -229,18 +260,22 @@ class StoredBuffer:
         system refuses; the last commit is then intact, and the store takes no more rows until it is reopened.
         """
         with self._write_lock:
-            writer = self._writable()
-            log = self._appender.log
-            self._last_commit = time.monotonic()
-            if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
-                writer.reclaim(self._lock)  # a checkpoint may have been dropped
-                return
-            with self._lock:
-                self._appender.patch_pending()
-                patch_begin = log.drop_patches()
-            writer.commit(log.begin, patch_begin, self._lock)
-            with self._lock:
-                self._streams.size_cache()
+            self._commit(self._writable())
+            if self._companion is not None:
+                self._companion.committed()
+
+    def _commit(self, writer: StreamWriter) -> None:
+        log = self._appender.log
+        self._last_commit = time.monotonic()
+        if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
+            writer.reclaim(self._lock)  # a checkpoint may have been dropped
+            return
+        with self._lock:
+            self._appender.patch_pending()
+            patch_begin = log.drop_patches()
+        writer.commit(log.begin, patch_begin, self._lock)
+        with self._lock:
+            self._streams.size_cache()
 
     def _clear(self) -> None:
         """Empties the window of the stream that is written; the next commit gives its space back. Needs the locks."""
@@ -266,6 +301,9 @@ class StoredBuffer:
                     state, arrays = self._state()
                     cut = self._streams.commits
                     state["rng"] = rng_to_json(self._rng)
+                    if self._companion is not None:
+                        facts, more = self._companion.state()
+                        state, arrays = {**state, **facts}, {**arrays, **more}
                 if self._store.write_checkpoint(writer, Checkpoint(name, cut, state, given, time.time()), arrays):
                     return
                 self.refresh()
@@ -337,19 +375,23 @@ class StoredBuffer:
             self._finish()
 
     def _commit_last(self, writer: StreamWriter) -> None:
-        """The commit of :meth:`close`; StateError where there can be none, and rows are lost by that."""
+        """The commit of :meth:`close`; StateError where there can be none, and something is lost by that."""
         if writer.failure is None:
-            self.commit()
+            if self._companion is None:
+                self.commit()
+            else:
+                self._companion.save()
             return
         self._settled()
         log, record = self._appender.log, writer.commit_record
-        if writer.cut_short and (log.begin, log.end) != (record.begin, record.end):
+        if writer.cut_short and (self._companion is not None or (log.begin, log.end) != (record.begin, record.end)):
             writer.check()
 
     def _finish(self) -> None:
         """Gives everything back; rows that no commit holds are gone. Doing it again does no harm."""
         with self._lock:
             self._closed = True
+            self._companion = None
             self._streams.release()
             if self._call_off is not None:
                 self._call_off()
@@ -383,7 +425,11 @@ class StoredBuffer:
 
     def _torn(self) -> bool:
         """Whether a call was interrupted half-way; also while another thread is in it, which has the lock."""
-        return self._streams.torn or (self._streams.writer is not None and self._appender.torn)
+        return (
+            self._streams.torn
+            or (self._streams.writer is not None and self._appender.torn)
+            or (self._companion is not None and self._companion.torn)
+        )
 
     def _settle(self) -> None:
         """Takes back, or does, what an interrupted call left half-done. Needs the lock; can be interrupted itself."""
@@ -392,6 +438,8 @@ class StoredBuffer:
             self._streams.open_readers(None)
         if self._streams.writer is not None:
             self._appender.take_back()
+        if self._companion is not None:
+            self._companion.settle()
 
     def _writable(self) -> StreamWriter:
         self._check_open()
@@ -423,7 +471,7 @@ def open_store(
     else:
         store.create_stream(
             stream,
-            schemas.check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
-            schemas.check_count("capacity", capacity if capacity is not None else store.schema.capacity),
+            check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
+            check_count("capacity", capacity if capacity is not None else store.schema.capacity),
         )
     return store, stream, cut

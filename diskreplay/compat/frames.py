@@ -21,13 +21,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.checks import check_count
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Rows
 from diskreplay.compat.window import Window, invalid_rows, transitions, window
 from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError
 from diskreplay.paths import PathLike
 from diskreplay.reading.stream import StreamPart
-from diskreplay.schema import check_count
 from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 

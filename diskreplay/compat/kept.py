@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer, SomeBatch
 from diskreplay.buffers.state import restore_sampler, set_rng
-from diskreplay.compat.window import window, written
+from diskreplay.compat.window import column, window, written
 from diskreplay.errors import InputError
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint
 from diskreplay.storage.stream import StreamWriter
@@ -132,7 +132,7 @@ class Keeping(SampledBuffer[SomeBatch]):
             log = written(self)
             if log.begin == log.end:
                 return 0, 0
-            newest = log.take(SLOT, np.array([log.end - 1]), np.array([0]))[0]
+            newest = column(self, SLOT, log.end - 1, log.end)[0, 0]
             return (int(newest) + 1) % log.rows, log.end - log.begin
 
     def ids(self, rows: Ids, envs: Ids | int) -> Ids:
@@ -147,9 +147,8 @@ class Keeping(SampledBuffer[SomeBatch]):
 
     def column(self, name: str, start: int | None = None, stop: int | None = None) -> Array:
         """A small column of the window, or of rows ``[start, stop)`` of it, ``(rows, num_envs, *shape)``."""
-        with self._lock:
-            log = written(self)
-            return log.span(name, log.begin if start is None else start, log.end if stop is None else stop)
+        begin, end = window(self)
+        return column(self, name, begin if start is None else start, end if stop is None else stop)
 
     def batch(self, ids: Ids) -> SomeBatch:
         """What ids name, each read once."""
@@ -295,7 +294,7 @@ class Lagging(Keeping[SomeBatch]):
             self._release(step)
             self.change(set_attribute(self, "_newest", (self.end, step)), *assignments)
 
-    def cut(self, env: int) -> list[Assignment]:
+    def cut_off(self, env: int) -> list[Assignment]:
         """What says that the episode of an environment ended with the newest step."""
         step = self._waiting()
         return [] if step is None else [set_item(step["truncated"], env, not step["terminated"][env])]

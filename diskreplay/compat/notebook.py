@@ -23,6 +23,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.inputs import check_range
+from diskreplay.checks import check_count
 from diskreplay.compat.kept import Kept
 from diskreplay.compat.place import Place, close_with
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
@@ -31,7 +32,6 @@ from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Prioritized, Sampler
-from diskreplay.schema import check_count
 from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.checks import check_count
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Rows
 from diskreplay.compat.window import Ring, transitions, window
@@ -29,7 +30,6 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
 from diskreplay.reading.reads import Reads
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import check_count
 from diskreplay.views.batch import Batch, map_arrays
 from diskreplay.views.hindsight import ACHIEVED, DESIRED, Hindsight
 from diskreplay.views.transition import Transition

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.index.log import StreamLog
+from diskreplay.reading.samples import Samples
 from diskreplay.schema import VALID
 
 Ids = NDArray[np.int64]
@@ -49,6 +50,19 @@ def invalid_rows(buffer: StoredBuffer) -> Ids:
         if not log.invalid:
             return np.empty(0, np.int64)
         return log.begin + np.flatnonzero(~log.span(VALID, log.begin, log.end)[:, 0])
+
+
+def column(buffer: StoredBuffer, name: str, start: int, stop: int) -> NDArray[Any]:
+    """A column of rows ``[start, stop)``, ``(rows, num_envs, *shape)``: from disk where it is too large for RAM."""
+    with buffer._lock:
+        log, envs = written(buffer), buffer.num_envs
+        if name in log.resident:
+            return log.span(name, start, stop)
+        ids = np.arange(start * envs, stop * envs)
+        samples = Samples(buffer.schema, buffer._streams.parts, ids)
+        values = samples.values(next(column for column in buffer.schema.columns if column.name == name))
+    samples.reads.finish()
+    return values.reshape(stop - start, envs, *values.shape[1:])
 
 
 class Ring:

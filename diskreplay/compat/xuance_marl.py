@@ -12,10 +12,10 @@ The positional arguments are those of XuanCe; ``path`` and the store's other opt
 (3, 2, 1)
 """
 
-from diskreplay.compat.xuance_marl_base import BaseBuffer
-from diskreplay.compat.xuance_marl_off import MARL_OffPolicyBuffer, MeanField_OffPolicyBuffer
-from diskreplay.compat.xuance_marl_on import COMA_Buffer, MARL_OnPolicyBuffer, MeanField_OnPolicyBuffer
-from diskreplay.compat.xuance_marl_rnn import COMA_Buffer_RNN, MARL_OffPolicyBuffer_RNN, MARL_OnPolicyBuffer_RNN
+from diskreplay.compat.xuance.marl.base import BaseBuffer
+from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer, MeanField_OffPolicyBuffer
+from diskreplay.compat.xuance.marl.on_policy import COMA_Buffer, MARL_OnPolicyBuffer, MeanField_OnPolicyBuffer
+from diskreplay.compat.xuance.marl.recurrent import COMA_Buffer_RNN, MARL_OffPolicyBuffer_RNN, MARL_OnPolicyBuffer_RNN
 
 __all__ = [
     "BaseBuffer",

@@ -39,12 +39,12 @@ import h5py
 import numpy as np
 
 from diskreplay.errors import InputError
-from diskreplay.formats import hdf5
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike, FlatArrays, flags, length
-from diskreplay.formats.layout import Layout, column_name
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source, Steps
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.files import hdf5
 from diskreplay.schema import ACTION, OBS, REWARD
 
 CUT, LAYOUT = "metadata/cut", "metadata/diskreplay"
@@ -95,7 +95,7 @@ def _describe(file: h5py.File, layout: Layout) -> None:
     hdf5.write_layout(file, LAYOUT, layout)
 
 
-def _entries(steps: Steps) -> Iterator[tuple[str, Any]]:
+def _entries(steps: Transitions) -> Iterator[tuple[str, Any]]:
     for name, values in (*steps.obs.items(), *steps.action.items(), *steps.extra.items()):
         yield _key(name), values
     for name, values in steps.next_obs.items():

@@ -51,7 +51,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.dopamine_logs import (
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source, Transitions, by_episode, with_next_obs
+from diskreplay.formats.files.dopamine_logs import (
     DESCRIPTION,
     NAMES,
     TERMINAL,
@@ -61,16 +65,12 @@ from diskreplay.formats.dopamine_logs import (
     file_name,
     find,
     infer_layout,
+    linked,
     open_checkpoint,
     padding_rows,
-    runs,
 )
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.gzip_arrays import GzipWriter, compressed
-from diskreplay.formats.hdf5 import WORKERS
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source, Steps, by_episode, joined
+from diskreplay.formats.files.gzip_arrays import GzipWriter, compressed
+from diskreplay.formats.files.hdf5 import WORKERS
 from diskreplay.schema import ACTION, OBS, REWARD, Start
 
 CAPACITY = 1_000_000
@@ -106,7 +106,7 @@ class CheckpointWriter:
         frame = first if self._layout.padding == Start.REPEAT else np.zeros_like(first)
         self._append({OBS: np.broadcast_to(frame, (count, *first.shape))}, count)
 
-    def add(self, steps: Steps) -> None:
+    def add(self, steps: Transitions) -> None:
         """Takes steps of the episode."""
         self._append({**steps.columns(), TERMINAL: steps.terminated}, len(steps))
         if steps.last[-1]:
@@ -195,11 +195,11 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     for checkpoint in checkpoints:
         check_arrays(checkpoint, layout)
     cut, both = ({}, {}) if described is None else described[1:]
-    logs = Logs(runs(checkpoints), layout, described is not None, cut, both)
+    logs = Logs(linked(checkpoints), layout, described is not None, cut, both)
     each = [(int(rows.kept.sum()), int(rows.last[rows.kept].sum())) for _, rows in logs.each()]
     steps, episodes = sum(count for count, _ in each), sum(count for _, count in each)
     cuts = sum(not part.goes_on for part in logs.parts) + sum(map(len, cut.values()))
-    yield Source(layout, steps, lambda: joined(logs.pieces()), episodes, cuts)
+    yield Source(layout, steps, lambda: with_next_obs(logs.timesteps()), episodes, cuts)
 
 
 def recognise(path: pathlib.Path) -> bool:

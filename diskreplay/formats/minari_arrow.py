@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
-from diskreplay.formats import minari_dataset
-from diskreplay.formats.arrow import damage
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike
-from diskreplay.formats.foreign import read_json, whole
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.minari_dataset import METADATA, Images
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source, Steps, whole_episodes
+from diskreplay.formats.core.flat import ArrayLike
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source, Transitions, whole_episodes
+from diskreplay.formats.core.untrusted import declared_count, read_json
+from diskreplay.formats.files import minari_dataset
+from diskreplay.formats.files.arrow import damage
+from diskreplay.formats.files.minari_dataset import METADATA, Images
 from diskreplay.schema import DTYPES
 
 STORAGE, FILE = "arrow", "part-0.arrow"
@@ -68,7 +68,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     minari_dataset.write_metadata(data, STORAGE, source, episodes)
 
 
-def _batch(steps: Steps, layout: Layout) -> Any:
+def _batch(steps: Transitions, layout: Layout) -> Any:
     """An episode as a pyarrow.RecordBatch."""
     import pyarrow
 
@@ -125,7 +125,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     def length(number: int) -> int:
         file = data / str(number) / METADATA
         try:
-            return whole(read_json(file)["total_steps"], f"{file}: total_steps")
+            return declared_count(read_json(file)["total_steps"], f"{file}: total_steps")
         except (KeyError, TypeError) as error:
             raise InputError(f"{file}: does not say how many steps the episode has: {error!r}") from error
 

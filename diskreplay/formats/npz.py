@@ -39,14 +39,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.episodes import widest
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import FlatArrays, flags
-from diskreplay.formats.foreign import read_text
-from diskreplay.formats.layout import Layout, column_name
-from diskreplay.formats.npy import NpyArray, damage
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source, Steps, whole_episodes
+from diskreplay.formats.core.episodes import widest
+from diskreplay.formats.core.flat import FlatArrays, flags
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source, Transitions, whole_episodes
+from diskreplay.formats.core.untrusted import read_text
+from diskreplay.formats.files.npy import NpyArray, damage
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 COMPRESSIONS = {"deflate": zipfile.ZIP_DEFLATED, "none": zipfile.ZIP_STORED}
@@ -90,7 +90,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
         _write_text(archive, "layout", json.dumps(layout.to_json()))
 
 
-def _ends(steps: Steps) -> Array:
+def _ends(steps: Transitions) -> Array:
     return np.flatnonzero(steps.last)
 
 
@@ -226,7 +226,7 @@ def read_episodes(path: pathlib.Path) -> Iterator[Source]:
     if layout is None:
         layout = dataclasses.replace(found[0], action_space=widest([one.action_space for one in found]))
 
-    def blocks() -> Iterator[Steps]:
+    def blocks() -> Iterator[Transitions]:
         for file in files:
             with _archive(file) as arrays:
                 yield from _episode(file, arrays, layout).source().blocks()

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from diskreplay.buffers.inputs import Freedoms
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import CorruptionError, OpenError
-from diskreplay.formats.adding import add_steps
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.reading import reader
-from diskreplay.formats.selection import open_part
-from diskreplay.formats.steps import Source
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.recorder import add_steps
+from diskreplay.formats.core.selection import open_selected
+from diskreplay.formats.core.transitions import Source
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 
@@ -37,7 +37,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """The whole store as a source."""
-    with open_part(path) as part:
+    with open_selected(path) as part:
         yield part.source(stacked=True)
 
 

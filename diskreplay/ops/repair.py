@@ -37,10 +37,11 @@ from diskreplay.errors import DiskReplayError, LockedError
 from diskreplay.ops.mend import mended
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
-from diskreplay.ops.repair_record import mended_cut, readers, settled
-from diskreplay.ops.repair_stream import Loss, StreamRepair
-from diskreplay.ops.verify import PathLike, Progress, Verified, check_checkpoint, verify
-from diskreplay.paths import checked_path
+from diskreplay.ops.repair_record import mended_cut, settled
+from diskreplay.ops.repair_stream import StreamLoss, StreamRepair
+from diskreplay.ops.signals import Progress
+from diskreplay.ops.verify import Verified, check_checkpoint, verify
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import shard_number
@@ -68,7 +69,7 @@ class Repaired:
     before: Verified
     after: Verified
     quarantine: str | None
-    streams: tuple[Loss, ...]
+    streams: tuple[StreamLoss, ...]
     checkpoints: tuple[str, ...]
     moved: tuple[str, ...]
     seconds: float
@@ -124,7 +125,7 @@ class _StoreRepair:
         self.store = store
         self.files = store.files
         self.quarantine = quarantine
-        self.losses: list[Loss] = []
+        self.losses: list[StreamLoss] = []
         self.checkpoints: list[str] = []
         self.recorded: dict[str, Commit] = {}
         """The records as they were; :meth:`records` gives them as they should have been."""
@@ -189,7 +190,7 @@ class _StoreRepair:
             if commit is None or commit.stream in {known.stream for known in commits.values()}:
                 self._give_up(name)
             else:
-                columns = readers(self.store, name, commit)
+                columns = self.store.readers(name, commit)
                 self.recorded[name] = commit
                 commits[name] = settled(columns, commit, self.store.schema.context, self.quarantine)
         if not commits:
@@ -222,7 +223,7 @@ class _StoreRepair:
             newest, sequence=newest.sequence + 1, timeline=newest.timeline + 1, time=time.time()
         )
         # Recovery will cut the shards back to this record: what stands behind it is kept aside.
-        for path_below, column in stream.column_paths(self.store.schema):
+        for path_below, column in self.store.schema.arrays.items():
             tail = commit.tails.get(path_below)
             for file_name in self.files.list(os.path.join(path, path_below)):
                 self.quarantine.keep_shard(os.path.join(path, path_below, file_name), column, tail)
@@ -230,14 +231,14 @@ class _StoreRepair:
         if self.files.kind(os.path.join(path, metadata.NAME)) not in ("file", None):
             self.quarantine.take(os.path.join(path, metadata.NAME))
         stream.write_commit(self.files, path, commit)
-        self.losses.append(Loss(name, went_back_to=commit.end))
+        self.losses.append(StreamLoss(name, went_back_to=commit.end))
         return commit
 
     def _is_absurd(self, commit: Commit) -> bool:
         """Whether a record says more rows than there ever were, or environments than it has room for."""
         patches = max(0, commit.patch_end - commit.patch_begin)
         try:
-            readers(self.store, "", commit)
+            self.store.readers("", commit)
         except DAMAGE:
             return True
         return min(commit.end, commit.rows) * commit.num_envs + patches > MAX_VALUES
@@ -246,10 +247,9 @@ class _StoreRepair:
         """Whether a cut names a last shard that its rows do not have, or more rows than there ever were."""
         if self._is_absurd(commit):
             return True
-        for path, column in stream.column_paths(self.store.schema):
-            end = commit.patch_end if stream.is_patch(path) else commit.end
-            tail = commit.tails.get(path)
-            if end and (tail is None or tail.shard != (end - 1) // column.shard_rows):
+        for path, column in self.store.schema.arrays.items():
+            span = commit.span(path, self.store.schema.context)
+            if span.end and not span.ends_in_tail(column):
                 return True
         return False
 
@@ -268,7 +268,7 @@ class _StoreRepair:
         cut = Commit.as_written(stored, name)
         if self._is_absurd(cut):
             return stored
-        mended = mended_cut(readers(self.store, name, cut), cut, self.store.schema.context, self.quarantine)
+        mended = mended_cut(self.store.readers(name, cut), cut, self.store.schema.context, self.quarantine)
         return stored if mended == cut else mended.to_json()
 
     def _give_up(self, name: str) -> None:
@@ -277,7 +277,7 @@ class _StoreRepair:
         nothing = self.files.kind(path) == "directory" and not self.files.list(path)
         if not nothing:
             self.quarantine.take(path)
-            self.losses.append(Loss(name, whole=True))
+            self.losses.append(StreamLoss(name, whole=True))
 
     def _readable_checkpoints(self) -> list[Checkpoint]:
         found = []
@@ -311,12 +311,9 @@ class _StoreRepair:
         with contextlib.suppress(DiskReplayError):
             cut = self.store.checkpoint(name).cut
         for of in cut.keys() & commits.keys():
-            for path, column in stream.column_paths(self.store.schema):
+            for path, column in self.store.schema.arrays.items():
                 directory = self._path(STREAMS, of, path)
-                below = stream.is_patch(path)
-                floors = [
-                    one.patch_begin if below else one.floor(self.store.schema.context) for one in (cut[of], commits[of])
-                ]
+                floors = [one.span(path, self.store.schema.context).begin for one in (cut[of], commits[of])]
                 for file in self.files.list(directory):
                     shard = shard_number(file, column)
                     if shard is not None and floors[0] < (shard + 1) * column.shard_rows <= floors[1]:

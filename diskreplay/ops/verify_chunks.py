@@ -12,7 +12,6 @@ boolean is 0 or 1, a reward is finite.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -23,19 +22,10 @@ from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.schema import REWARD
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import Tail
+from diskreplay.storage.commit import Span
 
 Entries = NDArray[np.int64]
 """Chunk, group, offset, bytes of some chunks, and the commit's last row where that lies inside, ``(n, 5)``."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """Rows ``[first, end)`` that a commit needs of a column, and the last shard's committed bytes."""
-
-    first: int
-    end: int
-    tail: Tail
 
 
 class ColumnCheck:
@@ -63,7 +53,7 @@ class ColumnCheck:
     def _needed(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
         """Ranges of shards, each of at least one. They are not gone through: a damaged record may name any number."""
         rows = self.column.shard_rows
-        return [(s.first // rows, (s.end - 1) // rows + 1) for s in spans if s.end > s.first]
+        return [(s.begin // rows, (s.end - 1) // rows + 1) for s in spans if s.end > s.begin]
 
     def _gaps(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
         """Ranges of shards that a span needs and that are not there."""
@@ -117,7 +107,7 @@ class ColumnCheck:
 
     def _shard(self, shard: int, spans: Sequence[Span]) -> None:
         first_row, stop_row = shard * self.column.shard_rows, (shard + 1) * self.column.shard_rows
-        here = [s for s in spans if s.first < stop_row and s.end > first_row]
+        here = [s for s in spans if s.begin < stop_row and s.end > first_row]
         size = self.reader.files.size(self.reader.shard_path(shard))
         if size is None:
             self.report("the shard's file is missing", shard)
@@ -154,7 +144,7 @@ class ColumnCheck:
         """Reports chunks that the span needs and that are missing, and chunks behind its end."""
         first, rows = shard * self.reader.shard_chunks, self.column.chunk_rows
         numbers = np.arange(first, first + self.reader.shard_chunks)
-        needed = (numbers >= span.first // rows) & (numbers <= (span.end - 1) // rows)
+        needed = (numbers >= span.begin // rows) & (numbers <= (span.end - 1) // rows)
         present = index[:, :, 0] >= 0
         for group in range(self.reader.groups):
             for what, bad in (

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import checked_number
 from diskreplay.sampling.window import (
     Ids,
     Prioritized,
     Standings,
     Windows,
     checked_ids,
-    checked_number,
     checked_updates,
     refused_update,
 )

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.priorities import Floats, Priorities
-from diskreplay.sampling.window import Ids, Standings, Windows, checked_number
+from diskreplay.sampling.window import Ids, Standings, Windows
 
 if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
     from diskreplay.index.sum_tree import SumTree

@@ -19,6 +19,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from diskreplay import exits
+from diskreplay.checks import check_count, check_key
 from diskreplay.errors import (
     CheckpointError,
     CorruptionError,
@@ -30,12 +31,12 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.schema import FORMAT_VERSION, Schema, check_count
-from diskreplay.spaces import check_key
+from diskreplay.schema import FORMAT_VERSION, Schema
 from diskreplay.storage import arrays, metadata, stream, temporaries
 from diskreplay.storage import files as fs
+from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import MAX_ENVS, MAX_STREAMS, Commit
-from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, Pin, StreamReader, StreamWriter
+from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
@@ -236,12 +237,15 @@ class Store:
 
         if checkpoint is not None and name not in checkpoint.cut:
             raise CheckpointError(f"checkpoint {checkpoint.name!r} knows no stream {name!r}")
-        return StreamWriter(self.files, self.stream_path(name), self.schema, lambda: self._pins(name), choose)
+        return StreamWriter(self.files, self.stream_path(name), self.schema, lambda: self.cuts(name), choose)
 
-    def _pins(self, name: str) -> list[Pin]:
-        cuts = [checkpoint.cut[name] for checkpoint in self.checkpoints() if name in checkpoint.cut]
-        context = self.schema.context
-        return [Pin((cut.floor(context), cut.end), (cut.patch_begin, cut.patch_end)) for cut in cuts]
+    def readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
+        """Readers of all columns of a stream by their path below its group; nothing is loaded."""
+        return stream.open_columns(self.files, self.stream_path(name), self.schema, commit, ColumnReader)
+
+    def cuts(self, name: str) -> list[Commit]:
+        """The commits of a stream that checkpoints hold, the oldest checkpoint's first."""
+        return [checkpoint.cut[name] for checkpoint in self.checkpoints() if name in checkpoint.cut]
 
     def checkpoint_names(self) -> list[str]:
         """Names of all checkpoints, oldest first."""

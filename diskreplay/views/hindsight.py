@@ -11,12 +11,13 @@ from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
 from diskreplay import spaces
+from diskreplay.checks import check_share
 from diskreplay.errors import InputError, OpenError
 from diskreplay.index.log import STREAM_SHIFT
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import StreamPart
-from diskreplay.schema import OBS, VALID, Schema, check_share
+from diskreplay.schema import OBS, VALID, Schema
 from diskreplay.views.batch import Batch, HindsightBatch
 from diskreplay.views.transition import Transition, transitions
 from diskreplay.views.view import View, keep

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count, check_share
 from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import StreamPart
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import CONTINUES, START, VALID, Schema, check_count, check_share
+from diskreplay.schema import CONTINUES, START, VALID, Schema
 from diskreplay.views.batch import EpisodeBatch, by_item
 from diskreplay.views.transition import transitions
 from diskreplay.views.view import View, keep

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
+from diskreplay.checks import check_count, check_share
 from diskreplay.index.log import NOW
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import StreamPart
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema, check_count, check_share
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema
 from diskreplay.views.batch import Batch
 from diskreplay.views.view import View, keep
 

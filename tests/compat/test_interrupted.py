@@ -15,7 +15,7 @@ import pytest
 from gymnasium import spaces
 
 from diskreplay.compat import frames, notebook, pearl, xuance, xuance_marl
-from diskreplay.compat.xuance_memory import EpisodeBuffer
+from diskreplay.compat.xuance.memory import EpisodeBuffer
 from diskreplay.errors import ClosedError, StateError
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import StreamWriter

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from diskreplay import errors
 from diskreplay.compat import xuance
 from diskreplay.sampling.proportional import Proportional
+from diskreplay.testing import small_thresholds
 
 N_SIZE, BATCH = 7, 16
 BOX, DISCRETE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
@@ -458,6 +459,43 @@ def test_positions_beyond_a_byte() -> None:
     obs, *_, slots = buffer.sample(1.0)
     np.testing.assert_array_equal(obs.reshape(2, 32), slots + np.array([[0.0], [0.5]], np.float32))
     assert slots.max() > 512
+
+
+def test_slots_that_are_too_large_for_ram() -> None:
+    """They were looked for among the columns in RAM: a KeyError above 128 MiB of them."""
+    with small_thresholds(in_format=False):
+        buffer = xuance.PerOffPolicyBuffer(spaces.Box(-1, 1000, ()), DISCRETE, None, 2, 260, 64, seed=0)
+        assert not {column.name: column.resident for column in buffer.engine.schema.columns}["slot"]
+        for at in range(280):
+            assert (buffer.ptr, buffer.size) == (at % 260, min(at, 260))
+            buffer.store([at, at + 0.5], [0, 0], [0.0, 0.0], [False, False], [at + 1, at + 1.5])
+        obs, *_, slots = buffer.sample(1.0)
+        stamps = np.where(slots < 20, slots + 260, slots)
+        np.testing.assert_array_equal(obs.reshape(2, 32), stamps + np.array([[0.0], [0.5]], np.float32))
+
+
+def test_episodes_whose_marks_are_too_large_for_ram(tmp_path: pathlib.Path) -> None:
+    def make() -> xuance.RecurrentOffPolicyBuffer:
+        return xuance.RecurrentOffPolicyBuffer(
+            spaces.Box(-1, 1000, ()), DISCRETE, None, 1, 20, 4, 100, 3, path=tmp_path / "s"
+        )
+
+    with small_thresholds(in_format=False):
+        buffer = make()
+        resident = {column.name: column.resident for column in buffer.engine.schema.columns}
+        assert not any(resident[name] for name in ("slot", "step", "last"))
+        lengths = [1 + number % 5 for number in range(23)]
+        for number, length in enumerate(lengths):
+            buffer.store({
+                "obs": np.full(length + 1, number), "acts": np.zeros(length), "rews": np.zeros(length),
+                "done": np.zeros(length),
+            })  # fmt: skip
+        buffer.close()
+        again = make()
+        assert (again.ptr, again.size) == (3, 20)
+        assert [len(one) for one in again.memory] == lengths[3:]
+        assert again.memory[19].obs[0] == 22
+        again.close()
 
 
 def test_the_newest_step_can_be_drawn() -> None:

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from diskreplay import ReplayBuffer
-from diskreplay.compat.xuance_on_policy import DummyOnPolicyBuffer, DummyOnPolicyBuffer_Atari
+from diskreplay.compat.xuance.on_policy import DummyOnPolicyBuffer, DummyOnPolicyBuffer_Atari
 from diskreplay.errors import InputError, NotEnoughDataError
 
 SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {

@@ -14,8 +14,8 @@ from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay import formats
-from diskreplay.formats import hdf5
-from diskreplay.formats.hdf5_episodes import SMALL_BYTES, EpisodesFile
+from diskreplay.formats.files import hdf5
+from diskreplay.formats.files.hdf5_episodes import SMALL_BYTES, EpisodesFile
 from diskreplay.ops.convert import export, import_dataset
 
 FORMATS = ["minari", "d3rlpy", "robomimic"]
@@ -27,7 +27,7 @@ def test_pieces_of_any_size(
     dtype: str, compression: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hdf5, "CHUNK_BYTES", 9000)
-    monkeypatch.setattr("diskreplay.formats.hdf5_episodes.SMALL_BYTES", 2000)
+    monkeypatch.setattr("diskreplay.formats.files.hdf5_episodes.SMALL_BYTES", 2000)
     rng = np.random.default_rng(0)
     wanted: dict[str, np.ndarray] = {}
     with EpisodesFile(tmp_path / "a.hdf5", compression) as out:
@@ -97,8 +97,8 @@ def test_memory_does_not_grow_with_an_episode(name: str, path: str, tmp_path: pa
 def test_blocks_that_cut_episodes_anywhere(
     name: str, path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diskreplay.formats.rows.BLOCK_BYTES", 1)
-    monkeypatch.setattr("diskreplay.formats.flat.BLOCK_BYTES", 3000)
+    monkeypatch.setattr("diskreplay.formats.core.rows.BLOCK_BYTES", 1)
+    monkeypatch.setattr("diskreplay.formats.core.flat.BLOCK_BYTES", 3000)
     monkeypatch.setattr(hdf5, "CHUNK_BYTES", 5000)
     rng: Any = np.random.default_rng(4)
     with dr.ReplayBuffer.create(

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.formats.facts import Holds
+from diskreplay.formats.core.format import Holds
 from diskreplay.ops.combine import deal, merge, split
 from diskreplay.ops.verify import verify
 

@@ -1,0 +1,321 @@
+"""Whole episodes of several agents: half-built ones in RAM, finished ones as rows of a store.
+
+1. ``store_transitions`` writes one step of every environment whose episode goes on into ``episode_data``.
+2. ``finish_path`` writes what follows an episode's last step; from then on its steps are left alone.
+3. ``store_episodes`` adds the finished episodes to the store, one after the other, as rows of one environment. Each row
+   knows the slot of the ring and its step, so that the ring is found again in the rows. What an interrupt left to be
+   added is added before anything else is done.
+4. What is read back is an episode of :class:`~diskreplay.PaddedEpisodes`, with XuanCe's axes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.compat.kept import SLOT, Assignment, InHeld, set_attribute, set_item
+from diskreplay.compat.rows import Grid, Shape, fit
+from diskreplay.compat.xuance.marl.base import Spec, StoredBuffer, empty, split_options
+from diskreplay.compat.xuance.marl.steps import (
+    AVAILABLE,
+    REWARDS,
+    TERMINALS,
+    Layout,
+    Steps,
+    open_steps,
+)
+from diskreplay.errors import InputError
+from diskreplay.schema import TERMINATED, TRUNCATED
+from diskreplay.views.padded_episodes import PaddedEpisodes
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+STEP, FILLED = "step", "filled"
+ON_DISK = ("obs", "actions", "rewards", "terminals", AVAILABLE, FILLED, "state")
+
+
+class Episodes(StoredBuffer):
+    """A ring of ``buffer_size`` episodes, each padded to ``max_eps_len`` steps.
+
+    Attributes:
+        max_eps_len, dim_act: steps of an episode at most, and actions of an agent.
+        episode_data: the episodes that are being collected, ``(n_envs, ...)`` with the axes of ``data``.
+    """
+
+    max_eps_len: int
+    dim_act: int
+    DTYPE: Any = np.float32
+    """Of observations, actions and rewards."""
+
+    def _build(self, kwargs: dict[str, Any]) -> None:
+        self._firsts = np.zeros(self.buffer_size, np.int64)
+        """First row of the episode in each slot."""
+        self._held.marks.update({name: np.zeros(self.n_envs, np.int64) for name in MARKS})
+        agents, dtype = (self.n_agents,), self.DTYPE
+        layout = Layout(
+            self.n_agents, 1, (self.buffer_size + 1) * self.max_eps_len, self.obs_space, self.act_space, dtype,
+            self.state_space, self.dim_act,
+            columns={
+                REWARDS: (agents + self.rew_space, dtype), TERMINALS: (self.done_space, bool),
+                STEP: ((), np.int32), FILLED: ((), bool),
+            },
+        )  # fmt: skip
+        self._episode_data = {key: empty((self.n_envs,), spec) for key, spec in self._specs().items()}
+        self._held.arrays["episode_data"] = self._episode_data
+        self._held.lasting = "episode_data", *MARKS
+        self._keep(open_steps(Steps, self, layout, split_options(kwargs), PaddedEpisodes(self.max_eps_len)))
+
+    def _look(self) -> None:
+        self._find_episodes()
+
+    def _find_episodes(self) -> int:
+        """Finds the finished episodes in the rows; how many are in the window."""
+        engine = self.engine
+        ended = np.flatnonzero((engine.column(TERMINATED) | engine.column(TRUNCATED))[:, 0])
+        firsts = engine.begin + ended - engine.column(STEP)[ended, 0]
+        ended, firsts = ended[firsts >= engine.begin], firsts[firsts >= engine.begin]
+        slots = engine.column(SLOT)[ended, 0]
+        self._firsts[slots] = firsts
+        if len(slots):
+            self._next_slot = (int(slots[-1]) + 1) % self.buffer_size
+        return len(slots)
+
+    def _recover(self) -> None:
+        held = self._held
+        held.size = min(self._find_episodes(), self.buffer_size)
+        held.ptr = self._next_slot if held.size else 0
+
+    _next_slot = 0
+
+    def _ring(self) -> tuple[int, int]:
+        self.engine.flush()
+        return InHeld._ring(self)
+
+    @property
+    def episode_data(self) -> dict[str, Array]:
+        self.engine.settle()
+        return self._episode_data
+
+    @property
+    def full(self) -> bool:
+        """Whether there are ``buffer_size`` episodes."""
+        return bool(self.size >= self.buffer_size)
+
+    # Arrays
+
+    def _specs(self) -> dict[str, Spec]:
+        agents, steps, dtype = (self.n_agents,), (self.max_eps_len,), self.DTYPE
+        more = (self.max_eps_len + 1,)
+        specs: dict[str, Spec] = {
+            "obs": (agents + more + self.obs_space, dtype, 0),
+            "actions": (agents + steps + self.act_space, dtype, 0),
+            "rewards": (agents + steps + self.rew_space, dtype, 0),
+            **self._specs_in_ram(),
+            "terminals": (steps + self.done_space, np.bool_, 0),
+            AVAILABLE: ((*agents, *more, self.dim_act), np.bool_, 1),
+            FILLED: ((*steps, 1), np.bool_, 0),
+        }
+        if self.state_space is not None:
+            specs["state"] = (more + self.state_space, np.float32, 0)
+        return specs
+
+    def _specs_in_ram(self) -> dict[str, Spec]:
+        return {}
+
+    def _arrays(self) -> dict[str, Any]:
+        return {
+            key: self._on_disk(key, spec) if key in ON_DISK else empty((self.buffer_size,), spec)
+            for key, spec in self._specs().items()
+        }
+
+    def _on_disk(self, key: str, spec: Spec) -> Grid:
+        held, engine, firsts, specs = self._held, self.engine, self._firsts, self._specs()
+
+        def read(slots: Ids) -> Array:
+            engine.flush()
+            out = empty((len(slots),), spec)
+            there = slots < held.size
+            if there.any():
+                batch = engine.batch(engine.ids(firsts[slots[there]], 0))
+                out[there] = padded(batch, {key: specs[key]})[key]
+            return out
+
+        return Grid((self.buffer_size,), spec[0], spec[1], read)
+
+    def _episodes(self, slots: Ids) -> dict[str, Array]:
+        """The episodes in slots, by key, in the order of ``data``."""
+        specs = self._specs()
+        batch = self.engine.batch(self.engine.ids(self._firsts[slots], 0))
+        read = padded(batch, {key: specs[key] for key in ON_DISK if key in specs})
+        return {key: read[key] if key in read else self.data[key][slots] for key in self.data}
+
+    def clear(self) -> None:
+        """Empties the buffer of finished episodes; its space goes back with the next commit."""
+        self.engine.clear()
+
+    def clear_episodes(self) -> None:
+        """Forgets the episodes that are being collected."""
+        self.engine.flush()
+        self.engine.change(*self._without_episodes())
+
+    def _without_episodes(self) -> list[Assignment]:
+        """What forgets the episodes that are being collected."""
+        data = [set_item(self._episode_data, key, empty((self.n_envs,), spec)) for key, spec in self._specs().items()]
+        return [*data, *(set_item(self._held.marks[mark], slice(None), 0) for mark in MARKS)]
+
+    # Collecting
+
+    def store(self, *args: Any, **kwargs: Any) -> None:
+        """Not here: InputError that names ``store_transitions``."""
+        raise InputError("a buffer of episodes takes steps by store_transitions(t_envs, ...)")
+
+    def store_transitions(self, t_envs: Any, *transition_data: Any) -> None:
+        """Stores one step of all environments; those whose episode is finished already are left alone.
+
+        Args:
+            t_envs: the step of all environments, or of each, ``(n_envs,)``; 0 to ``max_eps_len - 1``.
+            transition_data: ``obs_n, actions_dict, state, rewards, terminated, avail_actions``, each ``(n_envs, ...)``;
+                the actions' dict holds ``actions_n`` and what else the class says. ``state`` is not read where there is
+                none; without ``avail_actions`` (None) all are available.
+
+        Raises InputError, with nothing stored, for a wrong shape or a step that is out of range.
+        """
+        if len(transition_data) != 6:
+            raise InputError(
+                "store_transitions takes t_envs, obs_n, actions_dict, state, rewards, terminated and avail_actions"
+            )
+        self.engine.flush()
+        obs, actions, state, rewards, terminated, available = transition_data
+        given = {"obs": obs, "rewards": rewards, "terminals": terminated, **self._from_actions(actions)}
+        if self.state_space is not None:
+            given["state"] = state
+        given[AVAILABLE] = np.True_ if available is None else available
+        at = fit("t_envs", operator.index(t_envs) if np.ndim(t_envs) == 0 else t_envs, (self.n_envs,), np.int64)
+        envs = np.flatnonzero(self._held.marks["done"] == 0)
+        if not ((at[envs] >= 0) & (at[envs] < self.max_eps_len)).all():
+            raise InputError(f"t_envs must be 0 to {self.max_eps_len - 1}, got {at[envs].tolist()}")
+        specs = self._specs()
+        steps = {key: fit(key, value, (self.n_envs, *_of_one_step(key, specs[key])), specs[key][1])
+                 for key, value in given.items()}  # fmt: skip
+        if not np.isfinite(steps["rewards"]).all():
+            raise InputError("rewards must be finite; nothing was stored")
+        places = {key: (envs, at[envs]) if key in WITHOUT_AGENTS else (envs, slice(None), at[envs]) for key in steps}
+        self.engine.change(
+            *(set_item(self.episode_data[key], places[key], values[envs]) for key, values in steps.items())
+        )
+
+    def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries of an actions' dict by our keys; InputError where one is missing."""
+        if "actions_n" not in actions:
+            raise InputError("actions_dict lacks 'actions_n'")
+        return {"actions": actions["actions_n"]}
+
+    def _length(self, next_t: Any) -> int:
+        """The steps of an episode that is finished."""
+        steps = min(operator.index(np.asarray(next_t).item()), self.max_eps_len)
+        if steps < 1:
+            raise InputError(f"next_t must be at least 1, an episode of one step, got {next_t!r}")
+        return steps
+
+    def _finish(self, i_env: int, steps: int, terminal_data: tuple[Any, ...], *more: Assignment) -> None:
+        """Writes what follows an episode's last step, and what else is known when it is finished."""
+        if len(terminal_data) != 4:
+            raise InputError("finish_path takes i_env, next_t, obs_next, state_next, available_actions and filled")
+        obs, state, available, filled = terminal_data
+        given = {"obs": obs, FILLED: filled, AVAILABLE: np.ones(self.n_envs) if available is None else available}
+        if self.state_space is not None:
+            given["state"] = state
+        specs, last = self._specs(), {}
+        for key, value in given.items():
+            shape = specs[FILLED][0] if key == FILLED else _of_one_step(key, specs[key])
+            last[key] = fit(key, value[i_env], shape, specs[key][1])
+        last[FILLED][steps:] = False
+        data, marks = self.episode_data, self._held.marks
+        at = {"obs": (i_env, slice(None), steps), AVAILABLE: (i_env, slice(None), steps), "state": (i_env, steps)}
+        self.engine.change(
+            *(set_item(data[key], at.get(key, i_env), value) for key, value in last.items()),
+            *more,
+            set_item(marks["done"], i_env, 1),
+            set_item(marks["steps"], i_env, steps),
+        )
+
+    def store_episodes(self) -> None:
+        """Stores the episodes that are finished, and forgets those that are not."""
+        slot, size = self._ring()
+        first, held = self.engine.end, self._held
+        rows: list[dict[str, Any]] = []
+        changes: list[Assignment] = []
+        for env in np.flatnonzero(held.marks["done"]).tolist():
+            episode = {key: values[env].copy() for key, values in self.episode_data.items()}
+            changes += [
+                set_item(array, slot, episode[key]) for key, array in self.data.items() if isinstance(array, np.ndarray)
+            ]
+            changes.append(set_item(self._firsts, slot, first + len(rows)))
+            rows += self._rows(episode, int(held.marks["steps"][env]), slot)
+            slot, size = (slot + 1) % self.buffer_size, min(size + 1, self.buffer_size)
+        changes += [set_attribute(held, "ptr", slot), set_attribute(held, "size", size)]
+        self.engine.file(rows, *changes, *self._without_episodes())
+
+    def _rows(self, data: Mapping[str, Array], steps: int, slot: int) -> list[dict[str, Any]]:
+        """An episode's rows, as the engine's ``add`` takes them."""
+
+        def seen(step: int) -> dict[str, Any]:
+            return {"obs": data["obs"][:, step], AVAILABLE: data[AVAILABLE][:, step].astype(np.int8)}
+
+        rows = []
+        for step in range(steps):
+            newest = step + 1 == steps
+            terminated = newest and bool(data["terminals"][step].all())
+            row = {
+                "obs": seen(step), "action": data["actions"][:, step],
+                "reward": float(data["rewards"][:, step].mean(dtype=np.float64)), "next_obs": seen(step + 1),
+                "terminated": terminated, "truncated": newest and not terminated,
+                REWARDS: data["rewards"][:, step], TERMINALS: data["terminals"][step], FILLED: data[FILLED][step, 0],
+                STEP: np.int32(step), SLOT: np.int32(slot),
+            }  # fmt: skip
+            if self.state_space is not None:
+                row.update(state=data["state"][step], next_state=data["state"][step + 1])
+            rows.append(row)
+        return rows
+
+
+MARKS = "done", "steps"
+"""Of an environment's episode: whether it is finished, and its steps then."""
+WITHOUT_AGENTS = ("terminals", FILLED, "state")
+"""Keys whose arrays have no axis of agents."""
+
+
+def padded(batch: MultiAgentBatch, specs: Mapping[str, Spec]) -> dict[str, Array]:
+    """Whole episodes ``(B, T, ...)`` with XuanCe's axes: agents before time, and one more observation at the end."""
+    count, length = len(batch), batch.length
+    sources = {
+        "obs": (batch.obs["obs"], batch.next_obs["obs"]),
+        AVAILABLE: (batch.obs[AVAILABLE], batch.next_obs[AVAILABLE]),
+        "state": (batch.state, batch.next_state),
+        "actions": (batch.action, None),
+        "rewards": (batch.extra[REWARDS], None),
+        "terminals": (batch.extra[TERMINALS], None),
+        FILLED: (batch.extra[FILLED][..., None], None),
+    }
+    found = {}
+    for key, spec in specs.items():
+        values, following = sources[key]
+        out = empty((count,), spec)
+        by_time = out if key in WITHOUT_AGENTS else np.moveaxis(out, 2, 1)
+        by_time[:, : values.shape[1]][batch.filled] = values[batch.filled]
+        if following is not None:
+            by_time[np.arange(count), length] = following[np.arange(count), length - 1]
+        found[key] = out
+    return found
+
+
+def _of_one_step(key: str, spec: Spec) -> Shape:
+    """The shape of one step of an episode's array."""
+    shape = spec[0]
+    return shape[1:] if key in WITHOUT_AGENTS else (shape[0], *shape[2:])

@@ -1,0 +1,344 @@
+"""XuanCe's on-policy buffers of single steps. Observations and states are on disk, all else is in RAM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers.on_policy import EPSILON
+from diskreplay.checks import check_count, check_share
+from diskreplay.compat.kept import Assignment, Held, set_attribute, set_item
+from diskreplay.compat.rows import Grid
+from diskreplay.compat.xuance.marl.base import (
+    Spec,
+    StoredBuffer,
+    empty,
+    needed,
+    split_options,
+    take_step,
+    team_reward,
+)
+from diskreplay.compat.xuance.marl.steps import LaggingSteps, Layout, open_steps
+from diskreplay.compat.xuance.returns import path_estimates
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.views.transition import Transition
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+
+class MARL_OnPolicyBuffer(StoredBuffer):
+    """Steps of the present policy, with returns and advantages.
+
+    Args:
+        n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs: see :class:`BaseBuffer`; actions and
+            observations are of one agent, rewards ``rew_space`` and terminals ``done_space`` of one environment: with
+            ``n_agents`` elements one for each agent, with one element that of the team.
+        buffer_size: steps of all environments.
+        use_gae: returns and advantages by generalised advantage estimation, else discounted sums.
+        use_advnorm: give each sample's advantages mean 0 and standard deviation 1.
+        gamma, gae_lam: discount factor and lambda, 0 to 1.
+        **kwargs: the store's own options, see :class:`StoredBuffer`; others are taken and ignored.
+
+    Attributes:
+        start_ids: ``(n_envs,)`` int64, the entry where each environment's open path begins.
+    """
+
+    engine: LaggingSteps
+
+    def __init__(
+        self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
+        n_envs: int, buffer_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size)
+        self.use_gae = bool(use_gae)
+        self.use_advantage_norm = bool(use_advnorm)
+        self.gamma, self.gae_lambda = check_share("gamma", gamma), check_share("gae_lam", gae_lam)
+        self._check_shapes()
+        zeros = ("start_ids", "open")
+        self._held.marks = {name: np.zeros(self.n_envs, np.int64) for name in zeros}
+        self._build(kwargs)
+
+    def _check_shapes(self) -> None:
+        for name, shape in (("rew_space", self.rew_space), ("done_space", self.done_space)):
+            if math.prod(shape) not in (1, self.n_agents):
+                raise InputError(
+                    f"{name} must have one element, or one for each of {self.n_agents} agents, got {shape}"
+                )
+
+    def _build(self, kwargs: dict[str, Any]) -> None:
+        layout = Layout(
+            self.n_agents, self.n_envs, self.n_size, self.obs_space, self.act_space, np.float32, self.state_space
+        )
+        self._keep(open_steps(LaggingSteps, self, layout, split_options(kwargs), Transition()))
+
+    def _recover(self) -> None:
+        """A rollout whose estimates are lost cannot be learned from: it is given up."""
+        if len(self.engine):
+            self.engine.clear()
+
+    @property
+    def start_ids(self) -> Ids:
+        """Where each environment's open path begins."""
+        self.engine.settle()
+        return self._held.marks["start_ids"]
+
+    def _estimated(self) -> tuple[int, ...]:
+        """Shape of the returns of one step: that of the rewards, where these are the agents' own."""
+        return self.rew_space if math.prod(self.rew_space) == self.n_agents else (self.n_agents, 1)
+
+    def _specs(self) -> dict[str, Spec]:
+        agents = (self.n_agents,)
+        specs: dict[str, Spec] = {
+            "obs": (agents + self.obs_space, np.float32, 0),
+            "actions": (agents + self.act_space, np.float32, 0),
+            "rewards": (self.rew_space, np.float32, 0),
+            "returns": (self._estimated(), np.float32, 0),
+            "values": ((*agents, 1), np.float32, 0),
+            "log_pi_old": (agents, np.float32, 0),
+            "advantages": (self._estimated(), np.float32, 0),
+            "terminals": (self.done_space, np.bool_, 0),
+            "agent_mask": (agents, np.bool_, 1),
+        }
+        if self.state_space is not None:
+            specs["state"] = (self.state_space, np.float32, 0)
+        return specs
+
+    def _arrays(self) -> dict[str, Any]:
+        lead = (self.n_envs, self.n_size)
+        return {
+            key: self._on_disk(key, spec) if key in ("obs", "state") else empty(lead, spec)
+            for key, spec in self._specs().items()
+        }
+
+    def _on_disk(self, key: str, spec: Spec) -> Grid:
+        held, engine, n_size = self._held, self.engine, self.n_size
+
+        def read(places: Ids) -> Array:
+            engine.flush()
+            envs, slots = np.divmod(places, n_size)
+            out = empty((len(places),), spec)
+            there = slots < held.size
+            if there.any():
+                rows = engine.rows_of(held.ptr, n_size, slots[there])
+                out[there] = getattr(engine.get(engine.ids(rows, envs[there])), key)
+            return out
+
+        return Grid((self.n_envs, n_size), spec[0], spec[1], read)
+
+    def clear(self) -> None:
+        """Empties the buffer, with all its paths; its space goes back with the next commit."""
+        self.engine.clear()
+
+    def store(self, step_data: Mapping[str, Any]) -> None:
+        """Stores one step of all environments.
+
+        Args:
+            step_data: ``(n_envs, ...)`` for each key of ``data``; ``values``, ``log_pi_old`` and ``returns`` may be
+                left out (zeros), ``agent_mask`` too (all True). ``advantages`` is not read, nor is any other key.
+
+        Raises InputError, with nothing stored, for a missing key, a wrong shape, or rewards that are not finite.
+        """
+        specs = {key: spec for key, spec in self._specs().items() if key != "advantages"}
+        step = self._completed(take_step(step_data, specs, self.n_envs), step_data)
+        reward = team_reward(step["rewards"])
+        state = {"state": step["state"]} if self.state_space is not None else {}
+        slot, size = self._ring()
+        self.engine.put(
+            *(
+                set_item(array, (slice(None), slot), step.get(key, 0))
+                for key, array in self.data.items()
+                if isinstance(array, np.ndarray)
+            ),
+            *next_entry(self._held, slot, size, self.n_size),
+            obs=step["obs"], action=step["actions"], reward=reward,
+            terminated=step["terminals"].reshape(self.n_envs, -1).all(axis=1),
+            truncated=np.zeros(self.n_envs, bool), agent_mask=step["agent_mask"],
+            slot=np.full(self.n_envs, slot, np.int32), **state,
+        )  # fmt: skip
+
+    def _completed(self, step: dict[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
+        """A step with what follows from the rest of it."""
+        return step
+
+    def finish_path(self, value: Any, i_env: int, value_normalizer: Any = None) -> None:
+        """Computes returns and advantages of an environment's steps since the last call; without any, nothing.
+
+        Args:
+            value: of what follows the newest step, ``(n_agents, 1)`` or ``(n_agents,)`` or one number; it does not
+                count for an agent whose newest step is terminal.
+            i_env: the environment.
+            value_normalizer: an object with ``denormalize``, where values are of what it normalises; None where they
+                are true values. Returns and advantages are of true values.
+        """
+        data, start_ids, steps = self.data, self.start_ids, self._held.marks["open"]
+        count = int(steps[i_env])
+        if not count:
+            return
+        slots = (start_ids[i_env] + np.arange(count)) % self.n_size
+        path = {key: data[key][i_env, slots] for key in ("rewards", "values", "terminals")}
+        estimates = zip(("returns", "advantages"), self._estimate(path, value, value_normalizer), strict=True)
+        self.engine.change(
+            *(
+                set_item(data[key], (i_env, slots), found.reshape(count, *self._estimated()))
+                for key, found in estimates
+                if key in data
+            ),
+            set_item(steps, i_env, 0),
+            set_item(start_ids, i_env, self.ptr),
+            *self.engine.cut_off(i_env),
+        )
+
+    def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
+        """Returns and advantages ``(T, n_agents)`` of a path."""
+        lambda_ = self.gae_lambda if self.use_gae else 1.0
+        return path_estimates(
+            path["rewards"], path["values"], value, path["terminals"], self.gamma, lambda_, value_normalizer
+        )
+
+    def sample(self, indexes: Any) -> dict[str, Array]:
+        """The steps at ``indexes``, integers ``(B,)``: ``environment * n_size + entry``; arrays by key.
+
+        Raises NotEnoughDataError until the buffer is full.
+        """
+        self._check_full()
+        chosen = self._chosen(indexes, self.n_envs * self.n_size)
+        envs, slots = np.divmod(chosen, self.n_size)
+        self.engine.flush()
+        batch = self.engine.batch(self.engine.ids(self.engine.rows_of(self.ptr, self.n_size, slots), envs))
+        samples = {
+            key: array[envs, slots] if isinstance(array, np.ndarray) else getattr(batch, key)
+            for key, array in self.data.items()
+        }
+        if self.use_advantage_norm and "advantages" in samples:
+            samples["advantages"] = normalized(samples["advantages"])
+        return samples
+
+    def _check_full(self) -> None:
+        if not self.full:
+            raise NotEnoughDataError(
+                f"the buffer holds {self.size} entries of each ring; sample it when it is full, or call clear()"
+            )
+
+    @staticmethod
+    def _chosen(indexes: Any, most: int) -> Ids:
+        chosen = np.asarray(indexes)
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
+            raise InputError(f"indexes must be integers of shape (B,), got {chosen.dtype} {chosen.shape}")
+        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < most):
+            raise InputError(f"indexes must be 0 to {most - 1}, got {chosen.min()} to {chosen.max()}")
+        return chosen.astype(np.int64)
+
+
+class MeanField_OnPolicyBuffer(MARL_OnPolicyBuffer):
+    """Steps with the mean-field action probabilities, as Mean-Field Actor-Critic wants them.
+
+    Args:
+        n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, use_gae, use_advnorm, gamma,
+            gae_lam: as of :class:`MARL_OnPolicyBuffer`.
+        n_size: its ``buffer_size``.
+        **kwargs: ``prob_space``, the shape of the action probabilities of one environment; otherwise as there.
+    """
+
+    def __init__(
+        self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
+        n_envs: int, n_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        self.prob_space = tuple(needed(kwargs, "prob_space"))
+        super().__init__(
+            n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, n_size, use_gae, use_advnorm,
+            gamma, gae_lam, **kwargs,
+        )  # fmt: skip
+
+    def _specs(self) -> dict[str, Spec]:
+        specs: dict[str, Spec] = {}
+        for key, spec in super()._specs().items():
+            specs[key] = spec
+            if key == "actions":
+                specs["act_mean"] = (self.prob_space, np.float32, 0)
+        return specs
+
+    def finish_ac_path(self, value: Any, i_env: int) -> None:
+        """As ``finish_path``."""
+        self.finish_path(value, i_env)
+
+
+class COMA_Buffer(MARL_OnPolicyBuffer):
+    """Steps whose returns are TD(lambda) targets, as COMA's critic learns them; there are no advantages.
+
+    Args:
+        n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae, use_advnorm,
+            gamma, gae_lam: as of :class:`MARL_OnPolicyBuffer`.
+        **kwargs: ``dim_act``, the number of actions; ``td_lambda``, 0 to 1; otherwise as there.
+    """
+
+    def __init__(
+        self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
+        n_envs: int, buffer_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        self.dim_act = check_count("dim_act", needed(kwargs, "dim_act"))
+        self.td_lambda = check_td_lambda(needed(kwargs, "td_lambda"))
+        super().__init__(
+            n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
+            use_advnorm, gamma, gae_lam, **kwargs,
+        )  # fmt: skip
+
+    def _specs(self) -> dict[str, Spec]:
+        specs: dict[str, Spec] = {}
+        for key, spec in super()._specs().items():
+            if key != "advantages":
+                specs[key] = spec
+            if key == "actions":
+                specs["actions_onehot"] = ((self.n_agents, self.dim_act), np.float32, 0)
+        return specs
+
+    def _completed(self, step: dict[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
+        if "actions_onehot" not in given:
+            step["actions_onehot"] = onehot(step["actions"], self.dim_act)
+        return step
+
+    def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
+        return path_estimates(
+            path["rewards"], path["values"], value, path["terminals"], self.gamma, self.td_lambda, value_normalizer,
+            td_targets=True,
+        )  # fmt: skip
+
+
+def next_entry(held: Held, slot: int, size: int, n_size: int) -> list[Assignment]:
+    """What counts the entry at ``slot`` of all environments, by the marks ``open`` and ``start_ids`` too."""
+    ptr = (slot + 1) % n_size
+    steps = np.minimum(held.marks["open"] + 1, n_size)
+    return [
+        set_attribute(held, "ptr", ptr),
+        set_attribute(held, "size", min(size + 1, n_size)),
+        set_item(held.marks["open"], slice(None), steps),
+        set_item(held.marks["start_ids"], slice(None), (ptr - steps) % n_size),
+    ]
+
+
+def normalized(advantages: Array, counted: Array | None = None) -> Array:
+    """Advantages with mean 0 and standard deviation 1 over what counts, all of them if None; 0 elsewhere."""
+    held = advantages if counted is None else advantages[counted]
+    if not held.size:
+        return np.zeros_like(advantages)
+    scaled: Array = (advantages - held.mean()) / (held.std() + EPSILON)
+    if counted is not None:
+        scaled[~counted] = 0.0
+    return scaled
+
+
+def onehot(actions: Array, dim_act: int) -> Array:
+    """Actions ``(..., )``, or ``(..., 1)``, as ``(..., dim_act)`` float32."""
+    flat = actions[..., 0] if actions.ndim > 2 and actions.shape[-1] == 1 else actions
+    if flat.ndim != 2:
+        raise InputError("actions_onehot must be given where an action is more than one number")
+    return np.asarray(flat[..., None] == np.arange(dim_act), np.float32)
+
+
+def check_td_lambda(given: Any) -> float:
+    """``given``; InputError where it is not 0 to 1."""
+    return check_share("td_lambda", given)

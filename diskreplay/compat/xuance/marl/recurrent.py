@@ -1,0 +1,196 @@
+"""XuanCe's buffers of whole episodes, for recurrent networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.checks import check_count
+from diskreplay.compat.kept import set_item
+from diskreplay.compat.xuance.marl.base import Spec, needed
+from diskreplay.compat.xuance.marl.episodes import FILLED, Episodes
+from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
+from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, check_td_lambda, normalized, onehot
+from diskreplay.compat.xuance.returns import path_estimates
+from diskreplay.errors import InputError, NotEnoughDataError
+
+Array = NDArray[Any]
+
+
+class MARL_OffPolicyBuffer_RNN(Episodes, MARL_OffPolicyBuffer):
+    """Whole episodes of any policy.
+
+    Args:
+        n_agents, state_space, obs_space, act_space, done_space, n_envs: as of :class:`MARL_OffPolicyBuffer`.
+        rew_space: of one agent.
+        buffer_size: episodes.
+        batch_size: episodes of a sample.
+        **kwargs: ``max_episode_length``, steps; ``dim_act``, actions of an agent; the store's own options, see
+            :class:`StoredBuffer`; others are taken and ignored.
+    """
+
+    DTYPE = np.float64
+
+    def __init__(
+        self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
+        n_envs: int, buffer_size: int, batch_size: int, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        self.max_eps_len = check_count("max_episode_length", needed(kwargs, "max_episode_length"))
+        self.dim_act = check_count("dim_act", needed(kwargs, "dim_act"))
+        super().__init__(
+            n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, batch_size,
+            **kwargs,
+        )  # fmt: skip
+
+    def finish_path(self, i_env: int, next_t: int, *terminal_data: Any) -> None:
+        """Finishes an environment's episode.
+
+        Args:
+            i_env: the environment.
+            next_t: steps of the episode; above ``max_eps_len`` it has that many.
+            terminal_data: ``obs_next, state_next, available_actions, filled``, each ``(n_envs, ...)``: what followed
+                the last step, and which steps are there, ``(n_envs, max_eps_len, 1)``.
+        """
+        self.engine.flush()
+        self._finish(i_env, self._length(next_t), terminal_data)
+
+    def sample(self) -> dict[str, Array]:
+        """``batch_size`` episodes, drawn with replacement by numpy's global generator; arrays by key."""
+        size = self.size
+        if not size:
+            raise NotEnoughDataError("the buffer is empty: store an episode before sampling")
+        return self._episodes(np.random.choice(size, self.batch_size))
+
+
+class MARL_OnPolicyBuffer_RNN(Episodes, MARL_OnPolicyBuffer):
+    """Whole episodes of the present policy, with returns and advantages.
+
+    Args:
+        n_agents, state_space, obs_space, act_space, done_space, n_envs, use_gae, use_advnorm, gamma, gae_lam: as of
+            :class:`MARL_OnPolicyBuffer`.
+        rew_space: of one agent, one element.
+        buffer_size: episodes.
+        **kwargs: as of :class:`MARL_OffPolicyBuffer_RNN`.
+    """
+
+    def __init__(
+        self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
+        n_envs: int, buffer_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        self.max_eps_len = check_count("max_episode_length", needed(kwargs, "max_episode_length"))
+        self.dim_act = check_count("dim_act", needed(kwargs, "dim_act"))
+        super().__init__(
+            n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
+            use_advnorm, gamma, gae_lam, **kwargs,
+        )  # fmt: skip
+
+    def _check_shapes(self) -> None:
+        if math.prod(self.rew_space) != 1:
+            raise InputError(f"rew_space must have one element, that of one agent, got {self.rew_space}")
+        if math.prod(self.done_space) not in (1, self.n_agents):
+            raise InputError(f"done_space must have one element, or one for each agent, got {self.done_space}")
+
+    def _recover(self) -> None:
+        """A rollout whose estimates are lost cannot be learned from: it is given up."""
+        if len(self.engine):
+            self.engine.clear()
+
+    def _specs_in_ram(self) -> dict[str, Spec]:
+        steps = (self.n_agents, self.max_eps_len)
+        each = (steps + self.rew_space, np.float32, 0)
+        return {"returns": each, "values": each, "advantages": each, "log_pi_old": (steps, np.float32, 0)}
+
+    def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
+        missing = [key for key in ("actions_n", "values", "log_pi") if key not in actions]
+        if missing:
+            raise InputError(f"actions_dict lacks {missing[0]!r}")
+        return {"actions": actions["actions_n"], "values": actions["values"], "log_pi_old": actions["log_pi"]}
+
+    def finish_path(  # type: ignore[override]  # as XuanCe's own does
+        self, i_env: int, next_t: int, *terminal_data: Any, value_next: Any = None, value_normalizer: Any = None
+    ) -> None:
+        """Finishes an environment's episode, and computes its returns and advantages.
+
+        Args:
+            i_env, next_t, terminal_data: as of :class:`MARL_OffPolicyBuffer_RNN`.
+            value_next: of what followed the last step, ``(n_agents, 1)`` or ``(n_agents,)`` or one number; may be left
+                out where that step was terminal for all agents.
+            value_normalizer: as of :class:`MARL_OnPolicyBuffer`.
+        """
+        self.engine.flush()
+        data, steps = self.episode_data, self._length(next_t)
+        if value_next is None:
+            if not data["terminals"][i_env, steps - 1].all():
+                raise InputError("value_next must be given where the last step was not terminal for all agents")
+            value_next = 0.0
+        path = {key: np.moveaxis(data[key][i_env, :, :steps], 1, 0) for key in ("rewards", "values")}
+        path["terminals"] = data["terminals"][i_env, :steps]
+        found = self._estimate(path, value_next, value_normalizer)
+        estimates = [
+            set_item(
+                data[key],
+                (i_env, slice(None), slice(steps)),
+                values.T.reshape(self.n_agents, steps, *self.rew_space),
+            )
+            for key, values in zip(self.ESTIMATED, found, strict=False)
+        ]
+        self._finish(i_env, steps, terminal_data, *estimates)
+
+    ESTIMATED: tuple[str, ...] = ("returns", "advantages")
+
+    def sample(self, indexes: Any) -> dict[str, Array]:
+        """The episodes at ``indexes``, integers ``(B,)``; arrays by key.
+
+        Raises NotEnoughDataError until the buffer is full.
+        """
+        self._check_full()
+        samples = self._episodes(self._chosen(indexes, self.buffer_size))
+        if self.use_advantage_norm:
+            counted = np.broadcast_to(
+                samples[FILLED][:, None].reshape(len(samples[FILLED]), 1, -1, *[1] * len(self.rew_space)),
+                samples["advantages"].shape,
+            )
+            samples["advantages"] = normalized(samples["advantages"], counted)
+        return samples
+
+
+class COMA_Buffer_RNN(MARL_OnPolicyBuffer_RNN):
+    """Whole episodes whose returns are TD(lambda) targets, as COMA's critic learns them; advantages stay 0.
+
+    Args:
+        n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae, use_advnorm,
+            gamma, gae_lam: as of :class:`MARL_OnPolicyBuffer_RNN`.
+        **kwargs: ``td_lambda``, 0 to 1; otherwise as there.
+    """
+
+    ESTIMATED = ("returns",)
+
+    def __init__(
+        self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
+        n_envs: int, buffer_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        self.td_lambda = check_td_lambda(needed(kwargs, "td_lambda"))
+        super().__init__(
+            n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
+            use_advnorm, gamma, gae_lam, **kwargs,
+        )  # fmt: skip
+
+    def _specs_in_ram(self) -> dict[str, Spec]:
+        specs = {"actions_onehot": ((self.n_agents, self.max_eps_len, self.dim_act), np.float32, 0)}
+        return {**specs, **super()._specs_in_ram()}
+
+    def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
+        found = super()._from_actions(actions)
+        given = actions.get("act_n_onehot")
+        found["actions_onehot"] = onehot(np.asarray(found["actions"]), self.dim_act) if given is None else given
+        return found
+
+    def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
+        return path_estimates(
+            path["rewards"], path["values"], value, path["terminals"], self.gamma, self.td_lambda, value_normalizer,
+            td_targets=True,
+        )  # fmt: skip

@@ -1,0 +1,249 @@
+"""XuanCe's off-policy buffer of whole episodes.
+
+1. An episode's steps are rows of a store for one environment. Each knows its step, and the last one that it is the
+   last, so that the finished episodes are found again in the rows.
+2. What is drawn are an episode and a step in it; the rows from there on are read.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from diskreplay.checks import check_count
+from diskreplay.compat.kept import SLOT, Ringed
+from diskreplay.compat.window import Window, window
+from diskreplay.compat.xuance.memory import Buffer, EpisodeBuffer, Shapes, space_shape
+from diskreplay.compat.xuance.steps import Steps, open_steps, stored_space
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.sampling.uniform import Uniform
+from diskreplay.views.batch import map_arrays
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+STEP, LAST = "step", "last"
+FIELDS = ("obs", "acts", "rews", "done")
+
+
+class _Episode(NamedTuple):
+    """A finished episode: its first row, its steps, and its slot of the ring."""
+
+    first: int
+    length: int
+    slot: int
+
+
+class RecurrentOffPolicyBuffer(Ringed, Buffer):
+    """Whole episodes, of which sequences are drawn, for recurrent learners.
+
+    Args:
+        observation_space, action_space: Gymnasium's, or of another library that has ``shape``; a Dict of such. Their
+            dtypes are those of the episodes; float32 where they have none.
+        auxiliary_shape: taken and ignored.
+        n_envs: environments; whose an episode is does not matter.
+        n_size: episodes that are held.
+        batch_size: sequences of a sample.
+        episode_length: steps of an episode at most.
+        lookup_length: steps of a sequence at most.
+        path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
+        **options: ``seed``, ``codec``, ``chunk_rows``, ``shard_rows``, ``cache_bytes``, ``commit_rows``,
+            ``commit_seconds``, as of :class:`DummyOffPolicyBuffer`.
+
+    Attributes:
+        memory: the episodes, oldest first, as :class:`EpisodeBuffer`; read from the store when they are indexed.
+        n_envs, n_size, batch_size, episode_length, lookup_length: as given.
+        engine: the store, a :class:`diskreplay.ReplayBuffer` of one environment.
+    """
+
+    def __init__(
+        self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
+        n_size: int, batch_size: int, episode_length: int, lookup_length: int, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(observation_space, action_space, auxiliary_shape)
+        self.n_envs, self.n_size = check_count("n_envs", n_envs), check_count("n_size", n_size)
+        self.batch_size = check_count("batch_size", batch_size)
+        self.episode_length = check_count("episode_length", episode_length)
+        self.lookup_length = check_count("lookup_length", lookup_length)
+        self._own_draws = options.get("seed") is not None
+        self._found: tuple[Window, tuple[_Episode, ...]] = Window(0, 0), ()
+        """The episodes of a window, oldest first."""
+        self.engine: Steps = open_steps(
+            self, _typed_space("observation_space", observation_space), _typed_space("action_space", action_space), 1,
+            (self.n_size + 1) * self.episode_length, {STEP: ((), np.int32), LAST: ((), bool)}, Uniform(), options,
+        )  # fmt: skip
+
+    def _episodes(self) -> tuple[_Episode, ...]:
+        """The finished episodes in the store's rows, oldest first; halves of some, left by a crash, are passed over."""
+        held = window(self.engine)
+        seen, known = self._found
+        if held == seen:
+            return known
+        start = max(seen.end, held.begin)
+        last, steps, slots = (self.engine.column(name, start, held.end)[:, 0] for name in (LAST, STEP, SLOT))
+        at = np.flatnonzero(last)
+        lengths = steps[at].astype(np.int64) + 1
+        newer = map(_Episode, (start + at + 1 - lengths).tolist(), lengths.tolist(), slots[at].tolist())
+        found = (*known, *newer)[-self.n_size :]
+        found = found[bisect.bisect_left(found, held.begin, key=lambda episode: episode.first) :]
+        self._found = held, found
+        return found
+
+    def _ring(self) -> tuple[int, int]:
+        found = self._episodes()
+        return (found[-1].slot + 1) % self.n_size if found else 0, len(found)
+
+    @property
+    def memory(self) -> Sequence[EpisodeBuffer]:
+        return _Memory(self.engine, self._episodes())
+
+    def can_sample(self) -> bool:
+        """Whether there are ``batch_size`` episodes."""
+        return bool(self.size >= self.batch_size)
+
+    def clear(self, *args: Any) -> None:
+        """Empties the buffer; its space goes back with the next commit."""
+        self.engine.clear()
+
+    def store(self, episode: Any) -> None:
+        """Stores a copy of an episode.
+
+        Args:
+            episode: an :class:`EpisodeBuffer` of ``T`` steps, 1 to ``episode_length``, and ``T + 1`` observations; or a
+                dict of ``obs`` ``(T + 1, ...)``, ``acts``, ``rews`` and ``done`` ``(T, ...)``.
+
+        Raises InputError, with nothing stored, for other shapes and lengths.
+        """
+        obs, acts, rews, done = self._checked(episode)
+        count = len(rews)
+        ended = done.astype(bool)
+        last = np.arange(count) == count - 1
+        self.engine.extend(
+            map_arrays(lambda values: values[:-1], obs), acts, rews, map_arrays(lambda values: values[1:], obs), ended,
+            last & ~ended, slot=np.full(count, self.ptr, np.int32), step=np.arange(count, dtype=np.int32), last=last,
+        )  # fmt: skip
+
+    def _checked(self, episode: Any) -> tuple[Any, Any, Array, Array]:
+        try:
+            if isinstance(episode, Mapping):
+                given = [episode[name] for name in FIELDS]
+            else:
+                given = [episode.obs, episode.action, episode.reward, episode.done]
+        except (AttributeError, KeyError) as error:
+            raise InputError(f"an episode must be an EpisodeBuffer, or a dict of {FIELDS}: {error}") from error
+        space = self.engine.schema
+        obs = _stacked("obs", given[0], space_shape("obs", space.observation_space))
+        acts = _stacked("acts", given[1], space_shape("acts", space.action_space))
+        rews, done = (_stacked(name, values, ()) for name, values in zip(FIELDS[2:], given[2:], strict=True))
+        lengths = {_length(obs) - 1, _length(acts), len(rews), len(done)}
+        if len(lengths) > 1:
+            raise InputError(
+                "an episode must have as many rewards and dones as actions, and one observation more (append the first "
+                f"one to obs before the first put): got {_length(obs)} observations, {_length(acts)} actions, "
+                f"{len(rews)} rewards and {len(done)} dones"
+            )
+        if not 1 <= len(rews) <= self.episode_length:
+            raise InputError(f"an episode must have 1 to episode_length={self.episode_length} steps, got {len(rews)}")
+        if not ((done == 0) | (done == 1)).all():
+            raise InputError("done must be True or False; nothing was stored")
+        return obs, acts, rews, done
+
+    def sample(self) -> tuple[Any, Array, Array, Array]:
+        """``B = batch_size`` sequences of as many steps as the shortest episode drawn has, at most ``lookup_length``.
+
+        Episodes are drawn with replacement, and where a sequence begins, uniformly.
+
+        Returns:
+            ``obs`` ``(B, T + 1, *obs_shape)``, with the observation after the last step; ``acts`` ``(B, T, ...)``;
+            ``rews`` ``(B, T)`` float32; ``terminals`` ``(B, T)`` bool. Dtypes of the spaces.
+
+        Raises NotEnoughDataError when the buffer is empty.
+        """
+        episodes = self._episodes()
+        if not episodes:
+            raise NotEnoughDataError("the buffer is empty: store an episode before sampling")
+        engine, own = self.engine, self._own_draws
+        chosen = [episodes[at] for at in engine.integers(len(episodes), self.batch_size, own)]
+        count = min(self.lookup_length, *(episode.length for episode in chosen))
+        firsts = [each.first + int(engine.integers(each.length - count + 1, 1, own)[0]) for each in chosen]
+        parts = _read(engine, np.array(firsts), count)
+        return parts[0], parts[1], parts[2], parts[3]
+
+
+class _Memory(Sequence[EpisodeBuffer]):
+    """The episodes, oldest first."""
+
+    def __init__(self, engine: Steps, episodes: Sequence[_Episode]) -> None:
+        self._engine = engine
+        self._episodes = episodes
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    @overload
+    def __getitem__(self, at: int) -> EpisodeBuffer: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[EpisodeBuffer]: ...
+    def __getitem__(self, at: int | slice) -> EpisodeBuffer | list[EpisodeBuffer]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        first, count, _ = self._episodes[at]
+        obs, acts, rews, done = (
+            map_arrays(lambda values: values[0], part) for part in _read(self._engine, np.array([first]), count)
+        )
+        episode = EpisodeBuffer()
+        episode.obs, episode.action, episode.reward, episode.done = (
+            list(_entries(part)) for part in (obs, acts, rews, done)
+        )
+        return episode
+
+
+def _read(engine: Steps, firsts: Ids, count: int) -> list[Any]:
+    """Observations ``(B, count + 1, ...)``, actions, rewards and dones ``(B, count, ...)`` from rows ``(B,)`` on."""
+    batch = engine.batch((firsts[:, None] + np.arange(count)).ravel())
+
+    def sequences(values: Any) -> Any:
+        return map_arrays(lambda array: array.reshape(len(firsts), count, *array.shape[1:]), values)
+
+    obs, after = sequences(batch.obs), sequences(batch.next_obs)
+    if isinstance(obs, Mapping):
+        whole: Any = {key: np.concatenate([obs[key], after[key][:, -1:]], 1) for key in obs}
+    else:
+        whole = np.concatenate([obs, after[:, -1:]], 1)
+    return [whole, *(sequences(values) for values in (batch.action, batch.reward, batch.terminated))]
+
+
+def _stacked(what: str, values: Any, shape: Shapes) -> Any:
+    """A list of values, or of dicts of such, as an array, or a dict of such."""
+    try:
+        if isinstance(shape, dict):
+            if isinstance(values, Mapping):
+                return {key: _stacked(what, values[key], part) for key, part in shape.items()}
+            return {key: _stacked(what, [value[key] for value in values], part) for key, part in shape.items()}
+        array = np.asarray(values)
+        return array.reshape(len(array), *shape)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{what} of an episode must have the shape {shape} each: {error}") from error
+
+
+def _length(values: Any) -> int:
+    return len(next(iter(values.values()))) if isinstance(values, Mapping) else len(values)
+
+
+def _entries(values: Any) -> Iterator[Any]:
+    if isinstance(values, Mapping):
+        return ({key: part[at] for key, part in values.items()} for at in range(_length(values)))
+    return iter(values)
+
+
+def _typed_space(what: str, space: Any) -> Any:
+    """The space of any values of the shape and dtype of a space."""
+    parts = getattr(space, "spaces", space)
+    if not isinstance(parts, Mapping):
+        return stored_space(space_shape(what, space), getattr(space, "dtype", None) or np.float32)
+    return spaces.Dict([(key, _typed_space(f"{what}[{key!r}]", part)) for key, part in parts.items()])
