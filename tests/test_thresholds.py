@@ -83,6 +83,7 @@ NO_THRESHOLD = {
     "reading.kernel.POLYNOMIAL": FORMAT,
     "reading.kernel.NOWAIT": "the system's",
     "reading.kernel.WILL_NEED": "the system's",
+    "reading.resident.ALIGNED": "where arrays stand in a block of memory",
     "reading.opening.ATTEMPTS": "how often a stream is read anew that others change meanwhile",
     "sampling.proportional.LEAST_MASS": PRECISION,
     "sampling.proportional.MOST_MASS": PRECISION,

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.reading import blocks, observations
+from diskreplay.reading import blocks, observations, resident
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
+from diskreplay.reading.resident import NEXT
 from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import Column, Schema, Stack
 
@@ -48,6 +49,25 @@ class Samples:
         self.reads = Reads() if reads is None else reads
         self._positions = [part.log.positions(rows, envs) for part, _, rows, envs in self.groups]
         self._partial = self.size > len(ids)
+        self._gathered: Array | None = None
+        self._left: set[str] = set()
+        """Names of what is gathered and was not given out: nobody else may write to what a caller was given."""
+
+    def gather(self) -> None:
+        """Copies what transitions of one step show of columns in RAM at once, where that is faster."""
+        groups = [
+            (part.resident, place, positions)
+            for (part, place, _, _), positions in zip(self.groups, self._positions, strict=True)
+        ]
+        self._gathered = resident.gather(groups, self.size, partial=self._partial)
+        if self._gathered is not None:
+            self._left = set(self._gathered.dtype.names or ())
+
+    def _take(self, name: str) -> Array:
+        self._left.remove(name)
+        assert self._gathered is not None
+        found: Array = self._gathered[name]
+        return found
 
     def values(self, column: Column) -> Array:
         """A column's values ``(size, *shape)`` at the rows themselves."""
@@ -61,6 +81,8 @@ class Samples:
 
     def resident(self, name: str) -> Array:
         """A resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
+        if name in self._left:
+            return self._take(name)
         at = zip(self.groups, self._positions, strict=True)
         return self.scatter([part.log.at(name, positions) for (part, *_), positions in at])
 
@@ -72,6 +94,8 @@ class Samples:
         """Observations of a leaf at the rows, and next ones of ``last_rows``; views of one block where they overlap."""
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         frames = stack.frames
+        if n_step == 1 and NEXT + column.name in self._left:
+            return self.resident(column.name), self._take(NEXT + column.name)
         if n_step > 1 or self._in_ram(leaf) or self._has_odd_stacks(stack, last_rows):
             return self.current(leaf), self.observe_next(leaf, last_rows)
         block = self._empty((self.size, frames + 1, *column.shape), column.dtype)

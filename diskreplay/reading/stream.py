@@ -16,6 +16,7 @@ from diskreplay.reading import observations
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
+from diskreplay.reading.resident import Resident
 from diskreplay.schema import Schema
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.stream import StreamReader, StreamWriter
@@ -37,6 +38,7 @@ class StreamPart:
             ObsSource(c.name, stack, self.log, stream.rows[c.name], stream.patches[c.name], cache)
             for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
         ]
+        self.resident = Resident(schema, self.log)
         self._spans = Spans(self.log)
         self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
         self.catch_up()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.checks import check_count, check_share
+from diskreplay.index.log import NOW
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import StreamPart
@@ -49,7 +50,9 @@ class Transition(View):
 
     def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
         if self.n_step == 1 and not part.log.invalid:
-            return np.ones(len(ids), np.int8)
+            found = np.empty(len(ids), np.int8)
+            found.fill(NOW)  # several times faster than np.ones for the few ids that are new
+            return found
         return part.log.standing(*part.log.locate(ids), self.n_step)
 
     def draft(
@@ -66,6 +69,7 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
     """The batch of rows as transitions of ``n_step`` steps; ``index`` and ``weight`` ``(B,)`` are passed on."""
     schema = samples.schema
     if n_step == 1:
+        samples.gather()
         last_rows = [rows for _, _, rows, _ in samples.groups]
         reward, terminated, truncated = (samples.resident(name) for name in (REWARD, TERMINATED, TRUNCATED))
         discount = samples.each(lambda part, rows, envs: np.full(len(rows), gamma, np.float32))
