@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.compat.kept import set_item
+from diskreplay.compat.keeper import set_item
 from diskreplay.compat.xuance.marl.base import Spec, needed
-from diskreplay.compat.xuance.marl.episodes import FILLED, Episodes
+from diskreplay.compat.xuance.marl.episodes import FILLED, MARKS, EpisodeRing
 from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
-from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, check_td_lambda, normalized, onehot
-from diskreplay.compat.xuance.returns import path_estimates
+from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, check_td_lambda, onehot
+from diskreplay.compat.xuance.rollouts import OPEN, START_IDS, check_full, checked_indexes, normalized, path_estimates
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema import check_count
 
 Array = NDArray[Any]
 
 
-class MARL_OffPolicyBuffer_RNN(Episodes, MARL_OffPolicyBuffer):
+class MARL_OffPolicyBuffer_RNN(EpisodeRing, MARL_OffPolicyBuffer):
     """Whole episodes of any policy.
 
     Args:
@@ -55,7 +55,7 @@ class MARL_OffPolicyBuffer_RNN(Episodes, MARL_OffPolicyBuffer):
             terminal_data: ``obs_next, state_next, available_actions, filled``, each ``(n_envs, ...)``: what followed
                 the last step, and which steps are there, ``(n_envs, max_eps_len, 1)``.
         """
-        self.engine.flush()
+        self._keeper.flush()
         self._finish(i_env, self._length(next_t), terminal_data)
 
     def sample(self) -> dict[str, Array]:
@@ -66,7 +66,7 @@ class MARL_OffPolicyBuffer_RNN(Episodes, MARL_OffPolicyBuffer):
         return self._episodes(np.random.choice(size, self.batch_size))
 
 
-class MARL_OnPolicyBuffer_RNN(Episodes, MARL_OnPolicyBuffer):
+class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
     """Whole episodes of the present policy, with returns and advantages.
 
     Args:
@@ -87,6 +87,8 @@ class MARL_OnPolicyBuffer_RNN(Episodes, MARL_OnPolicyBuffer):
             n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
             use_advnorm, gamma, gae_lam, **kwargs,
         )  # fmt: skip
+
+    MARKS = START_IDS, OPEN, *MARKS
 
     def _check_shapes(self) -> None:
         if math.prod(self.rew_space) != 1:
@@ -121,7 +123,7 @@ class MARL_OnPolicyBuffer_RNN(Episodes, MARL_OnPolicyBuffer):
                 out where that step was terminal for all agents.
             value_normalizer: as of :class:`MARL_OnPolicyBuffer`.
         """
-        self.engine.flush()
+        self._keeper.flush()
         data, steps = self.episode_data, self._length(next_t)
         if value_next is None:
             if not data["terminals"][i_env, steps - 1].all():
@@ -147,8 +149,8 @@ class MARL_OnPolicyBuffer_RNN(Episodes, MARL_OnPolicyBuffer):
 
         Raises NotEnoughDataError until the buffer is full.
         """
-        self._check_full()
-        samples = self._episodes(self._chosen(indexes, self.buffer_size))
+        check_full(self.size, self.buffer_size)
+        samples = self._episodes(checked_indexes(indexes, self.buffer_size))
         if self.use_advantage_norm:
             counted = np.broadcast_to(
                 samples[FILLED][:, None].reshape(len(samples[FILLED]), 1, -1, *[1] * len(self.rew_space)),
