@@ -7,7 +7,8 @@ it. The store takes whole transitions, so the newest frame waits here:
 2. An episode's last frame has no next one; its row ends there, and its next observation is all zeros.
 3. A frame without an effect becomes a row that is never sampled, and later stacks still show it (special).
 
-What waits here knows the row that it becomes (:class:`_Newest`): once the store has that row, nothing waits any more.
+The newest frame notes the number of the row that it becomes (:class:`_Newest`). Once the store has that row, no frame
+waits any more.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Array = NDArray[Any]
 
 
 class _EveryRow(Transition):
-    """Transitions that can be looked at without an effect too; this module draws those that have one."""
+    """Transitions, those without an effect too: ``obs`` shows them, and ``sample`` leaves them out by itself."""
 
     def standing(self, part: StreamPart, ids: NDArray[np.int64]) -> NDArray[np.int8]:
         return np.ones(len(ids), np.int8)

@@ -51,7 +51,7 @@ def set_attribute(owner: Any, name: str, value: Any) -> Assignment:
 def ring_part(number: int, doc: str) -> Any:
     """A property: ``ptr`` (0) or ``size`` (1), of a buffer that has a method ``_ring``.
 
-    XuanCe's base classes have attributes that can be set; mypy would have them so in all.
+    Typed as Any, since in XuanCe's base classes these are plain attributes, which mypy lets no property override.
     """
     return property(lambda buffer: buffer._ring()[number], doc=doc)
 
@@ -63,9 +63,9 @@ class RamState:
     Attributes:
         ptr, size: of the ring, where its slots are no column of the rows.
         marks: a number for each environment, such as ``start_ids``, int64.
-        arrays: mappings whose numpy arrays are saved, but those of objects; what else is in them is not.
-        fills: what stands in arrays where nothing was stored, by name; 0 where it is not said here.
-        lasting: names of marks and of mappings that stay when the rows are forgotten.
+        arrays: by group and name. Arrays of objects, and what is no numpy array, are not saved.
+        fills: the value of an array's empty entries by its name; 0 if not named.
+        lasting: marks and groups of arrays that stay when the buffer is cleared.
     """
 
     ptr: int = 0
@@ -240,7 +240,7 @@ class Keeper:
 
 
 class PendingStep(Keeper):
-    """Keeps the newest step until the next one is known, whose observation is the next observation of its row.
+    """Holds the newest step back until the next one comes, whose observation is its next observation.
 
     Args:
         buffer, ram: as of :class:`Keeper`.
@@ -263,21 +263,18 @@ class PendingStep(Keeper):
         return newest[1] if newest is not None and newest[0] == end else None
 
     def put(self, step: dict[str, Any], *assignments: Assignment) -> None:
-        """Adds the row of the step before; ``step`` waits in its place.
-
-        What goes with the step is done as by :meth:`change`.
-        """
+        """Adds the step before as a row, and holds ``step`` back; the assignments are done as by :meth:`change`."""
         with self.buffer._write_lock:
             self._release(step)
             self.change(set_attribute(self, "_newest", (window(self.buffer).end, step)), *assignments)
 
     def cut(self, env: int) -> list[Assignment]:
-        """What says that the episode of an environment ended with the newest step."""
+        """What marks the newest step as the last of an environment's episode, truncated if it is not terminal."""
         step = self._waiting()
         return [] if step is None else [set_item(step["truncated"], env, not step["terminated"][env])]
 
     def flush(self) -> None:
-        """Adds the row that waits, with its own observation in the place of the next one, which nobody reads."""
+        """Adds the newest step's row now. Its next observation is its own: XuanCe's on-policy buffers show none."""
         with self.buffer._write_lock:
             self._release(self._waiting() or {})
 

@@ -165,7 +165,7 @@ class Positions:
     def look(self) -> tuple[Window, int, bool]:
         """The rows, the position of the next one, and whether all positions are taken.
 
-        Must be called before a row is added: it is what sees that the window was emptied.
+        Call it before a row is added: only here is it noticed that the window was emptied.
         """
         begin, end = window(self._buffer)
         if begin == end:

@@ -14,19 +14,9 @@ from diskreplay.compat.keeper import PendingStep, RamState, set_item
 from diskreplay.compat.opening import open_or_create
 from diskreplay.compat.place import Place
 from diskreplay.compat.rows import ring_array
+from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.disk_buffer import DiskBuffer, fit_flags, fit_step, stored_space, without_env_axis
 from diskreplay.compat.xuance.memory import create_memory, sample_batch, space_shape
-from diskreplay.compat.xuance.rollouts import (
-    START_IDS,
-    check_full,
-    checked_indexes,
-    end_path,
-    next_entry,
-    normalized,
-    path_estimates,
-    path_marks,
-    path_slots,
-)
 from diskreplay.errors import InputError
 from diskreplay.paths import PathLike
 from diskreplay.schema import check_count, check_share
@@ -110,7 +100,7 @@ class DummyOnPolicyBuffer(DiskBuffer):
                 f"auxiliary_shape has objects ({self._objects[0]!r}: None), which are not written to disk: give their "
                 "shape, or leave out path"
             )
-        ram = RamState(marks=path_marks(self.n_envs), arrays=self._arrays())
+        ram = RamState(marks=rollouts.path_marks(self.n_envs), arrays=self._arrays())
         create = {
             "observation_space": stored_space(self._obs_shape, self.OBSERVED),
             "action_space": stored_space(self._action_shape, np.float32), "num_envs": self.n_envs,
@@ -173,7 +163,7 @@ class DummyOnPolicyBuffer(DiskBuffer):
     @property
     def start_ids(self) -> Ids:
         """Where each environment's open path begins."""
-        return self._keeper.ram.marks[START_IDS]
+        return self._keeper.ram.marks[rollouts.START_IDS]
 
     # XuanCe's methods
 
@@ -209,7 +199,7 @@ class DummyOnPolicyBuffer(DiskBuffer):
         self._keeper.put(
             row,
             *(set_item(array, (slice(None), ram.ptr), values) for array, values in pairs),
-            *next_entry(ram, self.n_size),
+            *rollouts.next_entry(ram, self.n_size),
         )
 
     def _checked(self, obs: Any, acts: Any, rews: Any, value: Any, terminals: Any, aux_info: Any) -> dict[str, Any]:
@@ -245,7 +235,7 @@ class DummyOnPolicyBuffer(DiskBuffer):
         env = check_count("i", i, least=0, most=self.n_envs - 1)
         last = fit_step("val", val, 1, (), np.float32)
         ram = self._keeper.ram
-        slots = path_slots(ram, env, self.n_size)
+        slots = rollouts.path_slots(ram, env, self.n_size)
         if not len(slots):
             return
         path = self.rewards[env, slots], self.values[env, slots, None], last, self.terminals[env, slots] != 0
@@ -253,9 +243,9 @@ class DummyOnPolicyBuffer(DiskBuffer):
             raise InputError(f"val must be finite where the newest step is not terminal, got {val!r}")
         lambdas = (self.gae_lam, self.gae_lam) if self.use_gae else (1.0, 0.0)
         self._keeper.change(
-            set_item(self.returns, (env, slots), path_estimates(*path, self.gamma, lambdas[0])[0][:, 0]),
-            set_item(self.advantages, (env, slots), path_estimates(*path, self.gamma, lambdas[1])[1][:, 0]),
-            *end_path(ram, env),
+            set_item(self.returns, (env, slots), rollouts.path_estimates(*path, self.gamma, lambdas[0])[0][:, 0]),
+            set_item(self.advantages, (env, slots), rollouts.path_estimates(*path, self.gamma, lambdas[1])[1][:, 0]),
+            *rollouts.end_path(ram, env),
             *self._keeper.cut(env),
         )
 
@@ -268,12 +258,12 @@ class DummyOnPolicyBuffer(DiskBuffer):
 
         Raises NotEnoughDataError until the buffer is full, InputError for indexes that there are not.
         """
-        check_full(self.size, self.n_size)
-        at = np.divmod(checked_indexes(indexes, self.buffer_size), self.n_size)
+        rollouts.check_full(self.size, self.n_size)
+        at = np.divmod(rollouts.checked_indexes(indexes, self.buffer_size), self.n_size)
         advantages = self.advantages[at]
         return (
             sample_batch(self.observations, at), sample_batch(self.actions, at), self.returns[at], self.values[at],
-            normalized(advantages) if self.use_advnorm else advantages, sample_batch(self.auxiliary_infos, at),
+            rollouts.normalized(advantages) if self.use_advnorm else advantages, sample_batch(self.auxiliary_infos, at),
         )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.compat.arrays import Shape, fit
 from diskreplay.compat.keeper import Keeper, RamState, ring_part
 from diskreplay.compat.rows import ring
+from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
 from diskreplay.schema import check_count
 
@@ -48,8 +49,8 @@ class BaseBuffer(ABC):
         names = ("obs_space", "act_space", "rew_space", "done_space")
         n_agents, state, *shapes, n_envs, buffer_size = args
         self.n_agents = check_count("n_agents", n_agents)
-        self.state_space = None if state is None else _shape("state_space", state)
-        self.obs_space, self.act_space, self.rew_space, self.done_space = map(_shape, names, shapes)
+        self.state_space = None if state is None else checked_shape("state_space", state)
+        self.obs_space, self.act_space, self.rew_space, self.done_space = map(checked_shape, names, shapes)
         self.n_envs = check_count("n_envs", n_envs)
         self.buffer_size = check_count("buffer_size", buffer_size, least=self.n_envs)
         self.n_size = self.buffer_size // self.n_envs
@@ -200,10 +201,3 @@ def team_reward(rewards: Array) -> Array:
     if not np.isfinite(mean).all():
         raise InputError("rewards must be finite; nothing was stored")
     return mean
-
-
-def _shape(what: str, given: Any) -> Shape:
-    try:
-        return tuple(check_count(what, n) for n in given)
-    except TypeError as error:
-        raise InputError(f"{what} must be a shape, a tuple or list of integers, got {given!r}") from error

@@ -14,7 +14,8 @@ from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.rows import SLOT, ids_of, read_once, ring, ring_array, rows_at
 from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, take_step, team_reward
 from diskreplay.compat.xuance.marl.steps import REWARDS, TERMINALS, open_steps
-from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.compat.xuance.memory import checked_shape
+from diskreplay.errors import NotEnoughDataError
 from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
 
@@ -126,10 +127,7 @@ class MeanField_OffPolicyBuffer(MARL_OffPolicyBuffer):
         self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, prob_shape: Any, rew_space: Any,
         done_space: Any, n_envs: int, buffer_size: int, batch_size: int, **kwargs: Any,
     ) -> None:  # fmt: skip
-        try:
-            self.prob_shape: tuple[int, ...] = tuple(prob_shape)
-        except TypeError as error:
-            raise InputError(f"prob_shape must be a shape, got {prob_shape!r}") from error
+        self.prob_shape = checked_shape("prob_shape", prob_shape)
         super().__init__(
             n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, batch_size,
             **kwargs,

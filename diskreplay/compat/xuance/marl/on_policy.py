@@ -14,19 +14,10 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.compat.keeper import PendingStep, set_item
 from diskreplay.compat.rows import SLOT, ids_of, read_once, ring_array, rows_at
+from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, empty, needed, take_step, team_reward
 from diskreplay.compat.xuance.marl.steps import open_steps
-from diskreplay.compat.xuance.rollouts import (
-    START_IDS,
-    check_full,
-    checked_indexes,
-    end_path,
-    next_entry,
-    normalized,
-    path_estimates,
-    path_marks,
-    path_slots,
-)
+from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
 from diskreplay.schema import check_count, check_share
 from diskreplay.views.transition import Transition
@@ -76,7 +67,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
             self.state_space,
         )  # fmt: skip
         self._pending = PendingStep(
-            self.engine, self._ram(path_marks(self.n_envs)), functools.partial(_add_row, self.engine)
+            self.engine, self._ram(rollouts.path_marks(self.n_envs)), functools.partial(_add_row, self.engine)
         )
         self._keep(self._pending)
 
@@ -88,7 +79,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
     @property
     def start_ids(self) -> Ids:
         """Where each environment's open path begins."""
-        return self._keeper.ram.marks[START_IDS]
+        return self._keeper.ram.marks[rollouts.START_IDS]
 
     def _estimated(self) -> tuple[int, ...]:
         """Shape of the returns of one step: that of the rewards, where these are the agents' own."""
@@ -152,7 +143,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
                 for key, array in self.data.items()
                 if isinstance(array, np.ndarray)
             ),
-            *next_entry(ram, self.n_size),
+            *rollouts.next_entry(ram, self.n_size),
         )
 
     def _completed(self, step: dict[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
@@ -170,7 +161,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
                 are true values. Returns and advantages are of true values.
         """
         data, ram = self.data, self._keeper.ram
-        slots = path_slots(ram, i_env, self.n_size)
+        slots = rollouts.path_slots(ram, i_env, self.n_size)
         if not len(slots):
             return
         path = {key: data[key][i_env, slots] for key in ("rewards", "values", "terminals")}
@@ -181,14 +172,14 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
                 for key, found in estimates
                 if key in data
             ),
-            *end_path(ram, i_env),
+            *rollouts.end_path(ram, i_env),
             *self._pending.cut(i_env),
         )
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
         """Returns and advantages ``(T, n_agents)`` of a path."""
         lambda_ = self.gae_lambda if self.use_gae else 1.0
-        return path_estimates(
+        return rollouts.path_estimates(
             path["rewards"], path["values"], value, path["terminals"], self.gamma, lambda_, value_normalizer
         )
 
@@ -197,8 +188,8 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
 
         Raises NotEnoughDataError until the buffer is full.
         """
-        check_full(self.size, self.n_size)
-        envs, slots = np.divmod(checked_indexes(indexes, self.n_envs * self.n_size), self.n_size)
+        rollouts.check_full(self.size, self.n_size)
+        envs, slots = np.divmod(rollouts.checked_indexes(indexes, self.n_envs * self.n_size), self.n_size)
         rows = rows_at(self.engine, slots, self._keeper.ring()[0], self.n_size)
         batch = read_once(self.engine, ids_of(self.engine, rows, envs))
         samples = {
@@ -206,7 +197,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
             for key, array in self.data.items()
         }
         if self.use_advantage_norm and "advantages" in samples:
-            samples["advantages"] = normalized(samples["advantages"])
+            samples["advantages"] = rollouts.normalized(samples["advantages"])
         return samples
 
 
@@ -224,7 +215,7 @@ class MeanField_OnPolicyBuffer(MARL_OnPolicyBuffer):
         self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
         n_envs: int, n_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
     ) -> None:  # fmt: skip
-        self.prob_space = tuple(needed(kwargs, "prob_space"))
+        self.prob_space = checked_shape("prob_space", needed(kwargs, "prob_space"))
         super().__init__(
             n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, n_size, use_gae, use_advnorm,
             gamma, gae_lam, **kwargs,
@@ -257,7 +248,7 @@ class COMA_Buffer(MARL_OnPolicyBuffer):
         n_envs: int, buffer_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
     ) -> None:  # fmt: skip
         self.dim_act = check_count("dim_act", needed(kwargs, "dim_act"))
-        self.td_lambda = check_td_lambda(needed(kwargs, "td_lambda"))
+        self.td_lambda = check_share("td_lambda", needed(kwargs, "td_lambda"))
         super().__init__(
             n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
             use_advnorm, gamma, gae_lam, **kwargs,
@@ -278,7 +269,7 @@ class COMA_Buffer(MARL_OnPolicyBuffer):
         return step
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
-        return path_estimates(
+        return rollouts.path_estimates(
             path["rewards"], path["values"], value, path["terminals"], self.gamma, self.td_lambda, value_normalizer,
             td_targets=True,
         )  # fmt: skip
@@ -294,8 +285,3 @@ def onehot(actions: Array, dim_act: int) -> Array:
     if flat.ndim != 2:
         raise InputError("actions_onehot must be given where an action is more than one number")
     return np.asarray(flat[..., None] == np.arange(dim_act), np.float32)
-
-
-def check_td_lambda(given: Any) -> float:
-    """``given``; InputError where it is not 0 to 1."""
-    return check_share("td_lambda", given)

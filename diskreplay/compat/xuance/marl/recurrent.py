@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.compat.keeper import set_item
+from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.marl.base import Spec, needed
 from diskreplay.compat.xuance.marl.episodes import FILLED, MARKS, EpisodeRing
 from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
-from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, check_td_lambda, onehot
-from diskreplay.compat.xuance.rollouts import OPEN, START_IDS, check_full, checked_indexes, normalized, path_estimates
+from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, onehot
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.schema import check_count
+from diskreplay.schema import check_count, check_share
 
 Array = NDArray[Any]
 
@@ -30,7 +30,7 @@ class MARL_OffPolicyBuffer_RNN(EpisodeRing, MARL_OffPolicyBuffer):
         buffer_size: episodes.
         batch_size: episodes of a sample.
         **kwargs: ``max_episode_length``, steps; ``dim_act``, actions of an agent; the store's own options, see
-            :class:`StoredBuffer`; others are taken and ignored.
+            :class:`MultiAgentBuffer`; others are taken and ignored.
     """
 
     DTYPE = np.float64
@@ -88,7 +88,7 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
             use_advnorm, gamma, gae_lam, **kwargs,
         )  # fmt: skip
 
-    MARKS = START_IDS, OPEN, *MARKS
+    MARKS = rollouts.START_IDS, rollouts.OPEN, *MARKS
 
     def _check_shapes(self) -> None:
         if math.prod(self.rew_space) != 1:
@@ -149,14 +149,14 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
 
         Raises NotEnoughDataError until the buffer is full.
         """
-        check_full(self.size, self.buffer_size)
-        samples = self._episodes(checked_indexes(indexes, self.buffer_size))
+        rollouts.check_full(self.size, self.buffer_size)
+        samples = self._episodes(rollouts.checked_indexes(indexes, self.buffer_size))
         if self.use_advantage_norm:
             counted = np.broadcast_to(
                 samples[FILLED][:, None].reshape(len(samples[FILLED]), 1, -1, *[1] * len(self.rew_space)),
                 samples["advantages"].shape,
             )
-            samples["advantages"] = normalized(samples["advantages"], counted)
+            samples["advantages"] = rollouts.normalized(samples["advantages"], counted)
         return samples
 
 
@@ -175,7 +175,7 @@ class COMA_Buffer_RNN(MARL_OnPolicyBuffer_RNN):
         self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
         n_envs: int, buffer_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
     ) -> None:  # fmt: skip
-        self.td_lambda = check_td_lambda(needed(kwargs, "td_lambda"))
+        self.td_lambda = check_share("td_lambda", needed(kwargs, "td_lambda"))
         super().__init__(
             n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
             use_advnorm, gamma, gae_lam, **kwargs,
@@ -192,7 +192,7 @@ class COMA_Buffer_RNN(MARL_OnPolicyBuffer_RNN):
         return found
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
-        return path_estimates(
+        return rollouts.path_estimates(
             path["rewards"], path["values"], value, path["terminals"], self.gamma, self.td_lambda, value_normalizer,
             td_targets=True,
         )  # fmt: skip
