@@ -111,7 +111,7 @@ def _warm(name: str) -> None:
 def usable() -> list[str]:
     """Formats that can be written here."""
     from diskreplay import formats
-    from diskreplay.formats.facts import check_installed
+    from diskreplay.formats.core.format import check_installed
 
     names = []
     for format in formats.every():

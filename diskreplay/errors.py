@@ -25,6 +25,10 @@ class DiskReplayError(Exception):
     code = "error"
 
 
+class MisuseWarning(UserWarning):
+    """What is added has the signs of a mistake that is easily made; the message says what to write instead."""
+
+
 class InputError(DiskReplayError, ValueError):
     """An argument breaks a rule. Nothing was changed."""
 

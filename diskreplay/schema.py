@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 
 from diskreplay import spaces
+from diskreplay.checks import check_count, check_flag, check_key
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 
 FORMAT_VERSION = 1
@@ -27,6 +28,9 @@ ACTION, OBS, REWARD, TERMINATED, TRUNCATED, VALID, START = (
 )  # fmt: skip
 ALWAYS_RESIDENT = (REWARD, TERMINATED, TRUNCATED, VALID, START)
 PLACE = "place"
+PATCH_TABLE = "patches"
+"""The group, below a stream's own, that holds the patch table."""
+PLACES = f"{PATCH_TABLE}/{PLACE}"
 RESERVED = {
     OBS, ACTION, REWARD, TERMINATED, TRUNCATED, VALID, START, PLACE,
     "next_obs", "discount", "index", "weight", "mask", "patches", "info",
@@ -56,6 +60,15 @@ PLACE_CHUNK_ROWS, PLACE_SHARD_ROWS = 1024, 16384
 PATCH_CHUNK_ROWS, PATCH_SHARD_ROWS = 256, 4096
 LARGE_PATCH_CHUNK_ROWS, LARGE_PATCH_SHARD_ROWS = 1, 256
 """Of the patch table: its places, leaves that are resident, and the others. The format fixes them."""
+
+
+Continuity = Literal["observations", "flags"]
+"""What says that a row goes on with the episode of the one before it; see ``ReplayBuffer.create``."""
+
+
+def is_patch(path: str) -> bool:
+    """Whether an array, by its path below the stream's group, is one of the patch table; no column's name is so."""
+    return path.startswith(f"{PATCH_TABLE}/")
 
 
 class Start(enum.IntEnum):
@@ -175,7 +188,7 @@ class Column:
     def from_json(cls, stored: dict[str, Any]) -> Column:
         name, shape = stored["name"], tuple(stored["shape"])
         for part in name.split("/"):
-            spaces.check_key(part, "column")
+            check_key(part, "column")
         for number in (*shape, stored["chunk_rows"], stored["shard_rows"]):
             if type(number) is not int or number < 1:
                 raise ValueError(f"column {name!r}: {number!r} is no positive integer")
@@ -215,6 +228,7 @@ class Schema:
         capacity: transitions of a stream's window.
         identity: of the store, which seals its shards; empty for one without seals.
         finite: whether ``add`` refuses NaN and infinity in observations, actions and columns.
+        continuity: what says that a row continues the one before: "observations" (and flags), or "flags" alone.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -226,6 +240,7 @@ class Schema:
     capacity: int
     identity: str = dataclasses.field(default="", compare=False)
     finite: bool = dataclasses.field(default=False, compare=False)
+    continuity: Continuity = dataclasses.field(default="observations", compare=False)
     obs_tree: spaces.Tree = dataclasses.field(init=False)
     action_tree: spaces.Tree = dataclasses.field(init=False)
 
@@ -266,6 +281,19 @@ class Schema:
         """The user's own columns."""
         return self.columns[len(self.stacks) + len(self.action_columns) + 5 :]
 
+    def column(self, name: str) -> Column:
+        """The column of the rows that has this name; KeyError where there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    @property
+    def arrays(self) -> dict[str, Column]:
+        """Every array of a stream by its path below the stream's group: columns of the rows, then of the patches."""
+        patches = {f"{PATCH_TABLE}/{column.name}": column for column in self.patch_columns}
+        return {column.name: column for column in self.columns} | patches
+
     @property
     def context(self) -> int:
         """Rows before the window that are kept because frame stacks reach back to them."""
@@ -298,6 +326,7 @@ class Schema:
             "capacity": self.capacity,
             **({"identity": self.identity} if self.identity else {}),
             **({"finite": True} if self.finite else {}),
+            **({"continuity": self.continuity} if self.continuity != "observations" else {}),
         }
 
     @classmethod
@@ -313,10 +342,20 @@ class Schema:
                 check_count("capacity", stored["capacity"]),
                 str(stored.get("identity", "")),
                 stored.get("finite", False) is True,
+                check_continuity(stored.get("continuity", "observations")),
             )
         except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
             raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
         return schema
+
+
+def check_continuity(given: Any) -> Continuity:
+    """``given`` if it is one of the two, else InputError."""
+    if given == "flags":
+        return "flags"
+    if given == "observations":
+        return "observations"
+    raise InputError(f"continuity must be 'observations' or 'flags', got {given!r}")
 
 
 def _stack_from_json(stored: dict[str, Any]) -> Stack:
@@ -326,27 +365,8 @@ def _stack_from_json(stored: dict[str, Any]) -> Stack:
     return Stack(frames, axis, channels)
 
 
-def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> int:
-    """``value`` as an int in ``[least, most]``, else InputError."""
-    if isinstance(value, bool | np.bool) or not isinstance(value, int | np.integer):
-        raise InputError(f"{what} must be an integer, got {value!r}")
-    if not least <= value <= most:
-        raise InputError(f"{what} must be {least} to {most}, got {value}")
-    return int(value)
-
-
-def check_share(what: str, value: Any) -> float:
-    """``value``, a number of Python's or numpy's, as a float in ``[0, 1]``, else InputError."""
-    if not isinstance(value, int | float | np.integer | np.floating) or not 0.0 <= value <= 1.0:
-        raise InputError(f"{what} must be 0 to 1, got {value!r}")
-    return float(value)
-
-
-def check_flag(what: str, value: Any) -> bool:
-    """``value``, of Python or numpy, as a bool, else InputError."""
-    if not isinstance(value, bool | np.bool):
-        raise InputError(f"{what} must be True or False, got {value!r}")
-    return bool(value)
+Field = tuple[str, tuple[int, ...], np.dtype[Any]]
+"""Name, shape and dtype of a column whose chunks and codec are still to be chosen."""
 
 
 def build(
@@ -364,6 +384,7 @@ def build(
     chunk_rows: int | Mapping[str, int] | None = None,
     shard_rows: int | Mapping[str, int] | None = None,
     finite: bool = False,
+    continuity: Continuity = "observations",
 ) -> Schema:
     """The schema of a new store; arguments as of ``ReplayBuffer.create``. SchemaError or InputError for bad ones."""
     num_envs = check_count("num_envs", num_envs, most=1 << 20)
@@ -377,51 +398,77 @@ def build(
         raise SchemaError("observation_space and action_space must be Gymnasium spaces")
     if stack_padding not in ("zero", "reset"):
         raise InputError(f"stack_padding must be 'zero' or 'reset', got {stack_padding!r}")
-    obs_leaves = spaces.leaves(spaces.tree(observation_space, OBS))
-    stacks, layouts = [], []
-    for name, leaf in zip(obs_leaves, spaces.leaf_spaces(observation_space), strict=True):
-        shape, dtype = spaces.leaf_layout(leaf, name)
-        stack, shape = _stack_of(name, shape, _frames_of(name, shape, frame_stack), stack_axis)
+    given = _leaf_fields(observation_space, OBS)
+    stacks, frames = _stacked(given, frame_stack, stack_axis)
+    fields = [*frames, *_leaf_fields(action_space, ACTION), *_always(reward_dtype), *_extras(columns)]
+    names, obs_names = [name for name, _, _ in fields], [name for name, _, _ in frames]
+    settings = {"codec": codec, "chunk_rows": chunk_rows, "shard_rows": shard_rows}
+    for what, setting in settings.items():
+        if isinstance(setting, Mapping):
+            _check_names(what, set(setting), names)
+    built = tuple(
+        _column(field, num_envs, capacity // num_envs, **_settings_of(field[0], obs_names, settings))
+        for field in fields
+    )
+    padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
+    return Schema(
+        observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity,
+        finite=check_flag("finite", finite), continuity=check_continuity(continuity),
+    )  # fmt: skip
+
+
+def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
+    """The leaves of a space, as its values are given."""
+    names = spaces.leaves(spaces.tree(space, name))
+    leaves = zip(names, spaces.leaf_spaces(space), strict=True)
+    fields = [(leaf_name, *spaces.leaf_layout(leaf, leaf_name)) for leaf_name, leaf in leaves]
+    count = sum(math.prod(shape) for _, shape, _ in fields)
+    if count > spaces.MAX_ELEMENTS:
+        raise SchemaError(
+            f"{name}: a value may have {spaces.MAX_ELEMENTS:,} elements, all leaves together, got {count:,}"
+        )
+    return fields
+
+
+def _stacked(
+    given: list[Field], frame_stack: int | Mapping[str, int], axis: Literal["auto", 0, -1] | None
+) -> tuple[list[Stack], list[Field]]:
+    """The stack of each observation leaf, and the field of its single frames, which are what is stored."""
+    stacks, fields = [], []
+    for name, shape, dtype in given:
+        stack, shape = _stack_of(name, shape, _frames_of(name, frame_stack), axis)
         stacks.append(stack)
-        layouts.append((name, shape, dtype))
+        fields.append((name, shape, dtype))
     if isinstance(frame_stack, Mapping):
-        _check_names("frame_stack", {_full_name(key, obs_leaves) for key in frame_stack}, obs_leaves)
-    action_leaves = spaces.leaves(spaces.tree(action_space, ACTION))
-    for name, leaf in zip(action_leaves, spaces.leaf_spaces(action_space), strict=True):
-        layouts.append((name, *spaces.leaf_layout(leaf, name)))
+        names = [name for name, _, _ in given]
+        _check_names("frame_stack", {key if key in names else f"{OBS}/{key}" for key in frame_stack}, names)
+    return stacks, fields
+
+
+def _always(reward_dtype: Any) -> list[Field]:
+    """The columns that every store has beside observations and actions."""
     try:
         reward = np.dtype(reward_dtype)
     except TypeError as error:
         raise SchemaError(f"reward_dtype must be a floating point type, got {reward_dtype!r}") from error
     if reward.kind != "f":
         raise SchemaError(f"reward_dtype must be a floating point type, got {reward}")
+    dtypes = [reward, *[np.dtype(bool)] * 3, np.dtype(np.uint8)]
+    return [(name, (), dtype) for name, dtype in zip(ALWAYS_RESIDENT, dtypes, strict=True)]
+
+
+def _extras(columns: Mapping[str, Any] | None) -> list[Field]:
+    """The user's own columns."""
     if columns is not None and not isinstance(columns, Mapping):
         raise InputError(f"columns must be a mapping of names to dtypes, got {columns!r}")
-    layouts += zip(ALWAYS_RESIDENT, [()] * 5, [reward, *[np.dtype(bool)] * 3, np.dtype(np.uint8)], strict=True)
-    layouts += [_extra(name, value) for name, value in (columns or {}).items()]
-    names = [name for name, _, _ in layouts]
-    for what, setting in (("codec", codec), ("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
-        if isinstance(setting, Mapping):
-            _check_names(what, set(setting), names)
-    rows = capacity // num_envs
-    built = tuple(
-        _column(
-            name, shape, dtype, num_envs, rows,
-            _pick(codec, name, obs_leaves), _pick(chunk_rows, name, obs_leaves), _pick(shard_rows, name, obs_leaves),
-        )
-        for name, shape, dtype in layouts
-    )  # fmt: skip
-    padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
-    return Schema(
-        observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity,
-        finite=check_flag("finite", finite),
-    )  # fmt: skip
+    return [_extra(name, value) for name, value in (columns or {}).items()]
 
 
 def _column(
-    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], num_envs: int, rows: int,
-    codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None,
+    field: Field, num_envs: int, rows: int, codec: str | Codec | None, chunk_rows: int | None, shard_rows: int | None
 ) -> Column:  # fmt: skip
+    """A column of a window of ``rows`` rows; what is None is chosen to suit it."""
+    name, shape, dtype = field
     what = f"of column {name!r}"
     chunk_rows, shard_rows = (
         None if rows_given is None else check_count(f"{setting} {what}", rows_given, most=MAX_SET_ROWS)
@@ -449,15 +496,12 @@ def _power_of_two(value: int) -> int:
     return 1 << (value.bit_length() - 1)
 
 
-def _pick(setting: Any, name: str, obs_leaves: list[str]) -> Any:
-    """A setting for one column: a mapping names columns, anything else is meant for the observations."""
-    if isinstance(setting, Mapping):
-        return setting.get(name)
-    return setting if name in obs_leaves else None
-
-
-def _full_name(key: str, obs_leaves: list[str]) -> str:
-    return key if key in obs_leaves else f"{OBS}/{key}"
+def _settings_of(name: str, obs_names: list[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one column: a mapping names columns, anything else is meant for the observations."""
+    return {
+        what: setting.get(name) if isinstance(setting, Mapping) else setting if name in obs_names else None
+        for what, setting in settings.items()
+    }
 
 
 def _check_names(what: str, given: set[str], known: list[str]) -> None:
@@ -466,12 +510,16 @@ def _check_names(what: str, given: set[str], known: list[str]) -> None:
         raise InputError(f"{what}: there is no column {unknown[0]!r}; the columns are {known}")
 
 
-def _frames_of(name: str, shape: tuple[int, ...], frame_stack: int | Mapping[str, int]) -> int:
+def _frames_of(name: str, frame_stack: int | Mapping[str, int]) -> int:
     if isinstance(frame_stack, Mapping):
         value = frame_stack.get(name, frame_stack.get(name.removeprefix(f"{OBS}/"), 1))
     else:
         value = frame_stack
     return check_count(f"frame_stack of {name!r}", value, most=1024)
+
+
+COLOURS = (3, 4)
+"""Channels of a colour frame."""
 
 
 def _stack_of(
@@ -480,7 +528,8 @@ def _stack_of(
     """The stack of a leaf, and the shape of its single frame.
 
     ``"auto"`` takes observations of two or more axes whose first (else last) axis has just ``frames`` entries for
-    stacked; ``stack_axis=None`` says that they are single frames all the same.
+    stacked; ``stack_axis=None`` says that they are single frames all the same. Where one of the two could as well hold
+    a stack of colour frames, it asks.
     """
     if axis not in ("auto", 0, -1, None):
         raise InputError(f"stack_axis must be 'auto', 0, -1 or None, got {axis!r}")
@@ -491,6 +540,13 @@ def _stack_of(
             return Stack(frames, 0), shape[1:]
         if len(shape) >= 3 and shape[-1] == frames:
             return Stack(frames, -1), shape[:-1]
+        colours = [at for at in (0, -1) if len(shape) == 3 and shape[at] in [frames * count for count in COLOURS]]
+        if colours:
+            raise SchemaError(
+                f"{name!r}: axis {colours[0]} of shape {shape} may hold a stack of {frames} frames of "
+                f"{shape[colours[0]] // frames} channels each; say stack_axis={colours[0]} if it does, stack_axis=None "
+                "if observations are single frames, which are stacked when they are sampled"
+            )
         return Stack(frames), shape
     if not shape or shape[axis] % frames:
         raise InputError(f"{name!r}: axis {axis} of shape {shape} cannot hold a stack of {frames} frames")
@@ -500,9 +556,9 @@ def _stack_of(
     return Stack(frames, axis, channels=True), (depth, *shape[1:]) if axis == 0 else (*shape[:-1], depth)
 
 
-def _extra(name: str, value: Any) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
+def _extra(name: str, value: Any) -> Field:
     """A user's column: a dtype, ``(shape, dtype)``, or a leaf space."""
-    spaces.check_key(name, "columns")
+    check_key(name, "columns")
     if name in RESERVED:
         raise SchemaError(f"columns: {name!r} is a name of the store's own; choose another")
     if isinstance(value, gymnasium.Space):

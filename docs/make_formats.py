@@ -8,7 +8,7 @@ from __future__ import annotations
 import pathlib
 
 from diskreplay import formats
-from diskreplay.formats.table import markdown
+from diskreplay.formats.core.table import markdown
 
 PAGE = pathlib.Path(__file__).with_name("formats.md")
 BEGIN, END = "<!-- begin table -->", "<!-- end table -->"

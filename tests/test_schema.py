@@ -114,7 +114,7 @@ def test_the_design_page_is_followed_for_atari() -> None:
     ("shape", "frame_stack", "stack_axis", "frame"),
     [
         ((84, 84), 4, "auto", (84, 84)), ((4, 84, 84), 4, "auto", (84, 84)), ((84, 84, 4), 4, "auto", (84, 84)),
-        ((12, 84, 84), 4, 0, (3, 84, 84)), ((84, 84, 12), 4, -1, (84, 84, 3)), ((12, 84, 84), 4, "auto", (12, 84, 84)),
+        ((12, 84, 84), 4, 0, (3, 84, 84)), ((84, 84, 12), 4, -1, (84, 84, 3)), ((20, 84, 84), 4, "auto", (20, 84, 84)),
         ((4, 84, 84), 4, None, (4, 84, 84)), ((4, 84, 84), 1, "auto", (4, 84, 84)), ((4,), 4, "auto", (4,)),
         ((4, 7), 4, "auto", (7,)), ((7, 4), 4, "auto", (7, 4)), ((7, 4), 4, -1, (7,)), ((4,), 4, 0, ()),
         ((4, 4, 4), 4, "auto", (4, 4)), ((4, 84, 84), 2, "auto", (4, 84, 84)), ((4, 84, 84), 2, 0, (2, 84, 84)),
@@ -199,3 +199,14 @@ def test_codecs_as_text(text: str, codec: Codec) -> None:
 def test_texts_that_are_no_codec(text: Any) -> None:
     with pytest.raises(SchemaError, match="codec"):
         Codec.parse(text)
+
+
+def test_columns_and_arrays_by_name() -> None:
+    box = spaces.Box(0, 1, (2,), np.float32)
+    schema = schemas.build(spaces.Dict(a=box, b=box), box, capacity=9, columns={"patches_of_mine": np.int8})
+    assert [schema.column(column.name) for column in schema.columns] == list(schema.columns)
+    assert list(schema.arrays.values()) == [*schema.columns, *schema.patch_columns]
+    patches = [path for path in schema.arrays if schemas.is_patch(path)]
+    assert patches == ["patches/place", "patches/obs/a", "patches/obs/b"]
+    with pytest.raises(KeyError, match="obs/c"):
+        schema.column("obs/c")

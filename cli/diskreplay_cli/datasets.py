@@ -44,7 +44,7 @@ def counting(what: str, interrupted: str = "") -> Iterator[Callable[[int, int], 
             raise Interrupted(interrupted) from error
 
 
-class Episodes(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+class EpisodeRange(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
     """Numbers of episodes as Python counts: ``7``, ``10:20``, ``-5:``."""
 
     name = "episodes"
@@ -64,7 +64,7 @@ class Episodes(click.ParamType):  # type: ignore[type-arg]  # generic in newer v
         return slice(*numbers)
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
     """Numbers with commas between them."""
 
     name = "numbers"
@@ -86,10 +86,10 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic in newer ve
     help="Of the dataset; see diskreplay formats.  [default: as OUT ends, in "
     f"{', '.join(list(ENDINGS)[:-1])} or {list(ENDINGS)[-1]}; else d4rl]",
 )  # fmt: skip
-@click.option("--episodes", type=Episodes(), metavar="A:B", help="Only these, as diskreplay episodes numbers them.")
+@click.option("--episodes", type=EpisodeRange(), metavar="A:B", help="Only these, as diskreplay episodes numbers them.")
 @click.option("--columns", metavar="NAMES", help="Only these observations and columns, with commas between.")
 @click.option("--min-return", type=float, metavar="X", help="Only episodes with at least this return.")
-@click.option("--envs", type=Numbers(), metavar="N,...", help="Only episodes of these environments.")
+@click.option("--envs", type=NumberList(), metavar="N,...", help="Only episodes of these environments.")
 @click.option(
     "--compression", metavar="NAME", help="One of the format's, see diskreplay formats.  [default: the first]"
 )
@@ -180,7 +180,7 @@ def import_(
 @output.json_option
 def formats_(as_json: bool) -> None:
     """List the formats of datasets, and what each can hold."""
-    from diskreplay.formats import table
+    from diskreplay.formats.core import table
 
     if as_json:
         output.print_json({"formats": [table.facts(format) for format in formats.every()]})

@@ -3,7 +3,8 @@
 1. Every argument is checked against its column; nothing changes before all are good.
 2. Continuity: is ``obs`` the ``next_obs`` of the call before, bit for bit? Then only its frame is new, and it already
    stands in row ``end``, where that call left it *pending*.
-3. Where it is not, the pending observation goes to the patch table as the true next observation of the row before.
+3. Where it is not, the pending observation goes to the patch table as the true next observation of the row before. The
+   row continues it all the same where the store's continuity is that of flags, unless it is the first after opening.
 4. A row that does not continue the one before gets a start code that explains its older frames; where no padding rule
    does, the frames go to the patch table.
 5. The row is written, ``end`` moves on, and the new ``next_obs`` becomes pending in the row after.
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms, Slot, action_slots, check_reward, column_slots, obs_slots
+from diskreplay.buffers.misuse import Watch
 from diskreplay.errors import InputError
 from diskreplay.index.log import NEXT_PATCH, Mark, StreamLog
 from diskreplay.schema import (
@@ -117,6 +119,12 @@ class Appender:
         self._follows: Any = True  # whether the pending stack follows from the row before
         self._pending_patched = False
         """The pending observation stands in the patch table already."""
+        self._by_flags = schema.continuity == "flags"
+        self._opened_at = log.end
+        """The first row of this writer: flags say nothing of whether it goes on with what an earlier one left."""
+        self._cuts: tuple[int, NDArray[np.bool]] = -1, np.zeros(num_envs, bool)
+        """A row, and the environments that begin a new episode with it because :meth:`cut` said so."""
+        self.watch = Watch()
         self.torn = False
         """A change was begun and not ended."""
         self._before: tuple[Any, ...] = ()
@@ -175,7 +183,7 @@ class Appender:
         else:
             stacks, frames = self._split(given)
             next_stacks, next_frames = self._split(following)
-        start = self._start(stacks, frames, is_valid)
+        start = self._start(stacks, frames, is_valid, rewards, next_frames)
         row = log.end
         # Where every environment goes on, the frames stand in the write buffer already: they were pending there.
         in_place = len(frames) if start is self._continues else 0
@@ -188,6 +196,11 @@ class Appender:
         if valid is not None:
             log.invalid += self.num_envs - int(np.count_nonzero(is_valid))
         self._added()
+
+    def cut(self, envs: NDArray[np.bool]) -> None:
+        """The next row begins a new episode in the environments of a mask ``(num_envs,)``."""
+        row, before = self._cuts
+        self._cuts = self.log.end, envs | before if row == self.log.end else envs
 
     def add_run(
         self, values: Sequence[Array], next_frames: Sequence[Array], ended: Array, start: int, stop: int
@@ -290,22 +303,32 @@ class Appender:
         pairs = [leaf.split(value) for leaf, value in zip(self.leaves, given, strict=True)]
         return [stack for stack, _ in pairs], [frame for _, frame in pairs]
 
-    def _start(self, stacks: list[Array], frames: list[Array], is_valid: Array) -> Any:
+    def _start(
+        self, stacks: list[Array], frames: list[Array], is_valid: Array, reward: Array, next_frames: list[Array]
+    ) -> Any:
         """The row's start codes; puts the pending observations that it does not continue into the patch table."""
         log = self.log
         if log.pending:
             same = self._same(stacks)
+            ended = self._ended
+            if self._cuts[0] == log.end:
+                ended = ended | self._cuts[1]
             if not self.lead:
-                if same and not self._ended and self._follows and is_valid:
+                if same and not ended and self._follows and is_valid:
                     return self._continues
                 same = np.array([same])
-            elif same.all() and not np.any(self._ended) and np.all(self._follows) and is_valid.all():
+            elif same.all() and not np.any(ended) and np.all(self._follows) and is_valid.all():
                 return self._continues
             for env in np.flatnonzero(~same).tolist():
                 self._replaced.append((env, [frame.copy() for frame in self.pending_frames(env)]))
             if not self._pending_patched:
                 self._patch_next(np.flatnonzero(~same).tolist())
-            continues = same & ~np.atleast_1d(self._ended) & np.atleast_1d(self._follows) & np.atleast_1d(is_valid)
+            goes_on = same
+            if self._by_flags and log.end != self._opened_at:
+                goes_on = same | self._same_older(stacks)
+            ended, valid = np.atleast_1d(ended), np.atleast_1d(is_valid)
+            continues = goes_on & ~ended & np.atleast_1d(self._follows) & valid
+            self._look(same, ~goes_on & ~ended & valid, valid, reward, zip(frames, next_frames, strict=True))
         else:
             continues = np.zeros(self.num_envs, bool)
         start = np.zeros(self.num_envs, np.uint8)
@@ -323,6 +346,30 @@ class Appender:
                 same = same and np.asarray(given, expected.dtype).tobytes() == expected.tobytes()
             else:
                 same = same & _same_rows(given, expected)
+        return same
+
+    def _look(
+        self, same: Array, cut: Array, valid: Array, reward: Array, frames: Iterable[tuple[Array, Array]]
+    ) -> None:
+        """Has the row looked at for signs of misuse; ``cut`` where nothing said that it begins anew."""
+        log = self.log
+        if log.end == self._opened_at:
+            return
+        last, envs = np.full(self.num_envs, log.end - 1), np.arange(self.num_envs)
+        after = valid & (log.take(TERMINATED, last, envs) | log.take(TRUNCATED, last, envs))
+        unmoved = after & same
+        if unmoved.any():
+            unmoved &= np.any([_differ(now, following, self.lead) for now, following in frames], axis=0)
+        steps = (log.end - self._opened_at) * self.num_envs
+        self.watch.look(steps, cut, after, unmoved, np.atleast_1d(reward) == 0)
+
+    def _same_older(self, stacks: list[Array]) -> NDArray[np.bool]:
+        """Whether the older frames of stacks are those of the pending ones, as they are of single frames."""
+        same = np.ones(self.num_envs, bool)
+        for leaf, given in zip(self.leaves, stacks, strict=True):
+            if leaf.pending is not None:
+                before, now = (a if self.lead else a[None] for a in (leaf.pending, given))
+                same &= _same_rows(now[:, :-1], before[:, :-1])
         return same
 
     def _explain(self, stacks: list[Array], frames: list[Array], env: int) -> int:
@@ -429,6 +476,12 @@ class Appender:
             column.single[column.end % column.column.chunk_rows] = values[name]
             column.advance()
         self.log.add_patches({name: values[name][None] for name in self.log.patches.arrays})
+
+
+def _differ(a: Array, b: Array, lead: int) -> NDArray[np.bool]:
+    """Which environments have other values in two arrays."""
+    differ: NDArray[np.bool] = ~_same_rows(a, b) if lead else np.array([np.any(a != b)])
+    return differ
 
 
 def _same_rows(a: Array, b: Array) -> NDArray[np.bool]:

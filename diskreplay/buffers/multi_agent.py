@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Self, Unpack
 
 import gymnasium
 
 from diskreplay import schema as schemas
 from diskreplay.buffers import multi_agent_layout as layout
-from diskreplay.buffers import owners
 from diskreplay.buffers.inputs import Freedoms
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.buffers.multi_agent_view import AgentsView
+from diskreplay.buffers.options import (
+    AgentOptions,
+    AgentsCreateOptions,
+    AgentsEitherOptions,
+    LayoutOptions,
+    check_run,
+    pick,
+    shared,
+)
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.buffers.state import settings
-from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
-from diskreplay.paths import PathLike, full_path
+from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import Codec, Schema
-from diskreplay.storage.files import Files, LocalFiles
-from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
+from diskreplay.schema import Schema
+from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.view import View
 
 
@@ -40,6 +45,7 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
         super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
 
     @classmethod
+    @shared(AgentsCreateOptions)
     def create(
         cls,
         path: PathLike,
@@ -49,23 +55,10 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
         *,
         capacity: int,
         num_envs: int = 1,
-        state_space: gymnasium.Space[Any] | None = None,
-        available_actions: bool = False,
-        rewards: Literal["team", "agent"] = "team",
-        mean_action_shape: tuple[int, ...] | None = None,
-        columns: Mapping[str, Any] | None = None,
-        codec: str | Codec | Mapping[str, str | Codec] | None = None,
-        chunk_rows: int | Mapping[str, int] | None = None,
-        shard_rows: int | Mapping[str, int] | None = None,
-        finite: bool = False,
         view: View | None = None,
         sampler: Sampler | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
-        files: Files | None = None,
-    ) -> MultiAgentReplayBuffer:
+        **options: Unpack[AgentsCreateOptions],
+    ) -> Self:
         """Makes a new store at ``path`` and opens it for writing.
 
         Args:
@@ -79,65 +72,56 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
             rewards: "team", one reward for all, or "agent", one for each.
             mean_action_shape: of the mean-field action probabilities that come with each step, such as
                 ``(n_agents, n_actions)``; None where there are none.
-            columns, codec, chunk_rows, shard_rows, finite, sampler, cache_bytes, commit_rows, commit_seconds, seed,
-                files: as of :meth:`diskreplay.ReplayBuffer.create`; the store's columns are ``obs/obs``, ``obs/state``,
-                ``obs/available_actions``, ``agent_mask``, ``agent_reward``, ``mean_action`` and the usual ones.
+            columns, codec, chunk_rows, shard_rows, finite, continuity, sampler, cache_bytes, commit_rows,
+                commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`; the store's columns are
+                ``obs/obs``, ``obs/state``, ``obs/available_actions``, ``agent_mask``, ``agent_reward``,
+                ``mean_action`` and the usual ones.
             view: ``Transition(...)``, as if None, ``Sequence(...)`` or ``PaddedEpisodes(...)``.
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
-        check_options(cache_bytes, commit_rows, commit_seconds, seed)
-        agents, obs_space, act_space = layout.lay_out(
-            observation_space, action_space, n_agents, state_space, available_actions, rewards, mean_action_shape
-        )
-        schema = schemas.build(
-            obs_space, act_space, capacity=capacity, num_envs=num_envs, columns=agents.columns(columns), codec=codec,
-            chunk_rows=chunk_rows, shard_rows=shard_rows, finite=finite,
-        )  # fmt: skip
-        owners.check_free(sampler, None)
-        view, sampler = settings({}, view, sampler)
-        view.check(schema)
-        kept = {"view": view.to_json(), "sampler": sampler.to_json(), layout.KEY: agents.to_json()}
-        store = Store.create(full_path(path), files or LocalFiles(), schema, kept)
-        return cls(
-            store, stream=FIRST_STREAM, view=view, sampler=sampler, cache_bytes=cache_bytes, commit_rows=commit_rows,
-            commit_seconds=commit_seconds, seed=seed,
-        )  # fmt: skip
+        check_run(options)
+        schema, own = cls._plan(observation_space, action_space, n_agents, capacity, num_envs, options)
+        return cls._make(path, schema, own, view, sampler, options)
 
     @classmethod
-    def open(
+    @shared(AgentsEitherOptions)
+    def open_or_create(
         cls,
         path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        n_agents: int,
         *,
-        mode: Literal["r", "r+"] = "r+",
-        stream: str = FIRST_STREAM,
-        checkpoint: str | None = None,
-        num_envs: int | None = None,
-        capacity: int | None = None,
+        capacity: int,
+        num_envs: int = 1,
         view: View | None = None,
         sampler: Sampler | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
-        files: Files | None = None,
-    ) -> MultiAgentReplayBuffer:
-        """Opens the store at ``path`` at its last commit, or at a checkpoint; as :meth:`diskreplay.ReplayBuffer.open`.
+        **options: Unpack[AgentsEitherOptions],
+    ) -> Self:
+        """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
+        check_run(options)
+        schema, own = cls._plan(observation_space, action_space, n_agents, capacity, num_envs, options)
+        return cls._either(path, schema, own, view, sampler, options)
 
-        Raises NotAStoreError where the store is not of this class.
-        """
-        check_options(cache_bytes, commit_rows, commit_seconds, seed)
+    @staticmethod
+    def _plan(
+        observation_space: Any, action_space: Any, n_agents: int, capacity: int, num_envs: int,
+        options: AgentsCreateOptions,
+    ) -> tuple[Schema, dict[str, Any]]:  # fmt: skip
+        """The schema of a new store, and the settings that this class keeps in it."""
+        agents, obs_space, act_space = layout.lay_out(
+            observation_space, action_space, n_agents, **pick(options, AgentOptions)
+        )
+        options["columns"] = agents.columns(options["columns"])
+        schema = schemas.build(
+            obs_space, act_space, capacity=capacity, num_envs=num_envs, **pick(options, LayoutOptions)
+        )
+        return schema, {layout.KEY: agents.to_json()}
 
-        def check(stored: Mapping[str, Any], schema: Schema) -> None:
-            layout.from_json(stored.get(layout.KEY))
-            owners.check_free(sampler, owners.store_key(schema, full_path(path)))
-            settings(stored, view, sampler)[0].check(schema)
-
-        store, writes, cut = open_store(path, mode, stream, checkpoint, num_envs, capacity, files, check)
-        return cls(
-            store, stream=writes, checkpoint=cut, view=view, sampler=sampler, cache_bytes=cache_bytes,
-            commit_rows=commit_rows, commit_seconds=commit_seconds, seed=seed,
-        )  # fmt: skip
+    @classmethod
+    def _check_kind(cls, stored: Mapping[str, Any]) -> None:
+        layout.from_json(stored.get(layout.KEY))
 
     @property
     def n_agents(self) -> int:

@@ -20,8 +20,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from diskreplay.buffers.inputs import rounded
+from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import InputError, NotAStoreError, SchemaError
-from diskreplay.schema import check_count, check_flag
 
 OBS, STATE, AVAILABLE = "obs", "state", "available_actions"
 AGENT_MASK, AGENT_REWARD, MEAN_ACTION = "agent_mask", "agent_reward", "mean_action"

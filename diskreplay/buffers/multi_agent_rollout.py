@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Self, Unpack
 
 import gymnasium
 import numpy as np
@@ -16,12 +15,12 @@ from diskreplay.buffers.multi_agent_batch import MultiAgentRolloutBatch
 from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD, AVAILABLE, MEAN_ACTION, OBS, STATE
 from diskreplay.buffers.multi_agent_view import onehot_later
 from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
-from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
+from diskreplay.buffers.options import AgentOptions, AgentsCreateOptions, AgentsEitherOptions, pick, shared
+from diskreplay.checks import check_share
 from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import Codec, check_share
-from diskreplay.storage.files import Files
-from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
+from diskreplay.schema import Schema
+from diskreplay.storage.store import Checkpoint, Store
 
 Array = NDArray[Any]
 
@@ -43,6 +42,7 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
         super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
 
     @classmethod
+    @shared(AgentsCreateOptions)
     def create(
         cls,
         path: PathLike,
@@ -52,25 +52,12 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
         *,
         steps: int,
         num_envs: int = 1,
-        state_space: gymnasium.Space[Any] | None = None,
-        available_actions: bool = False,
-        rewards: Literal["team", "agent"] = "team",
-        mean_action_shape: tuple[int, ...] | None = None,
         gamma: float = 0.99,
         gae_lambda: float = 0.95,
         td_lambda: float | None = None,
         normalize_advantage: bool = True,
-        columns: Mapping[str, Any] | None = None,
-        codec: str | Codec | Mapping[str, str | Codec] | None = None,
-        chunk_rows: int | Mapping[str, int] | None = None,
-        shard_rows: int | Mapping[str, int] | None = None,
-        finite: bool = False,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
-        files: Files | None = None,
-    ) -> MultiAgentRolloutBuffer:
+        **options: Unpack[AgentsCreateOptions],
+    ) -> Self:
         """Makes a new store at ``path`` and opens it for writing.
 
         Args:
@@ -80,52 +67,48 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
             td_lambda: 0 to 1: returns are TD(lambda) targets of the values given, as COMA's critic learns them
                 (Foerster et al. 2018, "Counterfactual Multi-Agent Policy Gradients"), and advantages are returns less
                 values; None for generalised advantage estimation.
-            columns, codec, chunk_rows, shard_rows, finite, cache_bytes, commit_rows, commit_seconds, seed, files: as of
-                :meth:`diskreplay.ReplayBuffer.create`.
+            columns, codec, chunk_rows, shard_rows, finite, continuity, cache_bytes, commit_rows,
+                commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`.
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
-        check_options(cache_bytes, commit_rows, commit_seconds, seed)
-        td_lambda = None if td_lambda is None else check_share("td_lambda", td_lambda)
-        agents, obs_space, act_space = layout.lay_out(
-            observation_space, action_space, n_agents, state_space, available_actions, rewards, mean_action_shape
-        )
-        store = cls._create_store(
-            path, obs_space, act_space, steps=steps, num_envs=num_envs, gamma=gamma, gae_lambda=gae_lambda,
-            normalize_advantage=normalize_advantage, value_shape=(agents.n_agents,), log_prob_shape=(agents.n_agents,),
-            columns=agents.columns(columns), files=files, codec=codec, chunk_rows=chunk_rows, shard_rows=shard_rows,
-            finite=finite,
-            settings={"td_lambda": td_lambda, layout.KEY: agents.to_json()},
-        )  # fmt: skip
-        return cls(
-            store, stream=FIRST_STREAM, cache_bytes=cache_bytes, commit_rows=commit_rows, commit_seconds=commit_seconds,
-            seed=seed,
-        )  # fmt: skip
+        own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
+        agents = observation_space, action_space, n_agents
+        return cls._make(path, *cls._plan_agents(agents, steps, num_envs, own, td_lambda, options), options)
 
     @classmethod
-    def open(
+    @shared(AgentsEitherOptions)
+    def open_or_create(
         cls,
         path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        n_agents: int,
         *,
-        mode: Literal["r", "r+"] = "r+",
-        stream: str = FIRST_STREAM,
-        checkpoint: str | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
-        files: Files | None = None,
-    ) -> MultiAgentRolloutBuffer:
-        """Opens the store at ``path`` at its last commit, or at a checkpoint.
+        steps: int,
+        num_envs: int = 1,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        td_lambda: float | None = None,
+        normalize_advantage: bool = True,
+        **options: Unpack[AgentsEitherOptions],
+    ) -> Self:
+        """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
+        own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
+        agents = observation_space, action_space, n_agents
+        return cls._either(path, *cls._plan_agents(agents, steps, num_envs, own, td_lambda, options), options)
 
-        As :meth:`diskreplay.RolloutBuffer.open`; NotAStoreError where the store is not of this class.
-        """
-        check_options(cache_bytes, commit_rows, commit_seconds, seed)
-        store, writes, cut = open_store(path, mode, stream, checkpoint, None, None, files, cls._stored_settings)
-        return cls(
-            store, stream=writes, checkpoint=cut, cache_bytes=cache_bytes, commit_rows=commit_rows,
-            commit_seconds=commit_seconds, seed=seed,
-        )  # fmt: skip
+    @classmethod
+    def _plan_agents(
+        cls, of: tuple[Any, Any, int], steps: int, num_envs: int, own: dict[str, Any], td_lambda: float | None,
+        options: AgentsCreateOptions,
+    ) -> tuple[Schema, dict[str, Any]]:  # fmt: skip
+        """The schema of a new store, and its settings; ``of`` are one agent's spaces and the number of agents."""
+        td_lambda = None if td_lambda is None else check_share("td_lambda", td_lambda)
+        agents, obs_space, act_space = layout.lay_out(*of, **pick(options, AgentOptions))
+        options["columns"] = agents.columns(options["columns"])
+        own = {**own, "td_lambda": td_lambda, layout.KEY: agents.to_json()}
+        return cls._plan(obs_space, act_space, steps, num_envs, (agents.n_agents,), own, options)
 
     @property
     def n_agents(self) -> int:
@@ -176,8 +159,8 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
         targets = returns.td_lambda(reward, next_value, terminated, cut, self.gamma, self.td_lambda)
         return {"advantage": targets - value, "returns": targets}
 
-    def _batch(self, samples: Samples, ids: NDArray[np.int64], filled: Array) -> MultiAgentRolloutBatch:
-        agents, fields = self._agents, self._fields(samples, ids, filled)
+    def _batch(self, samples: Samples, ids: NDArray[np.int64], mask: Array) -> MultiAgentRolloutBatch:
+        agents, fields = self._agents, self._fields(samples, ids, mask)
         whole, extra = fields["obs"], fields["extra"]
         fields[OBS] = whole[OBS]
         fields[AGENT_MASK] = extra.pop(AGENT_MASK)
@@ -190,9 +173,9 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
         if agents.mean_action_shape is not None:
             fields[MEAN_ACTION] = extra.pop(MEAN_ACTION)
         if agents.n_actions is not None:
-            fields["action_onehot"] = onehot_later(fields["action"], agents, filled, samples.rest)
+            fields["action_onehot"] = onehot_later(fields["action"], agents, mask, samples.reads)
         return MultiAgentRolloutBatch(**fields)
 
     def _counted(self, batch: MultiAgentRolloutBatch) -> Array:
-        counted: Array = batch.filled[..., None] & batch.agent_mask
+        counted: Array = batch.mask[..., None] & batch.agent_mask
         return counted

@@ -26,12 +26,12 @@ from diskreplay.buffers.multi_agent_layout import (
     Agents,
     onehot,
 )
-from diskreplay.reading.gather import Rest
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import Schema
 from diskreplay.views.transition import Transition
-from diskreplay.views.view import Draft, View
+from diskreplay.views.view import View
 
 Ids = NDArray[np.int64]
 Array = NDArray[Any]
@@ -56,24 +56,23 @@ class AgentsView(View):
 
     def draft(
         self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: Array,
-        rng: np.random.Generator | None = None,
-    ) -> Draft:  # fmt: skip
-        draft = self.view.draft(schema, parts, ids, weight, rng)
-        fields, rest = dict(vars(draft.batch)), list(draft.rest)
-        mask = fields.get("mask", fields.get("filled"))
-        several = _Several(schema, parts, ids, mask, self.view)
+        rng: np.random.Generator | None, reads: Reads,
+    ) -> MultiAgentBatch:  # fmt: skip
+        fields = dict(vars(self.view.draft(schema, parts, ids, weight, rng, reads)))
+        mask = fields.get("mask")
+        several = _Several(schema, parts, ids, mask, self.view, reads)
         fields.update(self._observations(fields))
         extra = fields["extra"] = dict(fields["extra"])
         fields[AGENT_MASK] = extra.pop(AGENT_MASK)
         if self.agents.rewards == "agent":
             one = extra.pop(AGENT_REWARD)
-            fields["reward"] = one if several.n_step == 1 else several.returns(AGENT_REWARD, rest)
+            fields["reward"] = one if several.n_step == 1 else several.returns(AGENT_REWARD)
         if self.agents.mean_action_shape is not None:
             fields[MEAN_ACTION] = extra.pop(MEAN_ACTION)
-            fields["next_mean_action"] = several.following(MEAN_ACTION, rest)
+            fields["next_mean_action"] = several.following(MEAN_ACTION)
         if self.agents.n_actions is not None:
-            fields["action_onehot"] = onehot_later(fields["action"], self.agents, mask, rest)
-        return Draft(MultiAgentBatch(**fields), rest)
+            fields["action_onehot"] = onehot_later(fields["action"], self.agents, mask, reads)
+        return MultiAgentBatch(**fields)
 
     def _observations(self, fields: dict[str, Any]) -> dict[str, Any]:
         found = {}
@@ -90,8 +89,8 @@ class AgentsView(View):
         return self.view.to_json()
 
 
-def onehot_later(actions: Array, agents: Agents, mask: Array | None, rest: list[Rest]) -> Array:
-    """One-hot actions ``(..., N, n_actions)``, filled when ``rest`` is done; zeros where the mask, if any, is False."""
+def onehot_later(actions: Array, agents: Agents, mask: Array | None, reads: Reads) -> Array:
+    """One-hot actions ``(..., N, n_actions)``, complete after ``reads``; zeros where the mask, if any, is False."""
     out = np.zeros((*actions.shape, agents.n_actions or 0), np.float32)
 
     def fill() -> None:
@@ -99,7 +98,7 @@ def onehot_later(actions: Array, agents: Agents, mask: Array | None, rest: list[
         if mask is not None:
             out[~mask] = 0.0
 
-    rest.append(fill)
+    reads.then(fill)
     return out
 
 
@@ -111,8 +110,10 @@ class _Several:
         mask: ``(B, T)``, which of their steps are there; None where an item is a transition.
     """
 
-    def __init__(self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, mask: Array | None, view: View) -> None:
-        self.schema, self.parts = schema, parts
+    def __init__(
+        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, mask: Array | None, view: View, reads: Reads
+    ) -> None:
+        self.schema, self.parts, self.reads = schema, parts, reads
         self.n_step, self.gamma = (view.n_step, view.gamma) if isinstance(view, Transition) else (1, 1.0)
         self.lead = ids.shape if mask is None else mask.shape
         self.place: Ids | None = None
@@ -123,7 +124,7 @@ class _Several:
             self.ids = (ids[:, None] + np.arange(mask.shape[1]) * num_envs[:, None])[mask]
             self.place = np.flatnonzero(mask)
 
-    def following(self, name: str, rest: list[Rest]) -> Array:
+    def following(self, name: str) -> Array:
         """A column's values at the row that continues each transition, or else at its last row."""
 
         def find(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
@@ -132,10 +133,10 @@ class _Several:
             goes_on = ~log.is_cut(last, envs) & (last + 1 < log.end)
             return log.first_id + (last + goes_on - log.begin) * log.num_envs + envs
 
-        return self._values(name, Samples(self.schema, self.parts, self.ids).each(find), rest)
+        return self._values(name, Samples(self.schema, self.parts, self.ids).each(find))
 
-    def returns(self, name: str, rest: list[Rest]) -> Array:
-        """Discounted sums of a column's values over the steps of each transition, filled when ``rest`` is done."""
+    def returns(self, name: str) -> Array:
+        """Discounted sums of a column's values over the steps of each transition, complete after the reads."""
 
         def span(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
             return part.log.returns(rows, envs, self.n_step, self.gamma)[1] - rows
@@ -143,7 +144,7 @@ class _Several:
         at = Samples(self.schema, self.parts, self.ids)
         spans = at.each(span)
         num_envs = at.each(lambda part, rows, envs: np.full(len(rows), part.log.num_envs))
-        steps = [self._values(name, self.ids + np.minimum(step, spans) * num_envs, rest) for step in range(self.n_step)]
+        steps = [self._values(name, self.ids + np.minimum(step, spans) * num_envs) for step in range(self.n_step)]
         out = np.zeros(steps[0].shape, steps[0].dtype)
 
         def add() -> None:
@@ -153,11 +154,10 @@ class _Several:
                 total += np.where(held, self.gamma**step * values.astype(np.float64), 0.0)
             out[...] = total
 
-        rest.append(add)
+        self.reads.then(add)
         return out
 
-    def _values(self, name: str, ids: Ids, rest: list[Rest]) -> Array:
-        samples = Samples(self.schema, self.parts, ids, self.place, int(np.prod(self.lead)))
-        found = samples.values(next(column for column in self.schema.extra_columns if column.name == name))
-        rest += samples.rest
+    def _values(self, name: str, ids: Ids) -> Array:
+        samples = Samples(self.schema, self.parts, ids, self.place, int(np.prod(self.lead)), reads=self.reads)
+        found = samples.values(self.schema.column(name))
         return found.reshape(*self.lead, *found.shape[1:])

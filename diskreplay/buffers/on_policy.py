@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 import gymnasium
 import numpy as np
@@ -18,17 +18,29 @@ from numpy.typing import NDArray
 
 from diskreplay import returns, spaces
 from diskreplay import schema as schemas
+from diskreplay.buffers.either import open_or_make
 from diskreplay.buffers.inputs import Freedoms, rounded
+from diskreplay.buffers.options import (
+    FrameOptions,
+    LayoutOptions,
+    OpenOptions,
+    PlaceOptions,
+    RunOptions,
+    check_run,
+    pick,
+    shared,
+)
 from diskreplay.buffers.passes import Passes, Slices
-from diskreplay.buffers.stored import StoredBuffer
+from diskreplay.buffers.stored import StoredBuffer, open_store
+from diskreplay.checks import check_count, check_flag, check_share
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
-from diskreplay.paths import full_path
+from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import StreamPart
 from diskreplay.reading.unroll import unroll
 from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID, Schema
-from diskreplay.storage.files import Files, LocalFiles
-from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
 
 Array = NDArray[Any]
@@ -52,6 +64,24 @@ class Finished:
     end: int
     estimates: dict[str, Array]
     """``advantage`` and ``returns``, ``(rows, num_envs, *value_shape)`` float32."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """The steps of a rollout, rows ``begin`` to ``end``; arrays ``(T, num_envs, ...)``."""
+
+    begin: int
+    end: int
+    ids: Ids
+    """``(T * num_envs,)``."""
+    reward: Array
+    value: Array
+    final_value: Array
+    """NaN where it was not given."""
+    terminated: Array
+    """True for steps that are no transition, too; likewise ``cut``."""
+    cut: Array
+    """Whether the next step does not continue this one."""
 
 
 class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
@@ -79,29 +109,66 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return settings
 
     @classmethod
-    def _create_store(
-        cls, path: Any, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], *, steps: int,
-        num_envs: int, gamma: float, gae_lambda: float, normalize_advantage: bool, value_shape: tuple[int, ...],
-        log_prob_shape: tuple[int, ...], columns: Mapping[str, Any] | None, files: Files | None,
-        settings: Mapping[str, Any], **schema_options: Any,
-    ) -> Store:  # fmt: skip
-        """The new store of a rollout; InputError or SchemaError where an argument breaks its rule."""
-        steps, num_envs = schemas.check_count("steps", steps), schemas.check_count("num_envs", num_envs)
-        gamma, gae_lambda = schemas.check_share("gamma", gamma), schemas.check_share("gae_lambda", gae_lambda)
-        normalize_advantage = schemas.check_flag("normalize_advantage", normalize_advantage)
-        taken = sorted({*OWN_COLUMNS} & {*(columns or {})})
+    def _plan(
+        cls, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], steps: int, num_envs: int,
+        value_shape: tuple[int, ...], own: dict[str, Any], options: Mapping[str, Any],
+    ) -> tuple[Schema, dict[str, Any]]:  # fmt: skip
+        """The schema of a new store, and its settings, ``own`` once they are checked.
+
+        InputError or SchemaError where an argument breaks its rule.
+        """
+        check_run(options)
+        steps, num_envs = check_count("steps", steps), check_count("num_envs", num_envs)
+        for name in ("gamma", "gae_lambda"):
+            own[name] = check_share(name, own[name])
+        own["normalize_advantage"] = check_flag("normalize_advantage", own["normalize_advantage"])
+        given = options["columns"] or {}
+        taken = sorted({*OWN_COLUMNS} & {*given})
         if taken:
             raise InputError(f"columns: {taken[0]!r} is a name of the rollout's own; choose another")
-        own = {
-            VALUE: (value_shape, np.float32), LOG_PROB: (log_prob_shape, np.float32),
-            FINAL_VALUE: (value_shape, np.float32),
-        }  # fmt: skip
-        schema = schemas.build(
-            observation_space, action_space, capacity=steps * num_envs, num_envs=num_envs,
-            columns={**own, **(columns or {})}, **schema_options,
+        value = value_shape, np.float32
+        layout = pick(options, FrameOptions, LayoutOptions)
+        layout["columns"] = {VALUE: value, LOG_PROB: value, FINAL_VALUE: value, **given}
+        schema = schemas.build(observation_space, action_space, capacity=steps * num_envs, num_envs=num_envs, **layout)
+        return schema, {cls.KIND: own}
+
+    @classmethod
+    def _make(cls, path: PathLike, schema: Schema, own: dict[str, Any], options: Mapping[str, Any]) -> Self:
+        """A new store, opened for writing."""
+        stream = options["stream"] or FIRST_STREAM
+        store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, own, stream)
+        return cls(store, stream=stream, **pick(options, RunOptions))
+
+    @classmethod
+    def _either(cls, path: PathLike, schema: Schema, own: dict[str, Any], options: Mapping[str, Any]) -> Self:
+        """The store that is there, or a new one."""
+        return open_or_make(
+            path, schema, own, options, lambda: cls._make(path, schema, own, options),
+            lambda: cls._open_same(path, schema, options),
         )  # fmt: skip
-        kept = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage, **settings}
-        return Store.create(full_path(path), files or LocalFiles(), schema, {cls.KIND: kept})
+
+    @classmethod
+    def _open_same(cls, path: PathLike, schema: Schema, options: Mapping[str, Any]) -> Self:
+        """The store that is there; InputError where it has other steps or environments than the schema."""
+        opening = {**pick(options, RunOptions, PlaceOptions), "files": options["files"], "or_last_commit": True}
+        buffer = cls.open(path, **opening)
+        if buffer.num_envs != schema.num_envs or buffer.steps * buffer.num_envs != schema.capacity:
+            has = f"steps={buffer.steps}, num_envs={buffer.num_envs}"
+            buffer.close()
+            raise InputError(f"the rollout {buffer.path!r} has {has}; ask for these, or choose another path")
+        return buffer
+
+    @classmethod
+    @shared(OpenOptions)
+    def open(cls, path: PathLike, **options: Unpack[OpenOptions]) -> Self:
+        """Opens the store at ``path`` at its last commit, or at a checkpoint; as :meth:`diskreplay.ReplayBuffer.open`.
+
+        At a checkpoint advantages and returns are as they were; otherwise :meth:`finish` is to be called again.
+        NotAStoreError where the store is not of this class.
+        """
+        check_run(options)
+        store, writes, cut = open_store(path, None, None, cls._stored_settings, options)
+        return cls(store, stream=writes, checkpoint=cut, **pick(options, RunOptions))
 
     # Facts
 
@@ -175,7 +242,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     @property
     def _value_shape(self) -> tuple[int, ...]:
-        return next(column.shape for column in self.schema.extra_columns if column.name == VALUE)
+        return self.schema.column(VALUE).shape
 
     def clear(self) -> None:
         """Forgets the rollout; what goes on are the environments: a frame stack still reaches back into it.
@@ -210,39 +277,47 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             InputError: for wrong shapes, values that are not finite, or final observations without a value.
         """
         with self._write_lock:
-            with self._lock:
-                log = self._part.log
-                window = log.begin, log.end
-                count = log.end - log.begin
-                if not count:
-                    raise NotEnoughDataError("the rollout is empty; add some steps")
-                shape = (count, log.num_envs)
-                ids = np.arange(log.first_id, log.stop_id)
-                rows, envs = log.locate(ids)
-                samples = Samples(self.schema, [self._part], ids)
-                columns = {name: self._values(samples, name) for name in (VALUE, FINAL_VALUE)}
-                reward = self._rewards(samples)
-                valid = log.take(VALID, rows, envs).reshape(shape)
-                terminated = log.take(TERMINATED, rows, envs).reshape(shape) | ~valid
-                cut = log.is_cut(rows, envs).reshape(shape) | ~valid
-            _finish(samples)
-
-            def grid(array: Array) -> Array:
-                return array.reshape(*shape, *array.shape[1:])
+            steps = self._collected()
+            value, final = self._true(steps.value, value_normalizer), self._true(steps.final_value, value_normalizer)
+            newest = self._true(_checked("last_value", last_value, value.shape[1:]), value_normalizer)
+            if not np.isfinite(newest[~steps.cut[-1]]).all():
+                raise InputError("last_value must be finite where the newest step did not end an episode")
+            missing = steps.cut & ~steps.terminated & np.isnan(final).reshape(*steps.cut.shape, -1).any(axis=-1)
+            if missing.any():
+                final[missing] = self._true(self._final_values(steps.ids, missing, value_fn), value_normalizer)
 
             def widen(array: Array) -> Array:
                 return array.reshape(*array.shape, *[1] * (value.ndim - array.ndim))
 
-            value, final = (self._true(grid(array), value_normalizer) for array in columns.values())
-            newest = self._true(_checked("last_value", last_value, value.shape[1:]), value_normalizer)
-            if not np.isfinite(newest[~cut[-1]]).all():
-                raise InputError("last_value must be finite where the newest step did not end an episode")
-            missing = cut & ~terminated & np.isnan(final).reshape(*shape, -1).any(axis=-1)
-            if missing.any():
-                final[missing] = self._true(self._final_values(ids, missing, value_fn), value_normalizer)
-            following = np.where(widen(cut), final, np.concatenate([value[1:], newest[None]]))
-            estimates = self._estimate(widen(grid(reward)), value, following, widen(terminated), widen(cut))
-            self._finished = Finished(*window, {name: rounded(name, array) for name, array in estimates.items()})
+            terminated, cut = widen(steps.terminated), widen(steps.cut)
+            following = np.where(cut, final, np.concatenate([value[1:], newest[None]]))
+            estimates = self._estimate(widen(steps.reward), value, following, terminated, cut)
+            rounded_off = {name: rounded(name, array) for name, array in estimates.items()}
+            self._finished = Finished(steps.begin, steps.end, rounded_off)
+
+    def _collected(self) -> Collected:
+        """The steps of the window; NotEnoughDataError where there is none."""
+        with self._lock:
+            log = self._part.log
+            if log.begin == log.end:
+                raise NotEnoughDataError("the rollout is empty; add some steps")
+            ids = np.arange(log.first_id, log.stop_id)
+            rows, envs = log.locate(ids)
+            samples = Samples(self.schema, [self._part], ids)
+            value, final_value = self._values(samples, VALUE), self._values(samples, FINAL_VALUE)
+            reward = self._rewards(samples)
+            invalid = ~log.take(VALID, rows, envs)
+            terminated = log.take(TERMINATED, rows, envs) | invalid
+            cut = log.is_cut(rows, envs) | invalid
+            begin, end = log.begin, log.end
+        samples.reads.finish()
+
+        def grid(array: Array) -> Array:
+            return array.reshape(end - begin, log.num_envs, *array.shape[1:])
+
+        return Collected(
+            begin, end, ids, grid(reward), grid(value), grid(final_value), grid(terminated), grid(cut)
+        )  # fmt: skip
 
     def _estimate(
         self, reward: Array, value: Array, next_value: Array, terminated: Array, cut: Array
@@ -255,7 +330,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return samples.resident(REWARD)
 
     def _values(self, samples: Samples, name: str) -> Array:
-        return samples.values(next(column for column in self.schema.columns if column.name == name))
+        return samples.values(self.schema.column(name))
 
     @staticmethod
     def _true(values: Array, normalizer: Normalizer | None) -> Array:
@@ -274,7 +349,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             samples = Samples(self.schema, [self._part], ids[missing.ravel()])
             last = [rows for _, _, rows, _ in samples.groups]
             leaves = [samples.observe(leaf, last)[1] for leaf in range(len(self.schema.stacks))]
-        _finish(samples)
+        samples.reads.finish()
         values = value_fn(spaces.unflatten(self.schema.obs_tree, leaves))
         checked = _checked("value_fn's result", values, (int(missing.sum()), *self._value_shape))
         if not np.isfinite(checked).all():
@@ -293,7 +368,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Raises StateError when the rollout is not finished, or was cleared meanwhile.
         """
-        batch_size, epochs = schemas.check_count("batch_size", batch_size), schemas.check_count("epochs", epochs)
+        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
         with self._lock:
             self._check_finished()
             log = self._part.log
@@ -311,8 +386,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             max_length: ``T``, steps that an episode is padded to, or of which its first ones are given; ``steps`` if
                 None.
         """
-        batch_size, epochs = schemas.check_count("batch_size", batch_size), schemas.check_count("epochs", epochs)
-        length = self.steps if max_length is None else schemas.check_count("max_length", max_length)
+        batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
+        length = self.steps if max_length is None else check_count("max_length", max_length)
         with self._lock:
             self._check_finished()
             ids = self._episode_ids()
@@ -347,8 +422,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         with self._lock:
             self._check_finished()
-            samples, filled = unroll(self.schema, [self._part], ids, held, length)
-            batch = self._batch(samples, ids, filled)
+            samples, mask = unroll(self.schema, [self._part], ids, held, length)
+            batch = self._batch(samples, ids, mask)
         return self._ready(samples, batch)
 
     def _batches(
@@ -361,11 +436,11 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         return Passes(begin, epochs)
 
-    def _batch(self, samples: Samples, ids: Ids, filled: Array) -> SomeBatch:
-        """The batch of samples, split as ``filled``, ``(B,)`` or ``(B, T)``, is. Needs the lock."""
+    def _batch(self, samples: Samples, ids: Ids, mask: Array) -> SomeBatch:
+        """The batch of samples, split as ``mask``, ``(B,)`` or ``(B, T)``, is. Needs the lock."""
         raise NotImplementedError
 
-    def _fields(self, samples: Samples, ids: Ids, filled: Array) -> dict[str, Any]:
+    def _fields(self, samples: Samples, ids: Ids, mask: Array) -> dict[str, Any]:
         """The fields that every rollout's batch has, and the extra columns."""
         schema = self.schema
         leaves = [samples.current(leaf) for leaf in range(len(schema.stacks))]
@@ -377,7 +452,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             return samples.each(lambda part, rows, envs: self._estimates[name][rows - begin, envs])
 
         def split(array: Array) -> Array:
-            return array.reshape(*filled.shape, *array.shape[1:])
+            return array.reshape(*mask.shape, *array.shape[1:])
 
         fields = {
             "obs": spaces.unflatten(schema.obs_tree, leaves),
@@ -391,11 +466,11 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             "extra": extra,
         }
         split_fields = {name: map_arrays(split, value) for name, value in fields.items()}
-        return {**split_fields, "index": ids, "filled": filled}
+        return {**split_fields, "index": ids, "mask": mask}
 
     def _ready(self, samples: Samples, batch: SomeBatch) -> SomeBatch:
         """The batch when everything is read."""
-        _finish(samples)
+        samples.reads.finish()
         if not self.normalize_advantage:
             return batch
         given: Any = batch
@@ -403,8 +478,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     def _counted(self, batch: SomeBatch) -> Array:
         """Which advantages are normalised, a mask of the shape of the first axes of them."""
-        filled: Array = vars(batch)["filled"]
-        return filled
+        mask: Array = vars(batch)["mask"]
+        return mask
 
     def _check_finished(self) -> None:
         self._check_open()
@@ -435,11 +510,6 @@ def normalized(advantage: Array, counted: Array) -> Array:
     scaled: Array = (advantage - held.mean()) / (held.std() + EPSILON)
     scaled[~counted] = 0.0
     return scaled
-
-
-def _finish(samples: Samples) -> None:
-    for step in samples.rest:
-        step()
 
 
 def _checked(what: str, given: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Self, Unpack
 
 import gymnasium
-import numpy as np
 
 from diskreplay import schema as schemas
-from diskreplay.buffers import owners
+from diskreplay.buffers.options import (
+    CreateOptions,
+    EitherOptions,
+    FrameOptions,
+    LayoutOptions,
+    check_run,
+    pick,
+    shared,
+)
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.buffers.state import settings
-from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
-from diskreplay.paths import PathLike, full_path
+from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import Codec, Schema
-from diskreplay.storage.files import Files, LocalFiles
-from diskreplay.storage.store import FIRST_STREAM, Store
 from diskreplay.views.batch import Batch
 from diskreplay.views.view import View
 
@@ -31,6 +32,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
     """
 
     @classmethod
+    @shared(CreateOptions)
     def create(
         cls,
         path: PathLike,
@@ -39,23 +41,10 @@ class ReplayBuffer(SampledBuffer[Batch]):
         *,
         capacity: int,
         num_envs: int = 1,
-        frame_stack: int | Mapping[str, int] = 1,
-        stack_axis: Literal["auto", 0, -1] | None = "auto",
-        stack_padding: Literal["zero", "reset"] = "zero",
-        columns: Mapping[str, Any] | None = None,
-        reward_dtype: Any = np.float32,
-        codec: str | Codec | Mapping[str, str | Codec] | None = None,
-        chunk_rows: int | Mapping[str, int] | None = None,
-        shard_rows: int | Mapping[str, int] | None = None,
-        finite: bool = False,
         view: View | None = None,
         sampler: Sampler | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
-        files: Files | None = None,
-    ) -> ReplayBuffer:
+        **options: Unpack[CreateOptions],
+    ) -> Self:
         """Makes a new store at ``path`` and opens it for writing.
 
         Args:
@@ -67,7 +56,8 @@ class ReplayBuffer(SampledBuffer[Batch]):
             num_envs: environments that step in lockstep.
             frame_stack: frames of an observation, for every leaf or by name of the leaf. Frames are stored once.
             stack_axis: where given observations hold the stack: 0, -1, or None when they are single frames, which are
-                stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it.
+                stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it, and
+                raises SchemaError where one has three or four times as many, as stacked colour frames do.
             stack_padding: what single frames are stacked with at an episode's start: "zero", or "reset" for the first
                 frame repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
             columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space.
@@ -77,6 +67,12 @@ class ReplayBuffer(SampledBuffer[Batch]):
                 None.
             finite: refuse NaN and infinity in observations, actions and columns, as always in rewards; the store keeps
                 it.
+            continuity: what says that a step goes on with the episode of the one before it: "observations", where its
+                ``obs`` is bit for bit the ``next_obs`` of the step before and no flag ended that, or "flags" alone, and
+                :meth:`cut`, for observations that are normalised or encoded anew for each call. The ``next_obs`` that
+                was given is kept in both cases. Of stacked observations the older frames must still be those of the
+                steps before; and the first step after opening goes on only where its ``obs`` is the last ``next_obs``.
+                The store keeps it.
             view: what a sample looks like: ``Transition(...)``, as if None, ``Sequence(...)``, ``Hindsight(...)`` or
                 ``PaddedEpisodes(...)``.
             sampler: which transitions it holds: ``Uniform()``, as if None, ``Proportional(...)`` or ``RankBased(...)``;
@@ -86,6 +82,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
             cache_bytes: RAM for decoded chunks.
             commit_rows, commit_seconds: how much may be lost when the process is killed.
             seed: of the sampler's random generator; from the system's entropy if None.
+            stream: name of the first stream, such as that of the actor that writes it; "0" if None.
             files: another file system, for tests.
 
         Raises:
@@ -93,73 +90,41 @@ class ReplayBuffer(SampledBuffer[Batch]):
             StoreExistsError: when something is at ``path``.
             WriteFailedError: when the file system refuses.
         """
-        check_options(cache_bytes, commit_rows, commit_seconds, seed)
-        schema = schemas.build(
-            observation_space, action_space, capacity=capacity, num_envs=num_envs, frame_stack=frame_stack,
-            stack_axis=stack_axis, stack_padding=stack_padding, columns=columns, reward_dtype=reward_dtype, codec=codec,
-            chunk_rows=chunk_rows, shard_rows=shard_rows, finite=finite,
-        )  # fmt: skip
-        owners.check_free(sampler, None)
-        view, sampler = settings({}, view, sampler)
-        view.check(schema)
-        kept = {"view": view.to_json(), "sampler": sampler.to_json()}
-        store = Store.create(full_path(path), files or LocalFiles(), schema, kept)
-        return cls(
-            store, stream=FIRST_STREAM, view=view, sampler=sampler, cache_bytes=cache_bytes, commit_rows=commit_rows,
-            commit_seconds=commit_seconds, seed=seed,
-        )  # fmt: skip
+        check_run(options)
+        layout = pick(options, FrameOptions, LayoutOptions)
+        schema = schemas.build(observation_space, action_space, capacity=capacity, num_envs=num_envs, **layout)
+        return cls._make(path, schema, {}, view, sampler, options)
 
     @classmethod
-    def open(
+    @shared(EitherOptions)
+    def open_or_create(
         cls,
         path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
         *,
-        mode: Literal["r", "r+"] = "r+",
-        stream: str = FIRST_STREAM,
-        checkpoint: str | None = None,
-        num_envs: int | None = None,
-        capacity: int | None = None,
+        capacity: int,
+        num_envs: int = 1,
         view: View | None = None,
         sampler: Sampler | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
-        files: Files | None = None,
-    ) -> ReplayBuffer:
-        """Opens the store at ``path`` at its last commit, or at a checkpoint.
-
-        Priorities and random state come back with a checkpoint alone. In a process that is forked later, a buffer with
-        mode "r" draws batches of its own, as follows from its seed, its draws and the number of the fork; one that
-        writes raises StateError.
+        **options: Unpack[EitherOptions],
+    ) -> Self:
+        """The one line of a program that is started again: opens the store at ``path``, or makes it as :meth:`create`.
 
         Args:
-            path: of the store.
-            mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing.
-            stream: to write; a new name makes a new stream, for another process. Ignored with mode "r".
-            checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the
-                rows of ``stream`` after it are discarded, unless a later checkpoint needs them.
-            num_envs, capacity: of a new stream, as of the first if None; those of one that exists do not change.
-            view, sampler: as the store was created with (or as of the checkpoint) if None.
-            cache_bytes, commit_rows, commit_seconds, seed, files: as of :meth:`create`; ``seed`` is not used with a
-                checkpoint, which has its own random state.
+            path, observation_space, action_space, capacity, num_envs, view, sampler and all others: as of
+                :meth:`create`.
+            stream: to write, the store's first if None.
+            checkpoint: as of :meth:`open`; "latest" opens the last commit where there is no checkpoint yet.
 
-        Raises:
-            StoreNotFoundError, NotAStoreError, FormatVersionError, CheckpointError: when there is no such thing.
-            LockedError: when another writer holds the stream.
-            CorruptionError: when what was committed cannot be read.
+        Raises InputError, which names what differs, where the store that is there was made with other spaces or
+        options than these (of ``codec``, ``chunk_rows`` and ``shard_rows`` those that are given), and what
+        :meth:`create` and :meth:`open` raise.
         """
-        check_options(cache_bytes, commit_rows, commit_seconds, seed)
-
-        def check(stored: Mapping[str, Any], schema: Schema) -> None:
-            owners.check_free(sampler, owners.store_key(schema, full_path(path)))
-            settings(stored, view, sampler)[0].check(schema)
-
-        store, writes, cut = open_store(path, mode, stream, checkpoint, num_envs, capacity, files, check)
-        return cls(
-            store, stream=writes, checkpoint=cut, view=view, sampler=sampler, cache_bytes=cache_bytes,
-            commit_rows=commit_rows, commit_seconds=commit_seconds, seed=seed,
-        )  # fmt: skip
+        check_run(options)
+        layout = pick(options, FrameOptions, LayoutOptions)
+        schema = schemas.build(observation_space, action_space, capacity=capacity, num_envs=num_envs, **layout)
+        return cls._either(path, schema, {}, view, sampler, options)
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,

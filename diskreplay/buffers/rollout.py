@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Self, Unpack
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer
-from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, check_options, open_store
+from diskreplay.buffers.options import CreateOptions, EitherOptions, shared
 from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import Codec
-from diskreplay.storage.files import Files
-from diskreplay.storage.store import FIRST_STREAM
 from diskreplay.views.batch import RolloutBatch
 
 
@@ -26,6 +22,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
     """
 
     @classmethod
+    @shared(CreateOptions)
     def create(
         cls,
         path: PathLike,
@@ -37,21 +34,8 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
         gamma: float = 0.99,
         gae_lambda: float = 0.95,
         normalize_advantage: bool = True,
-        frame_stack: int | Mapping[str, int] = 1,
-        stack_axis: Literal["auto", 0, -1] | None = "auto",
-        stack_padding: Literal["zero", "reset"] = "zero",
-        columns: Mapping[str, Any] | None = None,
-        reward_dtype: Any = np.float32,
-        codec: str | Codec | Mapping[str, str | Codec] | None = None,
-        chunk_rows: int | Mapping[str, int] | None = None,
-        shard_rows: int | Mapping[str, int] | None = None,
-        finite: bool = False,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
-        files: Files | None = None,
-    ) -> RolloutBuffer:
+        **options: Unpack[CreateOptions],
+    ) -> Self:
         """Makes a new store at ``path`` and opens it for writing.
 
         Args:
@@ -61,46 +45,33 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
             gae_lambda: of generalised advantage estimation (Schulman et al. 2016), 0 to 1; 1 gives discounted returns.
             normalize_advantage: give each minibatch's advantages mean 0 and standard deviation 1.
             frame_stack, stack_axis, stack_padding, columns, reward_dtype, codec, chunk_rows, shard_rows, finite,
-                cache_bytes, commit_rows, commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`.
+                continuity, cache_bytes, commit_rows, commit_seconds, seed, files: as of
+                :meth:`diskreplay.ReplayBuffer.create`.
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
-        check_options(cache_bytes, commit_rows, commit_seconds, seed)
-        store = cls._create_store(
-            path, observation_space, action_space, steps=steps, num_envs=num_envs, gamma=gamma, gae_lambda=gae_lambda,
-            normalize_advantage=normalize_advantage, value_shape=(), log_prob_shape=(), columns=columns, files=files,
-            settings={}, frame_stack=frame_stack, stack_axis=stack_axis, stack_padding=stack_padding,
-            reward_dtype=reward_dtype, codec=codec, chunk_rows=chunk_rows, shard_rows=shard_rows, finite=finite,
-        )  # fmt: skip
-        return cls(
-            store, stream=FIRST_STREAM, cache_bytes=cache_bytes, commit_rows=commit_rows, commit_seconds=commit_seconds,
-            seed=seed,
-        )  # fmt: skip
+        own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
+        return cls._make(path, *cls._plan(observation_space, action_space, steps, num_envs, (), own, options), options)
 
     @classmethod
-    def open(
+    @shared(EitherOptions)
+    def open_or_create(
         cls,
         path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
         *,
-        mode: Literal["r", "r+"] = "r+",
-        stream: str = FIRST_STREAM,
-        checkpoint: str | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
-        files: Files | None = None,
-    ) -> RolloutBuffer:
-        """Opens the store at ``path`` at its last commit, or at a checkpoint; as :meth:`diskreplay.ReplayBuffer.open`.
-
-        At a checkpoint advantages and returns are as they were; otherwise :meth:`finish` is to be called again.
-        """
-        check_options(cache_bytes, commit_rows, commit_seconds, seed)
-        store, writes, cut = open_store(path, mode, stream, checkpoint, None, None, files, cls._stored_settings)
-        return cls(
-            store, stream=writes, checkpoint=cut, cache_bytes=cache_bytes, commit_rows=commit_rows,
-            commit_seconds=commit_seconds, seed=seed,
-        )  # fmt: skip
+        steps: int,
+        num_envs: int = 1,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        normalize_advantage: bool = True,
+        **options: Unpack[EitherOptions],
+    ) -> Self:
+        """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
+        own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
+        plan = cls._plan(observation_space, action_space, steps, num_envs, (), own, options)
+        return cls._either(path, *plan, options)
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,
@@ -123,5 +94,5 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
             {VALUE: value, LOG_PROB: log_prob, **extra},
         )  # fmt: skip
 
-    def _batch(self, samples: Samples, ids: NDArray[np.int64], filled: NDArray[Any]) -> RolloutBatch:
-        return RolloutBatch(**self._fields(samples, ids, filled))
+    def _batch(self, samples: Samples, ids: NDArray[np.int64], mask: NDArray[Any]) -> RolloutBatch:
+        return RolloutBatch(**self._fields(samples, ids, mask))

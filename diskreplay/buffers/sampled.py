@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import schema as schemas
 from diskreplay.buffers import owners, shuffle
+from diskreplay.buffers.either import open_or_make
 from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.options import OpenOptions, PlaceOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_state, settings
-from diskreplay.buffers.stored import CACHE_BYTES, COMMIT_ROWS, COMMIT_SECONDS, StoredBuffer
+from diskreplay.buffers.stored import StoredBuffer, open_store
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.paths import PathLike, full_path
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import StreamPart
 from diskreplay.sampling.window import Prioritized, Sampler
-from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.schema import Schema
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 from diskreplay.views.batch import Batch
-from diskreplay.views.view import Draft, View
+from diskreplay.views.view import Explains, View
 
 SomeBatch = TypeVar("SomeBatch", bound=Batch)
 
@@ -35,10 +41,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         checkpoint: Checkpoint | None = None,
         view: View | None = None,
         sampler: Sampler | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
+        **options: Unpack[RunOptions],
     ) -> None:
         """Not for users: see :meth:`create` and :meth:`open`. ``stream`` is the one to write, None for none."""
         state = checkpoint.state if checkpoint else {}
@@ -51,11 +54,91 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             restore_sampler(self._sampler, state.get("priorities"), store.read_arrays(checkpoint), checkpoint.name)
         # The sampler's own method: one of ours would make the buffer a reference cycle, and keep it and its lock alive.
         forget = self._sampler.forget if isinstance(self._sampler, Prioritized) else lambda stream: None
-        super().__init__(
-            store, stream=stream, checkpoint=checkpoint, cache_bytes=cache_bytes, commit_rows=commit_rows,
-            commit_seconds=commit_seconds, seed=seed, forget=forget,
-        )  # fmt: skip
+        super().__init__(store, stream=stream, checkpoint=checkpoint, forget=forget, **options)
         owners.take(self._sampler, self)
+
+    @classmethod
+    def _make(
+        cls, path: PathLike, schema: Schema, own: Mapping[str, Any], view: View | None, sampler: Sampler | None,
+        options: Mapping[str, Any],
+    ) -> Self:  # fmt: skip
+        """A new store, opened for writing; ``own`` are settings that the class keeps in it."""
+        owners.check_free(sampler, None)
+        view, sampler = settings({}, view, sampler)
+        view.check(schema)
+        kept = {"view": view.to_json(), "sampler": sampler.to_json(), **own}
+        stream = options["stream"] or FIRST_STREAM
+        store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream)
+        return cls(store, stream=stream, view=view, sampler=sampler, **pick(options, RunOptions))
+
+    @classmethod
+    def _either(
+        cls, path: PathLike, schema: Schema, own: Mapping[str, Any], view: View | None, sampler: Sampler | None,
+        options: Mapping[str, Any],
+    ) -> Self:  # fmt: skip
+        """The store that is there, or a new one."""
+        opening = {
+            **pick(options, RunOptions, PlaceOptions), "files": options["files"], "or_last_commit": True,
+            "num_envs": schema.num_envs, "capacity": schema.capacity, "view": view, "sampler": sampler,
+        }  # fmt: skip
+        return open_or_make(
+            path, schema, own, options, lambda: cls._make(path, schema, own, view, sampler, options),
+            lambda: cls.open(path, **opening),
+        )  # fmt: skip
+
+    @classmethod
+    @shared(OpenOptions)
+    def open(
+        cls,
+        path: PathLike,
+        *,
+        num_envs: int | None = None,
+        capacity: int | None = None,
+        view: View | None = None,
+        sampler: Sampler | None = None,
+        **options: Unpack[OpenOptions],
+    ) -> Self:
+        """Opens the store at ``path`` at its last commit, or at a checkpoint.
+
+        Priorities and random state come back with a checkpoint alone. In a process that is forked later, a buffer with
+        mode "r" draws batches of its own, as follows from its seed, its draws and the number of the fork; one that
+        writes raises StateError.
+
+        Args:
+            path: of the store.
+            mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing.
+            stream: to write, the store's first if None; a new name makes a new stream, for another process. Ignored
+                with mode "r".
+            checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the
+                rows of ``stream`` after it are discarded, unless a later checkpoint needs them. "latest" is the newest
+                one, by its commit, unless one has that name.
+            or_last_commit: where there is no checkpoint "latest" yet, open at the last commit.
+            num_envs, capacity: of a new stream, as of the first if None; those of one that exists do not change.
+            view, sampler: as the store was created with (or as of the checkpoint) if None.
+            cache_bytes, commit_rows, commit_seconds, seed, files: as of ``create``; ``seed`` is not used with a
+                checkpoint, which has its own random state.
+
+        Raises:
+            StoreNotFoundError, NotAStoreError, FormatVersionError, CheckpointError: when there is no such thing.
+            LockedError: when another writer holds the stream.
+            CorruptionError: when what was committed cannot be read.
+        """
+        check_run(options)
+
+        def check(stored: Mapping[str, Any], schema: Schema) -> None:
+            cls._check_kind(stored)
+            owners.check_free(sampler, owners.store_key(schema, full_path(path)))
+            settings(stored, view, sampler)[0].check(schema)
+
+        store, writes, cut = open_store(path, num_envs, capacity, check, options)
+        return cls(store, stream=writes, checkpoint=cut, view=view, sampler=sampler, **pick(options, RunOptions))
+
+    @classmethod
+    def _check_kind(cls, stored: Mapping[str, Any]) -> None:
+        """NotAStoreError where the settings are those of another class's store."""
+
+    def _opened_with(self) -> dict[str, Any]:
+        return {"view": self._view, "sampler": self._sampler}
 
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         priorities, arrays = sampler_state(self._sampler)
@@ -111,18 +194,22 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             NotEnoughDataError: when fewer are in the buffer.
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
-        batch_size = schemas.check_count("batch_size", batch_size)
-        return cast(SomeBatch, self._beside_writers(lambda: self._draft(batch_size)))
+        batch_size = check_count("batch_size", batch_size)
+        return cast(SomeBatch, self._beside_writers(lambda reads: self._draft(batch_size, reads)))
 
-    def _draft(self, batch_size: int) -> Draft:
+    def _draft(self, batch_size: int, reads: Reads) -> Batch:
         held = len(self._streams)
         if batch_size > held:
             raise NotEnoughDataError(
                 f"sample({batch_size}): the buffer holds {held} transitions; add more steps, or ask for fewer"
             )
         windows = self._streams.windows()
-        ids, weight = self._sampler.sample(self._rng, windows, self._standing, batch_size)
-        return self._shown.draft(self.schema, self._streams.parts, ids, weight, self._rng)
+        try:
+            ids, weight = self._sampler.sample(self._rng, windows, self._standing, batch_size)
+        except NotEnoughDataError as error:
+            lacking = self._view.lacking(self._streams.parts) if isinstance(self._view, Explains) else None
+            raise error if lacking is None else NotEnoughDataError(lacking) from error
+        return self._shown.draft(self.schema, self._streams.parts, ids, weight, self._rng, reads)
 
     def _open_parts(self) -> list[StreamPart]:
         self._check_open()
@@ -157,9 +244,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
         ids = ids.astype(np.int64)
 
-        def draft() -> Draft:
+        def draft(reads: Reads) -> Batch:
             self._streams.check(self._view, ids)
-            return self._shown.draft(self.schema, self._streams.parts, ids, np.ones(len(ids), np.float32), None)
+            return self._shown.draft(self.schema, self._streams.parts, ids, np.ones(len(ids), np.float32), None, reads)
 
         return cast(SomeBatch, self._beside_writers(draft))
 
@@ -171,8 +258,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             prefetch: batches that may wait. They were drawn before rows that were added since; a checkpoint holds the
                 random state with them already drawn.
         """
-        batch_size = schemas.check_count("batch_size", batch_size)
-        schemas.check_count("prefetch", prefetch, most=1 << 16)
+        batch_size = check_count("batch_size", batch_size)
+        check_count("prefetch", prefetch, most=1 << 16)
         return Loader(lambda: self.sample(batch_size), prefetch)
 
     def shuffled(
@@ -189,9 +276,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             pool_bytes: of decoded frames that are shuffled together.
             drop_last: leave out a last batch that is smaller.
         """
-        batch_size = schemas.check_count("batch_size", batch_size)
-        epochs = schemas.check_count("epochs", epochs)
-        schemas.check_count("pool_bytes", pool_bytes)
+        batch_size = check_count("batch_size", batch_size)
+        epochs = check_count("epochs", epochs)
+        check_count("pool_bytes", pool_bytes)
         with self._lock:
             self._check_open()
 

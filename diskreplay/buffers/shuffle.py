@@ -24,6 +24,7 @@ from diskreplay.errors import CorruptionError
 from diskreplay.index.log import NOW, STREAM_SHIFT
 from diskreplay.reading import gather
 from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import Schema
 from diskreplay.views.batch import Batch
@@ -129,12 +130,14 @@ class Pass(Iterator[Batch]):
         """The batch of those of the ids that have not left the window."""
 
         def batch() -> Batch:
+            reads = Reads()
             with self._lock:
                 parts = self._parts()
                 present = ids[_present(parts, ids)]
                 weight = np.ones(len(present), np.float32)
-                draft = self._view.draft(self._schema, parts, present, weight, self._rng)
-            return draft.finish()
+                drafted = self._view.draft(self._schema, parts, present, weight, self._rng, reads)
+            reads.finish()
+            return drafted
 
         return beside_writers(batch, self._caught_up)
 

@@ -14,16 +14,10 @@ from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Prioritized, Sampler
-from diskreplay.views import hindsight, padded_episodes, sequence, transition
+from diskreplay.views import registry
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
 
-VIEWS: dict[str, Callable[[dict[str, Any]], View]] = {
-    "Transition": transition.from_json,
-    "Sequence": sequence.from_json,
-    "Hindsight": hindsight.from_json,
-    "PaddedEpisodes": padded_episodes.from_json,
-}
 SAMPLERS: dict[str, Callable[[dict[str, Any]], Sampler]] = {
     "Uniform": uniform.from_json,
     "Proportional": proportional.from_json,
@@ -35,7 +29,7 @@ def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | No
     """The given view and sampler, else the stored ones, else the plainest."""
     try:
         if view is None:
-            view = VIEWS[stored["view"]["kind"]](stored["view"]) if "view" in stored else Transition()
+            view = registry.from_json(stored["view"]) if "view" in stored else Transition()
         if sampler is None:
             sampler = SAMPLERS[stored["sampler"]["kind"]](stored["sampler"]) if "sampler" in stored else Uniform()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -54,14 +48,9 @@ def sampler_state(sampler: Sampler) -> tuple[dict[str, Any] | None, dict[str, ND
     return sampler.state() if isinstance(sampler, Prioritized) else (None, {})
 
 
-FREE = ("gamma", "max_length", "ratio", "strategy")
-"""Arguments of views that do not decide which ids are items."""
-
-
 def check_items(sampler: Sampler, view: View, stored: Mapping[str, Any], name: str) -> None:
     """InputError where the priorities of a checkpoint are those of other items than the view's."""
-    kept, given = ({key: facts[key] for key in facts if key not in FREE} for facts in (stored, view.to_json()))
-    if isinstance(sampler, Prioritized) and kept != given:
+    if isinstance(sampler, Prioritized) and not registry.same_items(stored, view.to_json()):
         raise InputError(
             f"the priorities of checkpoint {name!r} are those of items of {stored}, not of {view!r}; give a sampler too"
         )

@@ -9,19 +9,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import schema as schemas
-from diskreplay.buffers import forks, unclosed
+from diskreplay.buffers import copies, forks, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.companion import Companion
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
+from diskreplay.buffers.options import RUN_DEFAULTS, OpenOptions, RunOptions
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
+from diskreplay.checks import check_count
 from diskreplay.errors import (
     CheckpointError,
     ClosedError,
@@ -30,23 +31,20 @@ from diskreplay.errors import (
     ReadOnlyError,
     StateError,
 )
-from diskreplay.index.episodes import Episode, episodes
+from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
+from diskreplay.reading.reads import Reads
 from diskreplay.schema import Schema
-from diskreplay.storage.files import Files, LocalFiles
+from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.batch import Batch
-from diskreplay.views.view import Draft
 
 if TYPE_CHECKING:
     import zarr
 
-CACHE_BYTES = 256 << 20
-COMMIT_ROWS = 10_000
-COMMIT_SECONDS = 10.0
 COMMIT_BYTES = 64 << 20
 """Encoded bytes that may wait in RAM for a commit."""
 PIN_ATTEMPTS = 50
@@ -74,19 +72,17 @@ class StoredBuffer:
         *,
         stream: str | None,
         checkpoint: Checkpoint | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        commit_rows: int = COMMIT_ROWS,
-        commit_seconds: float = COMMIT_SECONDS,
-        seed: int | None = None,
         forget: Callable[[int], None] = lambda stream: None,
+        **options: Unpack[RunOptions],
     ) -> None:
         """``stream`` is the one to write, None for none; ``forget`` is told of a stream whose rows were taken back."""
+        options = {**RUN_DEFAULTS, **options}
         self._store = store
-        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._rng = np.random.Generator(np.random.PCG64(options["seed"]))
         if checkpoint:
             set_rng(self._rng, checkpoint.state, checkpoint.name)
-        self._commit_rows = commit_rows
-        self._commit_seconds = commit_seconds
+        self._commit_rows = options["commit_rows"]
+        self._commit_seconds = options["commit_seconds"]
         self._write_lock = threading.RLock()
         """Held by whoever adds, commits or checkpoints; taken before the other one."""
         self._lock = threading.RLock()
@@ -95,7 +91,7 @@ class StoredBuffer:
         self._companion: Companion | None = None
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
-        self._streams = Streams(store, cache_bytes, forget)
+        self._streams = Streams(store, options["cache_bytes"], forget)
         try:
             self._streams.open(stream, checkpoint)
             written = self._streams.written
@@ -134,12 +130,15 @@ class StoredBuffer:
         return writer.commit_record.num_envs if writer else self.schema.num_envs
 
     def __len__(self) -> int:
-        """Transitions in the windows of all streams, committed or not."""
+        """Transitions in the windows of all streams, committed or not; ClosedError after :meth:`close`."""
         with self._lock:
+            if self._closed:
+                self._check_open()
             return len(self._settled())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.path!r}: {len(self):,} transitions>"
+        held = "closed" if self._closed else f"{len(self):,} transitions"
+        return f"<{type(self).__name__} {self.path!r}: {held}>"
 
     @property
     def episodes(self) -> list[Episode]:
@@ -163,7 +162,11 @@ class StoredBuffer:
         return zarr.open_group(self.path, mode="r")
 
     def stats(self) -> dict[str, Any]:
-        """Facts about the open buffer: transitions, capacity, rows and commits of each stream, bytes cached."""
+        """Facts about the open buffer: transitions, capacity, bytes cached; of each stream rows, commits, and ``ends``.
+
+        ``ends`` counts the episodes of its window by what ended them: "terminated", "truncated", or "cut off" by an
+        observation that was not the next one of the step before, or by :meth:`cut`.
+        """
         with self._lock:
             streams = {
                 part.stream.name: {
@@ -172,6 +175,7 @@ class StoredBuffer:
                     "committed": part.stream.commit_record.end,
                     "num_envs": part.log.num_envs,
                     "patches": part.log.patch_end - part.log.patch_begin,
+                    "ends": ends(part.log),
                     "sequence": part.stream.commit_record.sequence,
                 }
                 for part in self._settled()
@@ -192,10 +196,34 @@ class StoredBuffer:
     ) -> None:  # fmt: skip
         """Adds one row, and commits where that is due."""
         with self._write_lock:
-            with self._lock:
-                self._writable()
-                self._appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
-            self._added()
+            self._add_row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            if self._appender.watch.to_say is not None:
+                self._appender.watch.say()
+
+    def _add_row(self, *row: Any) -> None:
+        with self._lock:
+            self._writable()
+            self._appender.add(*row)
+        self._added()
+
+    def cut(self, envs: Any = None) -> None:
+        """Ends the episodes of environments without a flag: their next step begins a new one.
+
+        For an episode that is left, not ended, as when the environment is reset in the middle of it. It is followed as
+        a truncated one is: its last transition is bootstrapped. Before the first step, and after one that ended, it
+        changes nothing.
+
+        Args:
+            envs: bool ``(num_envs,)``; all if None.
+
+        Raises InputError, and what :meth:`add` raises where this buffer takes no rows.
+        """
+        with self._write_lock, self._lock:
+            self._writable()
+            wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(np.asarray(envs))
+            if wanted.dtype != bool or wanted.shape != (self.num_envs,):
+                raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
+            self._appender.cut(wanted)
 
     def _extend(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
@@ -208,7 +236,7 @@ class StoredBuffer:
             at = 0
             while at < len(steps):
                 if not (at and appender.single_frames and steps.follows[at]):
-                    self._add(*one(appender, steps, at))
+                    self._add_row(*one(appender, steps, at))
                     at += 1
                     continue
                 stop = at + int(np.argmin(np.append(steps.follows[at:], False)))
@@ -295,14 +323,16 @@ class StoredBuffer:
 
     # Reading
 
-    def _beside_writers(self, draft: Callable[[], Draft]) -> Batch:
+    def _beside_writers(self, draft: Callable[[Reads], Batch]) -> Batch:
         """A batch; made again after a refresh where another process changed meanwhile what was to be read."""
 
         def batch() -> Batch:
+            reads = Reads()
             with self._lock:
                 self._check_open()
-                drafted = draft()
-            return drafted.finish()
+                drafted = draft(reads)
+            reads.finish()
+            return drafted
 
         return beside_writers(batch, self._caught_up)
 
@@ -380,6 +410,14 @@ class StoredBuffer:
                 raise
             error.add_note(f"{type(lost).__name__}: {lost}")  # what ended the block is what there is to know
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A buffer with mode "r" is copied and pickled by its path; see :mod:`diskreplay.buffers.copies`."""
+        return copies.reduce(self, self._opened_with())
+
+    def _opened_with(self) -> dict[str, Any]:
+        """What ``open`` of this class is told beside the options of all buffers, to make one like this."""
+        return {}
+
     # Inside
 
     def _check_open(self) -> None:
@@ -421,39 +459,48 @@ class StoredBuffer:
         return self._streams.writer
 
 
-def check_options(cache_bytes: int, commit_rows: int, commit_seconds: float, seed: int | None) -> None:
-    schemas.check_count("cache_bytes", cache_bytes, least=0)
-    schemas.check_count("commit_rows", commit_rows)
-    number = isinstance(commit_seconds, int | float | np.integer | np.floating)
-    if not number or not commit_seconds > 0:
-        raise InputError(f"commit_seconds must be a number above 0, got {commit_seconds!r}")
-    if seed is not None:
-        schemas.check_count("seed", seed, least=0, most=1 << 128)
-
-
 def open_store(
-    path: PathLike, mode: str, stream: str, checkpoint: str | None, num_envs: int | None, capacity: int | None,
-    files: Files | None, check: Callable[[Mapping[str, Any], Schema], object],
+    path: PathLike, num_envs: int | None, capacity: int | None,
+    check: Callable[[Mapping[str, Any], Schema], object], options: OpenOptions,
 ) -> tuple[Store, str | None, Checkpoint | None]:  # fmt: skip
     """The store at ``path``, the stream to write in it, made where it is new, and the checkpoint to return to.
 
     ``check`` is given the settings that were stored and the schema, before a stream is made.
     """
+    mode, checkpoint = options["mode"], options["checkpoint"]
     if mode not in ("r", "r+"):
         raise InputError(f"mode must be 'r' or 'r+', got {mode!r}")
-    store = Store(full_path(path), files or LocalFiles())
-    cut = store.checkpoint(checkpoint) if checkpoint is not None else None
+    store = Store(full_path(path), options["files"] or LocalFiles())
+    cut = _checkpoint(store, checkpoint, options["or_last_commit"]) if checkpoint is not None else None
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
     if mode == "r":
         return store, None, cut
-    if stream in store.stream_names():
+    names = store.stream_names()
+    stream = names[0] if options["stream"] is None else options["stream"]
+    if stream in names:
         store.check_stream(stream, num_envs, capacity)
     elif cut is not None:
         raise CheckpointError(f"checkpoint {checkpoint!r} knows no stream {stream!r}")
     else:
         store.create_stream(
             stream,
-            schemas.check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
-            schemas.check_count("capacity", capacity if capacity is not None else store.schema.capacity),
+            check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
+            check_count("capacity", capacity if capacity is not None else store.schema.capacity),
         )
     return store, stream, cut
+
+
+LATEST = "latest"
+"""Of checkpoints: the newest one, whatever its name is."""
+
+
+def _checkpoint(store: Store, name: str, or_last_commit: bool) -> Checkpoint | None:
+    if name != LATEST or LATEST in store.checkpoint_names():
+        return store.checkpoint(name)
+    latest = store.latest_checkpoint()
+    if latest is None and not or_last_commit:
+        raise CheckpointError(
+            f"the store {store.path!r} has no checkpoint yet; make one with checkpoint(name), or open the last commit "
+            "with or_last_commit=True"
+        )
+    return latest

@@ -22,6 +22,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.checks import check_count
 from diskreplay.compat.arrays import DiskArray
 from diskreplay.compat.opening import open_or_create
 from diskreplay.compat.place import Place, close_with, global_seed
@@ -29,7 +30,6 @@ from diskreplay.compat.rows import Window, invalid_rows, transitions, window
 from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError
 from diskreplay.paths import PathLike
 from diskreplay.reading.stream import StreamPart
-from diskreplay.schema import check_count
 from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 

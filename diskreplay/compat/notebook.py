@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
 from diskreplay.compat import draws
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.opening import open_or_create
@@ -35,7 +36,6 @@ from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Prioritized, Sampler
-from diskreplay.schema import check_count
 from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 

@@ -22,18 +22,19 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.checks import check_count
 from diskreplay.compat.arrays import DiskArray
 from diskreplay.compat.opening import closed_on_failure, open_or_create
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Positions, ids_of_all, position_array, transitions, window
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
+from diskreplay.reading.reads import Reads
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import check_count
 from diskreplay.views.batch import Batch, map_arrays
 from diskreplay.views.hindsight import ACHIEVED, DESIRED, Hindsight
 from diskreplay.views.transition import Transition
-from diskreplay.views.view import Draft, View
+from diskreplay.views.view import View
 
 __all__ = [
     "BaseBuffer",
@@ -445,19 +446,21 @@ class HERBuffer(_DiskBuffer):
 
     def _batch(self, ids: NDArray[np.int64], recorded: bool) -> Batch:
         batch = (
-            self.store.get(ids) if recorded or not len(ids) else self.store._beside_writers(lambda: self._draft(ids))
+            self.store.get(ids)
+            if recorded or not len(ids)
+            else self.store._beside_writers(lambda reads: self._draft(ids, reads))
         )
         goals = batch.obs[DESIRED]
         obs, next_obs = ({OBSERVATION: whole[OBSERVATION], DESIRED: goals} for whole in (batch.obs, batch.next_obs))
         return dataclasses.replace(batch, obs=obs, next_obs=next_obs)
 
-    def _draft(self, ids: NDArray[np.int64]) -> Draft:
+    def _draft(self, ids: NDArray[np.int64], reads: Reads) -> Batch:
         """Relabelled transitions, as ``store.sample`` makes them of ids that it draws itself."""
         store, held = self.store, transitions(self.store)
         if len(ids) > held:
             raise NotEnoughDataError(f"the buffer holds {held} trajectories, {len(ids)} were asked for; add more")
         weights = np.ones(len(ids), np.float32)
-        return store.view.draft(store.schema, store._streams.parts, ids, weights, store._rng)
+        return store.view.draft(store.schema, store._streams.parts, ids, weights, store._rng, reads)
 
     def _kind(self) -> Any:
         return DictTrajectories

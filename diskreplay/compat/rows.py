@@ -70,8 +70,7 @@ def column(buffer: StoredBuffer, name: str, start: int, stop: int) -> Array:
             return log.span(name, start, stop)
         samples = Samples(buffer.schema, buffer._streams.parts, np.arange(start * envs, stop * envs))
         values = samples.values(next(column for column in buffer.schema.columns if column.name == name))
-    for read in samples.rest:
-        read()
+    samples.reads.finish()
     return values.reshape(stop - start, envs, *values.shape[1:])
 
 

@@ -1,8 +1,8 @@
-"""Datasets in and out: one module a format, imported when it is asked for, so that no format's library is needed
-before.
+"""Datasets in and out: a module here for each format, imported when it is asked for, with the libraries that it needs.
 
-Every module has ``FORMATS``, the facts about its formats as :class:`diskreplay.formats.facts.Format`. What is read is a
-:class:`diskreplay.formats.steps.Source`; what is written is one, too. :mod:`diskreplay.ops.convert` joins the two.
+A format's module has ``FORMATS``: what each format in it is called and can hold, and how it is recognised, read and
+written, as :class:`diskreplay.formats.core.format.Format`. ``core`` is what they share, ``files`` are the containers
+that they keep arrays in. :mod:`diskreplay.ops.convert` imports and exports; docs/formats.md says how to add a format.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import importlib
 import pathlib
 
 from diskreplay.errors import InputError
-from diskreplay.formats.facts import Format
-from diskreplay.formats.reading import naming
+from diskreplay.formats.core.format import Format
+from diskreplay.formats.core.reader import naming
 
 MODULES = {
     "d4rl": "d4rl",

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
-from diskreplay.formats.flat import FlatArrays, flags
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.steps import Source
+from diskreplay.formats.core.flat import FlatArrays, flags
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.transitions import Source
 from diskreplay.schema import ACTION, OBS
 
 Array = NDArray[Any]

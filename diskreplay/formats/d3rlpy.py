@@ -38,14 +38,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats import hdf5
-from diskreplay.formats.episodes import EpisodePart, episodes_source, fitted, numbered
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike, FlatArrays, flags, length
-from diskreplay.formats.hdf5_episodes import EpisodesFile
-from diskreplay.formats.layout import Layout, column_name
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source
+from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks, episodes_source, reshaped
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.files import hdf5
+from diskreplay.formats.files.hdf5_episodes import EpisodesFile
+from diskreplay.formats.files.hdf5_writer import COMPRESSIONS
 from diskreplay.schema import ACTION, OBS
 
 VERSION, LAYOUT = "2.1", "diskreplay"
@@ -59,7 +60,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Writes a source to a new file; see the module's docstring."""
     layout, count = source.layout, 0
     with EpisodesFile(target, compression) as out:
-        for episode in numbered(source.blocks()):
+        for episode in episode_blocks(source.blocks()):
             for key, values in _entries(episode):
                 out.append(key, values)
             if episode.ends:
@@ -73,7 +74,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
         hdf5.write_layout(out.file, LAYOUT, layout)
 
 
-def _entries(episode: EpisodePart) -> Iterator[tuple[str, Array]]:
+def _entries(episode: EpisodeBlock) -> Iterator[tuple[str, Array]]:
     number, steps = episode.number, episode.steps
     for leaf, (name, values) in enumerate(steps.obs.items()):
         key = f"observations_{number}" if name == OBS else f"observations_{number}_{leaf}"
@@ -140,15 +141,15 @@ def _episode(file: h5py.File, where: str, number: int, columns: list[str], layou
     truncated = last & (_flag(file, where, f"truncated_{number}") if has("truncated") else ~terminated)
     obs = _observations(file, number, where, layout)
     if layout is not None:
-        obs = {name: fitted(values, layout.obs[name][0]) if name in layout.obs else values
+        obs = {name: reshaped(values, layout.obs[name][0]) if name in layout.obs else values
                for name, values in obs.items()}  # fmt: skip
-        action = fitted(action, layout.action[ACTION][0]) if ACTION in layout.action else action
+        action = reshaped(action, layout.action[ACTION][0]) if ACTION in layout.action else action
     elif np.dtype(action.dtype).kind in "iu":
-        action = fitted(action, ())
+        action = reshaped(action, ())
     names = (key for key in columns if key not in COLUMNS and has(key))
     extra = {column_name(key.removeprefix(EXTRA)): array(key) for key in names}
     return FlatArrays(
-        where, obs, {ACTION: action}, terminated, truncated, last, fitted(rewards, ()), extra, layout=layout
+        where, obs, {ACTION: action}, terminated, truncated, last, reshaped(rewards, ()), extra, layout=layout
     )  # fmt: skip
 
 
@@ -182,6 +183,6 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "d3rlpy", "d3rlpy: one HDF5 file, version 2.1", "file",
-        Holds(final_obs=False, nested_action=False, empty=False), recognise, read, write, hdf5.COMPRESSIONS,
+        Holds(final_obs=False, nested_action=False, empty=False), recognise, read, write, COMPRESSIONS,
     ),
 )  # fmt: skip

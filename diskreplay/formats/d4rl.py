@@ -39,12 +39,13 @@ import h5py
 import numpy as np
 
 from diskreplay.errors import InputError
-from diskreplay.formats import hdf5
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike, FlatArrays, flags, length
-from diskreplay.formats.layout import Layout, column_name
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source, Steps
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.files import hdf5
+from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, FileWriter
 from diskreplay.schema import ACTION, OBS, REWARD
 
 CUT, LAYOUT = "metadata/cut", "metadata/diskreplay"
@@ -55,7 +56,7 @@ KNOWN = ("observations", "next_observations", "actions", "rewards", "terminals",
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Writes a source to a new file; see the module's docstring."""
     layout, count = source.layout, source.steps
-    with hdf5.FileWriter(target, compression) as out:
+    with FileWriter(target, compression) as out:
         for name, (shape, dtype) in layout.obs.items():
             out.add(_key(name), count, shape, dtype)
             out.add(f"next_{_key(name)}", count, shape, dtype)
@@ -95,7 +96,7 @@ def _describe(file: h5py.File, layout: Layout) -> None:
     hdf5.write_layout(file, LAYOUT, layout)
 
 
-def _entries(steps: Steps) -> Iterator[tuple[str, Any]]:
+def _entries(steps: Transitions) -> Iterator[tuple[str, Any]]:
     for name, values in (*steps.obs.items(), *steps.action.items(), *steps.extra.items()):
         yield _key(name), values
     for name, values in steps.next_obs.items():
@@ -153,6 +154,6 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "d4rl", "D4RL: one HDF5 file of flat arrays", "file", Holds(), recognise, read, write,
-        compressions=hdf5.COMPRESSIONS,
+        compressions=COMPRESSIONS,
     ),
 )  # fmt: skip

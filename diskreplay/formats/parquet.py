@@ -28,28 +28,28 @@ read, nor are videos that lie beside.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats import images
-from diskreplay.formats.arrow import damage
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import FlatArrays, flags
-from diskreplay.formats.foreign import check_size, parse_json, stored_bytes
-from diskreplay.formats.layout import Layout, Shape, column_name
-from diskreplay.formats.reading import reader
-from diskreplay.formats.rows import BLOCK_BYTES
-from diskreplay.formats.steps import Source, Steps
+from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, Shape, column_name, read_description
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
+from diskreplay.formats.files import images
+from diskreplay.formats.files.arrow import damage
+from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_readable
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
 
-MAGIC = b"PAR1"
 GROUP_BYTES = 32 << 20
 """Decoded bytes of a row group."""
 COMPRESSIONS = {"png": "zstd", "zstd": "zstd", "none": "none"}
@@ -72,39 +72,48 @@ SYNONYMS = {
 Array = NDArray[Any]
 
 
-# Writing
-
-
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Writes a source to a new file; see the module's docstring."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     layout, keys, png = source.layout, _keys(source.layout), compression == "png"
-    schema = _schema(layout, keys, png)
-    episode = frame = done = size = 0
-    waiting = []
+    schema, numbers = _schema(layout, keys, png), _RowNumbers()
+    waiting: list[Any] = []
     with pq.ParquetWriter(target, schema, compression=COMPRESSIONS[compression]) as out:
+
+        def write_group() -> None:
+            out.write_table(pa.concat_tables(waiting), row_group_size=1 << 30)
+            waiting.clear()
+
         for steps in source.blocks():
-            count = len(steps)
-            number = np.cumsum(steps.last) - steps.last
-            starts = np.concatenate([[0], np.flatnonzero(steps.last) + 1])
-            within = np.arange(count) - starts[number]
-            within[number == 0] += frame
             columns = _arrow(steps, layout, keys, png)
-            for key, values in ((EPISODE, episode + number), (FRAME, within), (INDEX, done + np.arange(count))):
-                columns[PLACES[key]] = pa.array(values, pa.int64())
+            columns |= {PLACES[name]: pa.array(values, pa.int64()) for name, values in numbers.next(steps.last).items()}
             columns[PLACES[DONE]] = pa.array(steps.last)
             waiting.append(pa.table([columns[field.name] for field in schema], schema=schema))
-            ended = bool(steps.last[-1])
-            episode, frame = episode + int(number[-1]) + ended, 0 if ended else int(within[-1]) + 1
-            done += count
-            size += count * layout.step_bytes
-            if size >= GROUP_BYTES:
-                out.write_table(pa.concat_tables(waiting), row_group_size=1 << 30)
-                waiting, size = [], 0
+            if sum(map(len, waiting)) * layout.step_bytes >= GROUP_BYTES:
+                write_group()
         if waiting:
-            out.write_table(pa.concat_tables(waiting), row_group_size=1 << 30)
+            write_group()
+
+
+class _RowNumbers:
+    """Numbers episodes, their steps, and all rows, over any blocks of steps."""
+
+    def __init__(self) -> None:
+        self._episode = self._frame = self._index = 0
+
+    def next(self, last: Array) -> dict[str, Array]:
+        """The numbers of the next rows; ``last`` says which of them end an episode."""
+        number = np.cumsum(last) - last
+        starts = np.concatenate([[0], np.flatnonzero(last) + 1])
+        frame = np.arange(len(last)) - starts[number]
+        frame[number == 0] += self._frame
+        found = {EPISODE: self._episode + number, FRAME: frame, INDEX: self._index + np.arange(len(last))}
+        ended = bool(last[-1])
+        self._episode, self._frame = self._episode + int(number[-1]) + ended, 0 if ended else int(frame[-1]) + 1
+        self._index += len(last)
+        return found
 
 
 def _shapes(layout: Layout) -> dict[str, Shape]:
@@ -157,7 +166,7 @@ def _schema(layout: Layout, keys: Mapping[str, str], png: bool) -> Any:
     return pa.schema(fields, metadata)
 
 
-def _arrow(steps: Steps, layout: Layout, keys: Mapping[str, str], png: bool) -> dict[str, Any]:
+def _arrow(steps: Transitions, layout: Layout, keys: Mapping[str, str], png: bool) -> dict[str, Any]:
     """The columns of some steps by their Parquet names."""
     import pyarrow as pa
 
@@ -186,246 +195,110 @@ def _values(values: Array, png: bool) -> Any:
     return pa.StructArray.from_arrays([pictures, pa.nulls(len(values), pa.string())], ["bytes", "path"])
 
 
-# Reading
+@dataclasses.dataclass(frozen=True)
+class _Columns:
+    """The columns of a dataset.
 
-
-class ParquetArray:
-    """One column of some files, read forwards: asking for rows before those read last begins anew.
-
-    Args:
-        files: in order.
-        key: of the column.
-        count: rows in them that are wanted.
-        known: shape and dtype; found from the first row if None.
-        present: ``(rows,)`` bool: which rows have a value, others being null; all of them if None.
+    Attributes:
+        where: what to call the dataset in errors.
+        files: of the dataset, in order.
+        count: rows in them.
+        keys: the Parquet column of each of our names.
+        shapes: of those names whose shape and dtype are known.
     """
 
-    def __init__(
-        self, files: Sequence[pathlib.Path], key: str, count: int, known: Shape | None = None,
-        present: Array | None = None,
-    ) -> None:  # fmt: skip
-        self._files, self._key, self._known, self._present = files, key, known, present
-        self._size = 1
-        self._begin()
-        if known is None:
-            first = self._some(1) if count else np.empty(0, np.float32)
-            known = first.shape[1:], first.dtype
-        self.dtype = known[1]
-        self.shape = (count, *known[0])
-        item = int(np.prod(known[0], dtype=np.int64)) * self.dtype.itemsize
-        self._size = max(1, min(1 << 16, BLOCK_BYTES // max(1, item)))
-        self._begin()
+    where: str
+    files: Sequence[pathlib.Path]
+    count: int
+    keys: Mapping[str, str]
+    shapes: Mapping[str, Shape]
 
-    @property
-    def where(self) -> str:
-        return f"{self._files[0] if len(self._files) == 1 else self._files[0].parent}: {self._key}"
+    def array(self, name: str, present: Array | None = None) -> ParquetArray:
+        """The values of a column: of all rows, or of those that are ``present``."""
+        count = self.count if present is None else int(present.sum())
+        return ParquetArray(self.files, self.keys[name], count, self.shapes.get(name), present)
 
-    def _begin(self) -> None:
-        self._at = 0
-        self._rest: list[Array] = []
-        self._batches = self._read()
+    def below(self, root: str, present: Array | None = None) -> dict[str, ParquetArray]:
+        """The leaves of observations, actions or final observations."""
+        return {name: self.array(name, present) for name in leaves_of(self.keys, root)}
 
-    def _read(self) -> Iterator[Array]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    def flags(self, name: str) -> Array | None:
+        """``(count,)`` bool; None where there is no such column."""
+        return flags(self.where, self.keys[name], self.array(name), self.count) if name in self.keys else None
 
-        done = 0
-        for path in self._files:
-            with damage(path), pq.ParquetFile(path) as file:
-                groups = range(file.num_row_groups)  # one by one: Arrow keeps what it has read of all that it is given
-                for batch in itertools.chain.from_iterable(
-                    file.iter_batches(self._size, [group], [self._key], use_threads=False) for group in groups
-                ):
-                    column = batch.column(0)
-                    if isinstance(column, pa.ExtensionArray):
-                        column = column.storage
-                    present: Any = True if self._present is None else self._present[done : done + len(column)]
-                    if (column.is_valid().to_numpy(zero_copy_only=False) != present).any():
-                        raise InputError(f"{self.where}: has rows without a value, or with one where none belongs")
-                    done += len(column)
-                    column = column.drop_null()
-                    if len(column):
-                        yield self._decoded(column)
-
-    def _decoded(self, column: Any) -> Array:
-        import pyarrow as pa
-
-        kind = column.type
-        if pa.types.is_struct(kind):
-            column = column.field("bytes")
-            kind = column.type
-            if column.null_count:
-                raise InputError(f"{self.where}: has images that are not in the file")
-        elif self._known is not None and _is_binary(kind):
-            return self._raw(column)
-        if _is_binary(kind):
-            each = images.decoded(column.to_pylist(), self.where)
-            if len({value.shape for value in each}) > 1:
-                raise InputError(f"{self.where}: has images of several sizes")
-            return self._shaped(np.stack(each), len(each))
-        return self._listed(column)
-
-    def _raw(self, column: Any) -> Array:
-        assert self._known is not None
-        shape, dtype = self._known
-        data = b"".join(column.to_pylist())
-        if len(data) != len(column) * int(np.prod(shape, dtype=np.int64)) * dtype.itemsize:
-            raise InputError(f"{self.where}: has values that are not {dtype} {shape}")
-        return np.frombuffer(data, dtype).reshape(len(column), *shape)
-
-    def _shaped(self, values: Array, count: int) -> Array:
-        if self._known is None:
-            return values
-        shape, dtype = self._known
-        if values.size != count * int(np.prod(shape, dtype=np.int64)) or values.dtype != dtype:
-            raise InputError(f"{self.where}: has values of {values.dtype} {values.shape[1:]}, not of {dtype} {shape}")
-        return values.reshape(count, *shape)
-
-    def _listed(self, column: Any) -> Array:
-        """Numbers, or lists of lists of them."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        count, shape = len(column), [len(column)]
-        while pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or _is_fixed(column.type):
-            length = pc.min_max(pc.list_value_length(column)).as_py()
-            if length["min"] != length["max"] or column.null_count:
-                raise InputError(f"{self.where}: has lists of several lengths")
-            shape.append(length["min"])
-            column = column.flatten()
-        if column.null_count:
-            raise InputError(f"{self.where}: has lists with values missing")
-        return self._shaped(column.to_numpy(zero_copy_only=False).reshape(shape), count)
-
-    def _some(self, count: int) -> Array:
-        """The next rows."""
-        there = sum(map(len, self._rest))
-        while there < count:
-            batch = next(self._batches, None)
-            if batch is None:
-                raise InputError(f"{self.where}: has too few rows with a value")
-            if self._rest and batch.shape[1:] != self._rest[0].shape[1:]:
-                raise InputError(f"{self.where}: has values of several shapes")
-            self._rest.append(batch)
-            there += len(batch)
-        whole = self._rest[0] if len(self._rest) == 1 else np.concatenate(self._rest)
-        self._rest = [whole[count:]]
-        return whole[:count]
-
-    def __getitem__(self, rows: slice) -> Array:
-        start, stop, _ = rows.indices(self.shape[0])
-        if start < self._at:
-            self._begin()
-        while self._at < start:
-            self._at += len(self._some(min(self._size, start - self._at)))
-        if start >= stop:
-            return np.empty((0, *self.shape[1:]), self.dtype)
-        self._at = stop
-        found = self._some(stop - start)
-        if found.shape[1:] != self.shape[1:] or found.dtype != self.dtype:
-            raise InputError(f"{self.where}: has values of several shapes")
-        return found
-
-
-def _is_binary(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _is_fixed(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_fixed_size_list(kind))
-
-
-def _is_read(kind: Any) -> bool:
-    """Whether values of an Arrow type are numbers, lists of them, or images."""
-    import pyarrow as pa
-
-    if isinstance(kind, pa.ExtensionType):
-        kind = kind.storage_type
-    if pa.types.is_struct(kind):
-        return kind.get_field_index("bytes") >= 0 and _is_binary(kind.field("bytes").type)
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind):
-        kind = kind.value_type
-    return bool(
-        _is_binary(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    )
+    def changes(self, name: str) -> Array:
+        """``(count,)`` bool: rows after which the number in a column is another one, and the very last."""
+        numbers = self.array(name)[slice(None)]
+        if numbers.ndim != 1:
+            raise InputError(f"{self.where}: {self.keys[name]} must be one number a step")
+        return np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]
 
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """Opens a file, or a directory of them, as a source; see the module's docstring."""
-    import pyarrow.parquet as pq
-
     where, files = str(path), _files(path)
     if not files:
         raise InputError(f"{where!r} is no Parquet file")
-    count = 0
-    schemas = []
+    schema, count = _common_schema(files)
+    check_size(where, (count,), 1, lambda: stored_bytes(path))
+    layout, described = _description(schema, where)
+    readable = [field.name for field in schema if is_readable(field.type)]
+    keys = _meanings(readable, described, where)
+    columns = _Columns(where, files, count, keys, {} if layout is None else _shapes(layout))
+    obs, action = columns.below(OBS), columns.below(ACTION)
+    if not obs or not action:
+        raise InputError(f"{where}: must have the columns observation and action; there are {', '.join(schema.names)}")
+    terminated, truncated, last = _ends(columns)
+    finals = columns.below(FINAL, last)
+    others = {*obs, *action, *finals, *PLACES, *FLAGS}
+    yield FlatArrays(
+        where, obs, action, terminated, truncated, last, columns.array(REWARD) if REWARD in keys else None,
+        {name: columns.array(name) for name in keys if name not in others},
+        finals={name.replace(FINAL, OBS, 1): array for name, array in finals.items()} or None,
+        layout=layout, ignored=tuple(sorted(set(schema.names) - set(readable))),
+    ).source()  # fmt: skip
+
+
+def _common_schema(files: Sequence[pathlib.Path]) -> tuple[Any, int]:
+    """The schema of the first file, and the rows of all; InputError where their columns differ."""
+    import pyarrow.parquet as pq
+
+    schemas, count = [], 0
     for file in files:
         with damage(file), pq.ParquetFile(file) as opened:
             schemas.append(opened.schema_arrow)
             count += opened.metadata.num_rows
         if schemas[-1].names != schemas[0].names:
             raise InputError(f"{file}: its columns are not those of {files[0].name}")
-    check_size(where, (count,), 1, lambda: stored_bytes(path))
-    schema = schemas[0]
-    layout, keys = _description(schema, where)
-    usable = [field.name for field in schema if _is_read(field.type)]
-    found = _meanings(usable, keys, where)
-    known = {} if layout is None else _shapes(layout)
+    return schemas[0], count
 
-    def array(name: str) -> ParquetArray:
-        return ParquetArray(files, found[name], count, known.get(name))
 
-    def below(root: str, make: Callable[[str], ParquetArray] = array) -> dict[str, Any]:
-        return {name: make(name) for name in found if name == root or name.startswith(f"{root}/")}
-
-    obs, action = below(OBS), below(ACTION)
-    if not obs or not action:
-        raise InputError(f"{where}: must have the columns observation and action; there are {', '.join(schema.names)}")
-    terminated, truncated, done = (
-        flags(where, found[name], array(name), count) if name in found else None
-        for name in (TERMINATED, TRUNCATED, DONE)
-    )
-    last = np.zeros(count, bool) if done is None else done.copy()
-    if EPISODE in found and count:
-        numbers = array(EPISODE)[slice(None)]
-        if numbers.ndim != 1:
-            raise InputError(f"{where}: {found[EPISODE]} must be one number a step")
-        last |= np.append(numbers[1:] != numbers[:-1], True)
+def _ends(columns: _Columns) -> tuple[Array, Array, Array]:
+    """``terminated``, ``truncated`` and ``last``, from the flags and episode numbers that there are."""
+    terminated, truncated, done = (columns.flags(name) for name in (TERMINATED, TRUNCATED, DONE))
+    never = np.zeros(columns.count, bool)
+    last = never if done is None else done
+    if EPISODE in columns.keys:
+        last = last | columns.changes(EPISODE)
     elif terminated is None and truncated is None and done is None:
-        raise InputError(f"{where}: nothing tells where episodes end: there is no {PLACES[EPISODE]}, and no flags")
+        raise InputError(
+            f"{columns.where}: nothing tells where episodes end: there is no {PLACES[EPISODE]}, and no flags"
+        )
     if terminated is None:
-        terminated = np.zeros(count, bool) if done is None else done
+        terminated = never if done is None else done
         truncated = last & ~terminated if truncated is None else truncated
-    truncated = np.zeros(count, bool) if truncated is None else truncated
-    last |= terminated | truncated
-    ends = int(last.sum())
-    finals = below(FINAL, lambda name: ParquetArray(files, found[name], ends, known.get(name), last))
-    others = (EPISODE, FRAME, INDEX, DONE, REWARD, TERMINATED, TRUNCATED)
-    extra = [name for name in found if name not in (*obs, *action, *finals, *others)]
-    yield FlatArrays(
-        where, obs, action, terminated, truncated, last, array(REWARD) if REWARD in found else None,
-        {name: array(name) for name in extra}, finals={name.replace(FINAL, OBS, 1): a for name, a in finals.items()}
-        or None, layout=layout, ignored=tuple(sorted(set(schema.names) - set(usable))),
-    ).source()  # fmt: skip
+    truncated = never if truncated is None else truncated
+    return terminated, truncated, last | terminated | truncated
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
     """The files of a dataset in order; of a directory that has one, those below ``data``, two levels deep at most."""
     if path.is_file():
-        return [path] if _is_parquet(path) else []
+        return [path] if is_parquet(path) else []
     below = path / "data" if (path / "data").is_dir() else path
     found = [*below.glob("*.parquet"), *below.glob("*/*.parquet")]
-    return sorted(file for file in found if file.is_file() and _is_parquet(file))
-
-
-def _is_parquet(path: pathlib.Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+    return sorted(file for file in found if file.is_file() and is_parquet(file))
 
 
 def _description(schema: Any, where: str) -> tuple[Layout | None, dict[str, str]]:
@@ -433,12 +306,7 @@ def _description(schema: Any, where: str) -> tuple[Layout | None, dict[str, str]
     stored = (schema.metadata or {}).get(DESCRIPTION)
     if stored is None:
         return None, {}
-    described = parse_json(stored, where)
-    try:
-        keys = {str(key): str(name) for name, key in described["keys"].items()}
-        return Layout.from_json(json.dumps(described["layout"]), where), keys
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{where}: the description that diskreplay left there cannot be read: {error}") from error
+    return read_description(parse_json(stored, where), where)
 
 
 def _meanings(columns: Sequence[str], keys: Mapping[str, str], where: str) -> dict[str, str]:

@@ -43,10 +43,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats import images
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.layout import Layout, Shape
-from diskreplay.formats.steps import Source, Steps, by_episode
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, Shape
+from diskreplay.formats.core.transitions import Source, Transitions, by_episode
+from diskreplay.formats.files import images
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD
 
 NAME, VERSION = "diskreplay", "1.0.0"
@@ -59,7 +59,7 @@ MAX_BYTES = (1 << 31) - 1
 Array = NDArray[Any]
 
 
-class Column:
+class EpisodeFeature:
     """One key of the example of an episode, filled from its first step to its last.
 
     Args:
@@ -117,7 +117,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     from tfrecord.writer import TFRecordWriter
 
     target.mkdir()
-    columns = {key: Column(*shape) for key, shape in _shapes(source.layout).items()}
+    columns = {key: EpisodeFeature(*shape) for key, shape in _shapes(source.layout).items()}
     writer = TFRecordWriter(str(target / RECORDS))
     episodes, begins = 0, True
     try:
@@ -153,7 +153,7 @@ def _shapes(layout: Layout) -> dict[str, Shape]:
     return found | {key: ((), np.dtype(bool)) for key in FLAGS}
 
 
-def _rows(steps: Steps, begins: bool) -> dict[str, Array]:
+def _rows(steps: Transitions, begins: bool) -> dict[str, Array]:
     """The values of some steps of an episode, by key."""
     count = len(steps)
     columns = {**steps.obs, **steps.action, REWARD: steps.reward, **steps.extra}
@@ -165,7 +165,7 @@ def _rows(steps: Steps, begins: bool) -> dict[str, Array]:
     }  # fmt: skip
 
 
-def _final(steps: Steps, layout: Layout) -> dict[str, Array]:
+def _final(steps: Transitions, layout: Layout) -> dict[str, Array]:
     """The values of the step after an episode's last transition, by key."""
     found = {key: np.zeros((1, *shape), dtype) for key, (shape, dtype) in _shapes(layout).items()}
     for name, values in steps.next_obs.items():
@@ -179,9 +179,9 @@ def _dict(features: Mapping[str, Any]) -> dict[str, Any]:
     return {"pythonClassName": f"{MODULE}.features_dict.FeaturesDict", "featuresDict": {"features": dict(features)}}
 
 
-def _nested(columns: Iterable[tuple[str, Column]]) -> dict[str, Any]:
+def _nested(columns: Iterable[tuple[str, EpisodeFeature]]) -> dict[str, Any]:
     """Features of columns by key; those with a slash stand in a dict of their own."""
-    groups: dict[str, list[tuple[str, Column]]] = {}
+    groups: dict[str, list[tuple[str, EpisodeFeature]]] = {}
     for key, column in columns:
         first, _, rest = key.partition("/")
         groups.setdefault(first, []).append((rest, column))
@@ -189,7 +189,7 @@ def _nested(columns: Iterable[tuple[str, Column]]) -> dict[str, Any]:
     return _dict(plain)
 
 
-def _features(columns: Mapping[str, Column]) -> dict[str, Any]:
+def _features(columns: Mapping[str, EpisodeFeature]) -> dict[str, Any]:
     sequence = {"feature": _nested(columns.items()), "length": "-1"}
     return _dict({"steps": {"pythonClassName": f"{MODULE}.dataset_feature.Dataset", "sequence": sequence}})
 

@@ -43,15 +43,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats import hdf5
-from diskreplay.formats.episodes import EpisodePart, ends, episodes_source, fitted, numbered
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.flat import ArrayLike, FlatArrays, flags, length
-from diskreplay.formats.foreign import whole
-from diskreplay.formats.hdf5_episodes import EpisodesFile
-from diskreplay.formats.layout import Layout, column_name
-from diskreplay.formats.reading import reader
-from diskreplay.formats.steps import Source
+from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks, episode_ends, episodes_source, reshaped
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.layout import Layout, column_name
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.transitions import Source
+from diskreplay.formats.core.untrusted import declared_count
+from diskreplay.formats.files import hdf5
+from diskreplay.formats.files.hdf5_episodes import EpisodesFile
+from diskreplay.formats.files.hdf5_writer import COMPRESSIONS
 from diskreplay.schema import ACTION, DTYPES, OBS
 
 LAYOUT = "diskreplay"
@@ -71,7 +72,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
         data = out.file.create_group("data")
         data.attrs["total"] = source.steps
         data.attrs["env_args"] = json.dumps({"env_name": "", "type": GYM_TYPE, "env_kwargs": {}})
-        for episode in numbered(source.blocks()):
+        for episode in episode_blocks(source.blocks()):
             demo = f"data/demo_{episode.number}"
             for key, values in _entries(episode):
                 out.append(f"{demo}/{key}", values)
@@ -81,7 +82,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
         hdf5.write_layout(out.file, LAYOUT, source.layout)
 
 
-def _entries(episode: EpisodePart) -> Iterator[tuple[str, Array]]:
+def _entries(episode: EpisodeBlock) -> Iterator[tuple[str, Array]]:
     steps = episode.steps
     for group, leaves in (("obs", steps.obs), ("next_obs", steps.next_obs)):
         for name, values in leaves.items():
@@ -134,7 +135,7 @@ def _length(demo: h5py.Group, where: str) -> int:
     """Steps of a demonstration: as it says, or as many as it has actions."""
     declared = hdf5.attribute(demo, "num_samples", where)
     if declared is not None:
-        return whole(declared, f"{where}: num_samples")
+        return declared_count(declared, f"{where}: num_samples")
     return length(where, "actions", hdf5.dataset(demo, "actions", where))
 
 
@@ -157,11 +158,11 @@ def _episode(demo: h5py.Group, where: str, columns: list[str], layout: Layout | 
     if obs is None:
         raise InputError(f"{where}: has no observations; robomimic extracts them from states (dataset_states_to_obs)")
     if layout is not None and ACTION in layout.action:
-        action = fitted(action, layout.action[ACTION][0])
+        action = reshaped(action, layout.action[ACTION][0])
     terminated = flags(where, "dones", hdf5.dataset(demo, "dones", where), count)
     declared = hdf5.optional(demo, "truncated", where)
     truncated = flags(where, "truncated", declared, count)
-    last = ends(terminated, truncated)
+    last = episode_ends(terminated, truncated)
     if declared is None:
         truncated = last & ~terminated
     return FlatArrays(
@@ -198,6 +199,6 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "robomimic", "robomimic: one HDF5 file with a group for each episode", "file", Holds(nested_action=False),
-        recognise, read, write, hdf5.COMPRESSIONS, check=check,
+        recognise, read, write, COMPRESSIONS, check=check,
     ),
 )  # fmt: skip

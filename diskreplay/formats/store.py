@@ -12,17 +12,20 @@ from collections.abc import Iterator
 from diskreplay.buffers.inputs import Freedoms
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import CorruptionError, OpenError
-from diskreplay.formats.adding import add_steps
-from diskreplay.formats.facts import Format, Holds
-from diskreplay.formats.reading import reader
-from diskreplay.formats.selection import open_part
-from diskreplay.formats.steps import Source
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.reader import reader
+from diskreplay.formats.core.recorder import add_steps
+from diskreplay.formats.core.selection import open_selected
+from diskreplay.formats.core.transitions import Source
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 
 
-class _Copy(ReplayBuffer):
-    """Takes whatever a store holds: versions before this one did not look at discrete spaces."""
+class Copy(ReplayBuffer):
+    """Takes whatever a store holds.
+
+    Versions before this one did not look at discrete spaces, and a rollout may hold NaN in a store that refuses it.
+    """
 
     FREEDOMS = Freedoms(anything=True)
 
@@ -30,14 +33,14 @@ class _Copy(ReplayBuffer):
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Writes a source to a new store that has room for just its steps."""
     capacity = max(1, source.steps + source.cuts)
-    with _Copy.create(target, **source.layout.create_arguments(), capacity=capacity) as buffer:
+    with Copy.create(target, **source.layout.create_arguments(), capacity=capacity) as buffer:
         add_steps(buffer, source.blocks())
 
 
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """The whole store as a source."""
-    with open_part(path) as part:
+    with open_selected(path) as part:
         yield part.source(stacked=True)
 
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from diskreplay.index.log import StreamLog
 from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID
 
+CUT_OFF = "cut off"
+
 
 @dataclasses.dataclass(frozen=True)
 class Episode:
@@ -42,6 +44,21 @@ class Episode:
     def length(self) -> int:
         """Steps of it in the window."""
         return self.stop - self.start
+
+
+def ends(log: StreamLog) -> dict[str, int]:
+    """How many episodes of a stream's window ended by each cause: "terminated", "truncated", or "cut off" by none."""
+    rows = np.arange(log.begin, log.end)
+    if not len(rows):
+        return {TERMINATED: 0, TRUNCATED: 0, CUT_OFF: 0}
+    terminated, truncated, valid = (log.table.take(name, rows) for name in (TERMINATED, TRUNCATED, VALID))
+    begins = log.table.take(START, rows[1:]) != CONTINUES
+    flagged = terminated | truncated
+    return {
+        TERMINATED: int(np.count_nonzero(terminated & valid)),
+        TRUNCATED: int(np.count_nonzero(truncated & ~terminated & valid)),
+        CUT_OFF: int(np.count_nonzero(begins & ~flagged[:-1] & valid[:-1])),
+    }
 
 
 def episodes(log: StreamLog) -> list[Episode]:

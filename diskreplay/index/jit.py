@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
+
+from diskreplay.interrupts import held_back
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -15,10 +18,25 @@ def kernel(function: F, **options: Any) -> F:
 
     Where nothing can be kept (a read-only installation in an account without a home), each process compiles anew.
     A kernel may call kernels of its own module only: what is kept is renewed when its own file changes.
+
+    Signals wait while it compiles, some seconds at most: numba, interrupted there, keeps kernels that are half made.
     """
     options = {"error_model": "numpy", **options}
     try:
         compiled: F = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no folder to keep it in
         compiled = numba.njit(**options)(function)
+    dispatcher: Any = compiled
+    dispatcher.compile = _whole(dispatcher.compile)
     return compiled
+
+
+def _whole(function: F) -> F:
+    """``function``, which signals do not interrupt."""
+
+    @functools.wraps(function)
+    def held(*args: Any, **options: Any) -> Any:
+        with held_back():
+            return function(*args, **options)
+
+    return cast(F, held)

@@ -12,15 +12,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.jit import kernel
-from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.index.log import LATER, NOW, STREAM_SHIFT
 
 Ints = NDArray[np.int64]
 
-STREAM, BASE, LANES, ROWS, FIRST, STOP = range(6)
+COLUMNS = STREAM, BASE, LANES, ROWS, FIRST, STOP = range(6)
 """The stream's number, its first slot, lanes and slots of each, and its window as ids without the stream."""
 
 EVICTED, UNKNOWN = -1, -2
 LOCAL = (1 << STREAM_SHIFT) - 1
+
+
+@kernel
+def between(base: int, lanes: int, rows: int, start: int, stop: int) -> Ints:
+    """The slots of the numbers ``[start, stop)`` of one stream."""
+    slots = np.empty(stop - start, np.int64)
+    for number in range(start, stop):
+        at, lane = divmod(number, lanes)
+        slots[number - start] = base + lane * rows + at % rows
+    return slots
+
+
+@kernel
+def sorted_out(
+    base: int, lanes: int, rows: int, ids: Ints, standings: NDArray[np.int8]
+) -> tuple[Ints, Ints, Ints]:  # fmt: skip
+    """The ids of one stream that stand at NOW, their slots, and the numbers in the stream of those at LATER."""
+    added, slots, later = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    count = waiting = 0
+    for k in range(len(ids)):
+        number = ids[k] & LOCAL
+        if standings[k] == NOW:
+            at, lane = divmod(number, lanes)
+            added[count], slots[count] = ids[k], base + lane * rows + at % rows
+            count += 1
+        elif standings[k] == LATER:
+            later[waiting] = number
+            waiting += 1
+    return added[:count], slots[:count], later[:waiting].copy()  # which stays, and must not hold the others' memory
 
 
 @kernel
@@ -48,17 +77,21 @@ def to_slots(table: Ints, ids: Ints) -> Ints:
 def to_ids(table: Ints, slots: Ints) -> Ints:
     """The id in each slot, which must be that of a window; quickest in ascending order."""
     ids = np.empty(len(slots), np.int64)
-    row = 0
+    row = lane = low = high = first = turned = 0  # of the lane of the slot before
     for k in range(len(slots)):
-        while slots[k] < table[row, BASE]:
-            row -= 1
-        while slots[k] >= table[row, BASE] + table[row, LANES] * table[row, ROWS]:
-            row += 1
-        lanes, rows = table[row, LANES], table[row, ROWS]
-        lane, at = divmod(slots[k] - table[row, BASE], rows)
-        first = (table[row, FIRST] - lane + lanes - 1) // lanes  # the lane's first in the window
-        ahead = at - first % rows
-        if ahead < 0:
-            ahead += rows
-        ids[k] = (table[row, STREAM] << STREAM_SHIFT) + (first + ahead) * lanes + lane
+        slot = slots[k]
+        if not low <= slot < high:
+            while slot < table[row, BASE]:
+                row -= 1
+            while slot >= table[row, BASE] + table[row, LANES] * table[row, ROWS]:
+                row += 1
+            lane = (slot - table[row, BASE]) // table[row, ROWS]
+            low = table[row, BASE] + lane * table[row, ROWS]
+            high = low + table[row, ROWS]
+            first = (table[row, FIRST] - lane + table[row, LANES] - 1) // table[row, LANES]  # the lane's in the window
+            turned = first % table[row, ROWS]
+        at = first + slot - low - turned
+        if at < first:
+            at += high - low
+        ids[k] = (table[row, STREAM] << STREAM_SHIFT) + at * table[row, LANES] + lane
     return ids

@@ -12,11 +12,19 @@
 6. A draw enters the node in which its share of the total falls and goes down from there: it subtracts the sums of the
    children that it passes and enters the first whose sum is above what is left. An empty child is never entered that
    way. Where rounding leaves it past all eight, it goes on to the last leaf under them that is not empty.
+7. What a draw costs is waiting: for memory, and for the processor to guess which child is entered. So all draws go down
+   a level together, each asks for its next eight children before the others are looked at, and there are no branches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numba
 import numpy as np
+from llvmlite import ir
+from numba import extending
 from numpy.typing import NDArray
 
 from diskreplay.index.jit import kernel
@@ -28,9 +36,15 @@ Ints = NDArray[np.int64]
 FANOUT = 8
 SHIFT = 3
 
+intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
+types: Any = numba.types
+
 
 START, STOP, GROUP = range(3)
 """Columns of a table of ranges, int64 ``(R, 3)``: leaves ``[start, stop)``, and where in a list of maxima theirs is."""
+
+
+NO_SLOTS: Ints = np.empty(0, np.int64)
 
 
 class SumTree:
@@ -65,13 +79,15 @@ class SumTree:
             self.__dict__ = larger.__dict__
         self._slots = slots
 
-    def fill(self, slots: Ints, mass: float | Floats, emptied: Ints | None = None) -> None:
-        """Sets the masses of leaves, each named once; before that those of ``emptied`` are 0."""
-        if emptied is not None and len(emptied):
-            self._sums[emptied] = 0.0
-        self._sums[slots] = mass
-        changed = slots if emptied is None else np.concatenate([emptied, slots])
-        refresh(self._sums, self._mins, self._offsets, np.sort(changed))
+    def fill(self, slots: Ints, mass: float | Floats, emptied: Ints = NO_SLOTS) -> None:
+        """Sets the masses of leaves, after those of ``emptied`` were set to 0.
+
+        Args:
+            slots, emptied: int64 ``(n,)``, each named once; quickest where they ascend.
+            mass: of all ``slots``, or float64 ``(n,)``.
+        """
+        masses = mass if isinstance(mass, np.ndarray) else np.array([mass], np.float64)
+        fill(self._sums, self._mins, self._offsets, emptied, slots, masses)
 
     def update(
         self,
@@ -152,12 +168,18 @@ def fold(sums: Floats, at: int) -> float:
 
 
 @kernel
+def counted(mass: float) -> float:
+    return mass if mass > 0.0 else np.inf
+
+
+@kernel
 def least_of(values: Floats, at: int) -> float:
     """The least of eight values that is above 0, or 0."""
-    least = np.inf
-    for child in range(at, at + FANOUT):
-        if 0.0 < values[child] < least:
-            least = values[child]
+    left = min(min(counted(values[at]), counted(values[at + 1])), min(counted(values[at + 2]), counted(values[at + 3])))
+    right = min(
+        min(counted(values[at + 4]), counted(values[at + 5])), min(counted(values[at + 6]), counted(values[at + 7]))
+    )
+    least: float = min(left, right)
     return least if least < np.inf else 0.0
 
 
@@ -177,6 +199,16 @@ def refresh(sums: Floats, mins: Floats, offsets: Ints, nodes: Ints) -> None:
                 nodes[kept] = previous = node
                 kept += 1
         count = kept
+
+
+@kernel
+def fill(sums: Floats, mins: Floats, offsets: Ints, emptied: Ints, slots: Ints, masses: Floats) -> None:
+    changed = np.concatenate((emptied, slots))  # before the first change: there may be no memory for it
+    for k in range(len(emptied)):
+        sums[emptied[k]] = 0.0
+    for k in range(len(slots)):
+        sums[slots[k]] = masses[k if len(masses) > 1 else 0]
+    refresh(sums, mins, offsets, changed)
 
 
 @kernel
@@ -254,6 +286,23 @@ def update(
     return -1
 
 
+@intrinsic
+def prefetch(typing_context: Any, values: Any, at: Any) -> Any:
+    """Tells the processor that the cache line of an entry will be read."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, given[0])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        )
+        line = builder.bitcast(builder.gep(array.data, [given[1]]), byte)
+        builder.call(function, [line, number(0), number(3), number(1)])  # to be read, kept in all caches, data
+        return context.get_dummy_value()
+
+    return types.void(values, at), generate
+
+
 @kernel
 def draw(
     sums: Floats, mins: Floats, offsets: Ints, ranges: Ints, uniforms: Floats, beta: float,
@@ -278,17 +327,19 @@ def draw(
             slots[k * count + j] = nodes[at] - offsets[level]
             levels[k * count + j] = level
             top = max(top, level)
-    # Level by level and not draw by draw: neighbours' loads do not wait for each other.
     for level in range(top, 0, -1):
         for k in range(len(slots)):
             if levels[k] < level:
                 continue
             first = offsets[level - 1] + (slots[k] << SHIFT)
-            left = rest[k]
-            chosen = first
-            while chosen < first + FANOUT and left >= sums[chosen]:
-                left -= sums[chosen]
-                chosen += 1
+            chosen, left = first, rest[k]
+            after = left
+            for child in range(FANOUT):
+                mass = sums[first + child]
+                passed = after >= mass
+                after -= mass  # below 0, and stays there, after the child that is entered
+                left = after if passed else left
+                chosen += passed
             if chosen == first + FANOUT:
                 chosen -= 1
                 while sums[chosen] == 0.0:
@@ -296,5 +347,7 @@ def draw(
                 left = np.inf
             slots[k] = chosen - offsets[level - 1]
             rest[k] = left
+            if level > 1:
+                prefetch(sums, offsets[level - 2] + (slots[k] << SHIFT))
     for k in range(len(slots)):
         weights[k] = (least[k // count] / sums[slots[k]]) ** beta

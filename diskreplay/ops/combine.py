@@ -12,11 +12,10 @@ import numpy as np
 
 from diskreplay import formats
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.formats.selection import Selection, StorePart, open_part
-from diskreplay.formats.steps import Source, Steps
-from diskreplay.formats.target import replacing
+from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected
+from diskreplay.formats.core.target import replacing
+from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.ops.convert import (
-    PathLike,
     absolute,
     apart,
     bytes_of,
@@ -26,7 +25,7 @@ from diskreplay.ops.convert import (
 )
 from diskreplay.ops.disk import room_for
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 
 STORE = formats.get("store")
 OTHER_NAME = "choose another name, or remove it before"
@@ -58,7 +57,8 @@ def merge(
 
     Args:
         out: must not exist.
-        paths: of stores with the same spaces, columns and frame stacks.
+        paths: of stores with the same spaces, columns and frame stacks. ``out`` refuses NaN and infinity if all of them
+            do; its continuity is that of flags if that of one is.
         allow_loss: go on where frame stacks cannot be rebuilt.
         progress: called with transitions done and in all.
 
@@ -74,17 +74,22 @@ def merge(
         stoppable(progress) as report, room_for(target), replacing(target, "directory") as temporary,
         contextlib.ExitStack() as stack,
     ):  # fmt: skip
-        parts = [stack.enter_context(open_part(path)) for path in paths]
+        parts = [stack.enter_context(open_selected(path)) for path in paths]
         for part in parts[1:]:
             check_alike(parts[0], part)
         sources = [lossless(part, allow_loss) for part in parts]
 
-        def blocks() -> Iterator[Steps]:
+        def blocks() -> Iterator[Transitions]:
             for source in sources:
                 yield from source.blocks()
 
         steps, cuts = (sum(getattr(source, name) for source in sources) for name in ("steps", "cuts"))
-        whole = Source(sources[0].layout, steps, blocks, cuts=cuts)
+        layout = dataclasses.replace(
+            sources[0].layout,
+            finite=all(source.layout.finite for source in sources),
+            continuity="flags" if any(source.layout.continuity == "flags" for source in sources) else "observations",
+        )
+        whole = Source(layout, steps, blocks, cuts=cuts)
         write(whole, temporary, report)
         episodes = sum(len(part.episodes) for part in parts)
     return Written(str(target), steps, episodes, bytes_of(target))
@@ -121,7 +126,7 @@ def split(
     for target in targets:
         apart(given, target)
         vacant(target, OTHER_NAME)
-    with open_part(path) as whole:
+    with open_selected(path) as whole:
         every = numbered_lengths(whole)
     dealt = deal(every, shares, seed)
     total = sum(every)
@@ -134,7 +139,7 @@ def split(
 
         places = [stack.enter_context(replacing(target, "directory")) for target in targets]
         for place, numbers in zip(places, dealt, strict=True):
-            with open_part(path, Selection(episodes=numbers)) as part:
+            with open_selected(path, Selection(episodes=numbers)) as part:
                 write(lossless(part, allow_loss), place, after(done))
                 done += part.steps
                 written.append((part.steps, len(part.episodes)))
@@ -153,7 +158,7 @@ def checked_shares(fractions: Sequence[float]) -> list[float]:
     return shares if total > 1 - 1e-9 else [*shares, 1 - total]
 
 
-def numbered_lengths(part: StorePart) -> list[int]:
+def numbered_lengths(part: SelectedStore) -> list[int]:
     """Transitions of each episode by its number."""
     return [episode.length for rows in part.streams for episode in rows.episodes]
 
@@ -173,7 +178,7 @@ def deal(lengths: Sequence[int], shares: Sequence[float], seed: int) -> list[tup
     return [tuple(sorted(numbers)) for numbers in dealt]
 
 
-def lossless(part: StorePart, allow_loss: bool) -> Source:
+def lossless(part: SelectedStore, allow_loss: bool) -> Source:
     """The part as a source for a store; InputError where something of it would be lost."""
     losses = part.losses(STORE.holds)
     if losses and not allow_loss:
@@ -187,7 +192,7 @@ def write(source: Source, target: pathlib.Path, progress: Progress | None) -> No
     STORE.write(counted(source, progress), target, STORE.compressions[0])
 
 
-def check_alike(one: StorePart, other: StorePart) -> None:
+def check_alike(one: SelectedStore, other: SelectedStore) -> None:
     """InputError where two stores cannot be one."""
     a, b = one.schema, other.schema
     columns = [[(c.name, c.shape, c.dtype) for c in schema.columns] for schema in (a, b)]

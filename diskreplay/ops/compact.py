@@ -26,12 +26,11 @@ from typing import Any
 import numpy as np
 
 from diskreplay.ops.disk import tree_bytes
-from diskreplay.ops.verify import PathLike, Progress
-from diskreplay.paths import checked_path
+from diskreplay.ops.signals import Progress
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage import chunks, stream
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import Commit, Tail
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import SCRATCH, StreamWriter
@@ -87,7 +86,7 @@ def compact(
         if not dry_run:
             for writer in [_open(store, name, opened) for name in store.stream_names()]:
                 writer.reclaim(contextlib.nullcontext())
-        found = [_Shards(store, name) for name in store.stream_names()]
+        found = [_StreamShards(store, name) for name in store.stream_names()]
         shards = [shard for one in found for shard in one.dead()]
         total = sum(shard.size for shard in shards)
         done = 0
@@ -109,7 +108,7 @@ def _open(store: Store, name: str, opened: contextlib.ExitStack) -> StreamWriter
     return writer
 
 
-class _Shards:
+class _StreamShards:
     """The shards of one stream.
 
     Attributes:
@@ -122,48 +121,36 @@ class _Shards:
         self.path = store.stream_path(name)
         self.kept_bytes = 0
         self._commit = stream.read_commit(store.files, self.path)
-        self._cuts = [checkpoint.cut[name] for checkpoint in store.checkpoints() if name in checkpoint.cut]
+        self._cuts = store.cuts(name)
 
     def dead(self) -> Iterator[_Shard]:
         """The shards that can be compacted and have something to give back."""
-        for path, column in stream.column_paths(self.store.schema):
-            envs = 1 if stream.is_patch(path) else self._commit.num_envs
-            reader = ColumnReader(self.store.files, os.path.join(self.path, path), self.name, column, envs)
-            reader.identity = stream.identity(self.store.schema, self._commit, path)
-            tail = self._commit.tails.get(path, Tail(0, 0))
+        context = self.store.schema.context
+        for path, reader in self.store.readers(self.name, self._commit).items():
+            span = self._commit.span(path, context)
+            needed = [span, *(cut.span(path, context) for cut in self._cuts)]
             named = {cut.tails[path].shard for cut in self._cuts if path in cut.tails}
+            rows = reader.column.shard_rows
             for number, file in sorted(reader.shards_on_disk()):
-                if number > tail.shard or not self._needed(path, number, column.shard_rows):
+                held = any(one.begin < (number + 1) * rows and number * rows < one.end for one in needed)
+                if number > span.tail.shard or not held:
                     continue  # nobody's; opening to write removes it
-                last = number == tail.shard
-                size = tail.size if last else self.store.files.size(file) or 0
-                shard = _Shard(reader, number, size, self._dead_bytes(reader, path, number, tail, size))
+                last = number == span.tail.shard
+                size = span.tail.size if last else self.store.files.size(file) or 0
+                shard = _Shard(reader, number, size, _dead_bytes(reader, number, size, span.end))
                 if last or number in named:
                     self.kept_bytes += shard.dead_bytes
                 elif shard.dead_bytes:
                     yield shard
 
-    def _needed(self, path: str, shard: int, shard_rows: int) -> bool:
-        """Whether the commit or a checkpoint needs rows of a shard."""
-        below, context = stream.is_patch(path), self.store.schema.context
-        for record in (self._commit, *self._cuts):
-            first = record.patch_begin if below else record.floor(context)
-            stop = record.patch_end if below else record.end
-            if first < (shard + 1) * shard_rows and shard * shard_rows < stop:
-                return True
-        return False
 
-    def _dead_bytes(self, reader: ColumnReader, path: str, shard: int, tail: Tail, size: int) -> int:
-        end = self._end(path)
-        if not end:
-            return 0
-        entries = reader.read_index(shard, tail.size if shard == tail.shard else None, end)
-        live = int(entries[:, :, 1][entries[:, :, 0] >= 0].sum())
-        return size - live - len(chunks.encode_index(entries, reader.seal(shard, end)))
-
-    def _end(self, path: str) -> int:
-        commit: Commit = self._commit
-        return commit.patch_end if stream.is_patch(path) else commit.end
+def _dead_bytes(reader: ColumnReader, shard: int, size: int, end: int) -> int:
+    """Bytes of a shard of ``size`` bytes and rows below ``end`` that are neither chunks nor the newest index."""
+    if not end:
+        return 0
+    entries = reader.read_index(shard, size, end)
+    live = int(entries[:, :, 1][entries[:, :, 0] >= 0].sum())
+    return size - live - len(chunks.encode_index(entries, reader.seal(shard, end)))
 
 
 def _rewrite(store: Store, shard: _Shard) -> None:

@@ -22,27 +22,30 @@ import gymnasium
 
 from diskreplay import formats
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
-from diskreplay.formats.adding import add_steps
-from diskreplay.formats.ahead import read_ahead
-from diskreplay.formats.facts import Format, Loss, check_holds, check_installed
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.selection import EVERYTHING, Selection, StorePart, open_part
-from diskreplay.formats.steps import Source, Steps
-from diskreplay.formats.target import replacing
+from diskreplay.formats.core.format import Format, Loss, check_holds, check_installed
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.recorder import add_steps
+from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selection, open_selected
+from diskreplay.formats.core.target import replacing
+from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.store import Copy
 from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
+from diskreplay.prefetch import Prefetcher
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import Stack, check_count
+from diskreplay.schema import Stack
 from diskreplay.storage.store import FIRST_STREAM
 from diskreplay.views.transition import Transition
 
 PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
 """How stores are opened that are only added to, whatever they are sampled with."""
 
-PathLike = str | os.PathLike[str]
+BLOCKS_AHEAD = 2
+"""Blocks of steps that wait to be added while the next one is read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +148,7 @@ def export(
         stoppable(progress) as report,
         room_for(target),
         replacing(target, chosen.kind, overwrite=overwrite, recognise=chosen.recognise) as temporary,
-        open_part(path, selection) as part,
+        open_selected(path, selection) as part,
     ):
         if selection != EVERYTHING and not part.steps:
             raise NotEnoughDataError(nothing_chosen(part))
@@ -165,8 +168,8 @@ def export(
     return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, seconds)
 
 
-def nothing_chosen(part: StorePart) -> str:
-    """What there would have been to choose."""
+def nothing_chosen(part: SelectedStore) -> str:
+    """The message where no episode is chosen: what there is to choose from."""
     returns = [episode.total_reward for rows in part.streams for episode in rows.episodes]
     if not returns:
         return f"nothing of the store {part.path!r} is chosen: it has no episode"
@@ -220,7 +223,9 @@ def import_dataset(
     with opened(source, format, target) as (name, found):
         wanted = dataclasses.replace(found, layout=given(found.layout, observation_space, action_space, frame_stack))
         with stoppable(progress) as report:
-            stream, transitions, episodes, evicted = store_source(wanted, target, append, capacity, report)
+            stream, transitions, episodes, evicted = store_source(
+                wanted, target, append, capacity, report, Copy if name == "store" else ReplayBuffer
+            )
     return Imported(
         str(target), name, stream, transitions, episodes, evicted, found.steps - transitions, found.ignored,
         bytes_of(target), time.perf_counter() - started,
@@ -247,9 +252,12 @@ def opened(source: PathLike | Source, format: str | None, target: pathlib.Path) 
 
 def store_source(
     source: Source, target: pathlib.Path, append: bool = False, capacity: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | None = None, kind: type[ReplayBuffer] = ReplayBuffer,
 ) -> tuple[str, int, int, int]:  # fmt: skip
-    """Puts a source into a new store, or into one that is there; the stream, transitions, episodes and evicted."""
+    """Puts a source into a new store, or into one that is there; the stream, transitions, episodes and evicted.
+
+    ``kind`` is what takes the steps into a new store.
+    """
     if capacity is not None:
         check_count("capacity", capacity)
     room = max(1, source.steps + source.cuts + append)
@@ -258,14 +266,15 @@ def store_source(
         return appended(source, target, room, capacity, blocks)
     with room_for(target), replacing(target, "directory") as temporary:
         arguments = source.layout.create_arguments()
-        with ReplayBuffer.create(temporary, **arguments, capacity=capacity or room) as buffer:
-            counts = add_steps(buffer, read_ahead(blocks))
+        with kind.create(temporary, **arguments, capacity=capacity or room) as buffer:
+            with prefetched(blocks) as steps:
+                counts = add_steps(buffer, steps)
             evicted = counts[0] - held(buffer, FIRST_STREAM)
     return FIRST_STREAM, *counts, evicted
 
 
 def appended(
-    source: Source, target: pathlib.Path, room: int, capacity: int | None, blocks: Callable[[], Iterator[Steps]]
+    source: Source, target: pathlib.Path, room: int, capacity: int | None, blocks: Callable[[], Iterator[Transitions]]
 ) -> tuple[str, int, int, int]:
     """Adds a source to the store at ``target``, or leaves that as it was."""
     with ReplayBuffer.open(target, mode="r", **PLAIN) as buffer:
@@ -282,7 +291,8 @@ def appended(
     with ReplayBuffer.open(target, stream=stream, **more, **PLAIN) as buffer:
         buffer.checkpoint(name)
         try:
-            counts = add_steps(buffer, read_ahead(blocks), open_end=open_end)
+            with prefetched(blocks) as steps:
+                counts = add_steps(buffer, steps, open_end=open_end)
             evicted = 0 if fits else counts[0] - held(buffer, stream)
             buffer.commit()
         except BaseException:
@@ -290,6 +300,11 @@ def appended(
             raise
         buffer.drop_checkpoint(name)
     return stream, *counts, evicted
+
+
+def prefetched(blocks: Callable[[], Iterator[Transitions]]) -> Prefetcher[Transitions]:
+    """The blocks, each read while the one before it is added."""
+    return Prefetcher(blocks, BLOCKS_AHEAD, "import")
 
 
 def take_back(buffer: ReplayBuffer, target: pathlib.Path, stream: str, checkpoint: str) -> None:
@@ -359,7 +374,7 @@ def counted(source: Source, progress: Progress | None) -> Source:
     if progress is None:
         return source
 
-    def blocks() -> Iterator[Steps]:
+    def blocks() -> Iterator[Transitions]:
         done = 0
         for steps in source.blocks():
             yield steps

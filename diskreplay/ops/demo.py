@@ -18,10 +18,10 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError, OpenError
 from diskreplay.ops.convert import export
 from diskreplay.ops.inspect import Facts, inspect
-from diskreplay.ops.record import Progress, record
+from diskreplay.ops.record import Report, record
 from diskreplay.ops.show import show
 from diskreplay.ops.verify import verify
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.views.batch import Batch
@@ -30,13 +30,12 @@ STEPS = 20_000
 STORE, SHEET, DATASET = "pong.replay", "pong.png", "pong.hdf5"
 BATCHES = 200
 
-PathLike = str | os.PathLike[str]
 Say = Callable[[str], None]
 
 
 def demo(
     directory: PathLike, *, steps: int = STEPS, say: Say = print, show_facts: Callable[[Facts], None] | None = None,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> bool:  # fmt: skip
     """Runs the demo in ``directory``, which is made when it is missing.
 

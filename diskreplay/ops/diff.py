@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.selection import StorePart, open_part
-from diskreplay.formats.steps import Source, Steps, by_episode
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.selection import SelectedStore, open_selected
+from diskreplay.formats.core.transitions import Source, Transitions, by_episode
 from diskreplay.index.episodes import Episode
 from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.ops.convert import PLAIN, PathLike, counted
+from diskreplay.ops.convert import PLAIN, counted
 from diskreplay.ops.signals import Progress
+from diskreplay.paths import PathLike
 
 Array = NDArray[Any]
 
@@ -67,7 +68,7 @@ def diff(one: PathLike, other: PathLike, *, progress: Progress | None = None) ->
 
     Raises what opening and reading them raises.
     """
-    with open_part(one) as a, open_part(other) as b:
+    with open_selected(one) as a, open_selected(other) as b:
         mine, theirs = a.source(stacked=True), b.source(stacked=True)
         found = _layouts(mine.layout, theirs.layout)
         if found is None:
@@ -101,7 +102,7 @@ def _steps(one: Source, other: Source) -> Difference | None:
     return None
 
 
-def _first_stacks(one: StorePart, other: StorePart) -> Difference | None:
+def _first_stacks(one: SelectedStore, other: SelectedStore) -> Difference | None:
     """The first difference among the stacks that reach back to an episode's begin; the frames are the same."""
     reach = max(stack.frames for stack in one.layout.stacks) - 1
     pairs = list(zip(one.episodes, other.episodes, strict=True)) if reach else []
@@ -118,7 +119,7 @@ def _first_stacks(one: StorePart, other: StorePart) -> Difference | None:
     return None
 
 
-def _stacks(part: StorePart, episodes: list[Episode], reach: int) -> dict[str, Array]:
+def _stacks(part: SelectedStore, episodes: list[Episode], reach: int) -> dict[str, Array]:
     """The stacked observations of the first steps of episodes."""
     with ReplayBuffer.open(part.path, mode="r", **PLAIN) as buffer:
         envs = [stream["num_envs"] for stream in buffer.stats()["streams"].values()]
@@ -131,17 +132,17 @@ def _stacks(part: StorePart, episodes: list[Episode], reach: int) -> dict[str, A
     return dict(zip(part.layout.obs, stacked, strict=True))
 
 
-def _pairs(one: Iterator[Steps], other: Iterator[Steps]) -> Iterator[tuple[Steps, Steps]]:
+def _pairs(one: Iterator[Transitions], other: Iterator[Transitions]) -> Iterator[tuple[Transitions, Transitions]]:
     """Both sides in parts of the same length, until one ends."""
     mine, theirs = next(one, None), next(other, None)
     while mine is not None and theirs is not None:
         count = min(len(mine), len(theirs))
-        yield mine.part(0, count), theirs.part(0, count)
-        mine = mine.part(count, len(mine)) if count < len(mine) else next(one, None)
-        theirs = theirs.part(count, len(theirs)) if count < len(theirs) else next(other, None)
+        yield mine.span(0, count), theirs.span(0, count)
+        mine = mine.span(count, len(mine)) if count < len(mine) else next(one, None)
+        theirs = theirs.span(count, len(theirs)) if count < len(theirs) else next(other, None)
 
 
-def _first(mine: Steps, theirs: Steps) -> Difference | None:
+def _first(mine: Transitions, theirs: Transitions) -> Difference | None:
     """The earliest step with a difference, and the first column that has one there."""
     columns = [(name, values, theirs.columns()[name]) for name, values in mine.columns().items()]
     columns += [(f"next {name}", values, theirs.next_obs[name]) for name, values in mine.next_obs.items()]

@@ -32,7 +32,7 @@ class Step:
     ended: int
 
 
-class Steps(Protocol):
+class Stepper(Protocol):
     """Environments that are stepped with random actions."""
 
     observation_space: gymnasium.Space[Any]
@@ -96,7 +96,7 @@ class Lockstep:
         self._envs.close()
 
 
-def make(env_id: str, num_envs: int, atari: bool) -> Steps:
+def make(env_id: str, num_envs: int, atari: bool) -> Stepper:
     """The environments of ``env_id``.
 
     Args:

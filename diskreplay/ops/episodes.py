@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any, Literal
 
 import numpy as np
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.schema import check_count
+from diskreplay.paths import PathLike
 from diskreplay.views.transition import Transition
 
-PathLike = str | os.PathLike[str]
 End = Literal["terminated", "truncated", "both", "cut", "running"]
 SORTS = ("number", "length", "return", "end")
 

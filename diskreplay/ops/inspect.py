@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -19,21 +18,19 @@ import numpy as np
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.ops.disk import file_bytes, tree_bytes
 from diskreplay.ops.problems import DAMAGE
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_part
 from diskreplay.schema import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
-from diskreplay.storage.commit import Commit
+from diskreplay.storage.commit import Commit, Span
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import STREAMS, Store
 
 HISTOGRAM_BINS = 24
 MAX_SHARDS_LISTED = 1 << 16
 """Shards of a column that are looked for: a damaged record may name any number."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,8 +275,9 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         found.episodes = None
         found.problems.append(str(error))
         found.problems += _missing_files(store, name, commit)
-    for path, column in stream.column_paths(store.schema):
-        facts = _column_facts(pathlib.Path(store.stream_path(name), path), path, column, commit)
+    for path, column in store.schema.arrays.items():
+        span = commit.span(path, store.schema.context)
+        facts = _column_facts(pathlib.Path(store.stream_path(name), path), path, column, span)
         found.columns[path] = _merge(found.columns.get(path), facts)
     writer = store.files.lock_holder(store.stream_path(name))
     found.streams.append(
@@ -291,15 +289,14 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
     )  # fmt: skip
 
 
-def _column_facts(folder: pathlib.Path, path: str, column: Column, commit: Commit) -> ColumnFacts:
-    end, envs = (commit.patch_end, 1) if stream.is_patch(path) else (commit.end, commit.num_envs)
+def _column_facts(folder: pathlib.Path, path: str, column: Column, span: Span) -> ColumnFacts:
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     numbers = {shard: name for name in names if (shard := columns.shard_number(name, column)) is not None}
-    held = [shard for shard in numbers if shard * column.shard_rows < end]
-    rows = sum(min(end, (shard + 1) * column.shard_rows) - shard * column.shard_rows for shard in held)
+    held = [shard for shard in numbers if shard * column.shard_rows < span.end]
+    rows = sum(min(span.end, (shard + 1) * column.shard_rows) - shard * column.shard_rows for shard in held)
     return ColumnFacts(
         path, column.shape, column.dtype.name, column.chunk_rows, column.shard_rows, str(column.codec), column.resident,
-        len(held), rows * envs * column.item_bytes, sum(file_bytes(folder / numbers[shard]) for shard in held),
+        len(held), rows * span.num_envs * column.item_bytes, sum(file_bytes(folder / numbers[shard]) for shard in held),
     )  # fmt: skip
 
 
@@ -314,19 +311,18 @@ def _merge(known: ColumnFacts | None, more: ColumnFacts) -> ColumnFacts:
 def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
     """Shards that the commit needs and that are missing or too short."""
     problems = []
-    floor = commit.floor(store.schema.context)
-    for path, column in stream.column_paths(store.schema):
+    for path, column in store.schema.arrays.items():
         folder = pathlib.Path(store.stream_path(name), path)
-        first, end = (commit.patch_begin, commit.patch_end) if stream.is_patch(path) else (floor, commit.end)
-        needed = range(first // column.shard_rows, -(-end // column.shard_rows) if end > first else 0)
+        span = commit.span(path, store.schema.context)
+        stop = -(-span.end // column.shard_rows) if span.end > span.begin else 0
+        needed = range(span.begin // column.shard_rows, stop)
         for shard in needed[:MAX_SHARDS_LISTED]:
             file = folder / columns.shard_name(shard, column)
-            tail = commit.tails.get(path)
             size = store.files.size(str(file))
             if size is None:
                 problems.append(f"{str(file)!r} is missing (stream {name!r}, column {path!r})")
-            elif tail and shard == tail.shard and size < tail.size:
-                problems.append(f"{str(file)!r} has {size} of its {tail.size} committed bytes (stream {name!r})")
+            elif shard == span.tail.shard and size < span.tail.size:
+                problems.append(f"{str(file)!r} has {size} of its {span.tail.size} committed bytes (stream {name!r})")
     newest = stream.read_commit(store.files, store.stream_path(name))
     return problems if newest.begin == commit.begin else []  # else evicted meanwhile
 

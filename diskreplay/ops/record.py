@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -21,21 +22,19 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.buffers.options import COMMIT_SECONDS
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.buffers.stored import COMMIT_SECONDS
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals
 from diskreplay.ops.disk import tree_bytes
-from diskreplay.paths import checked_path
-from diskreplay.schema import check_count
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000
 REPORT_SECONDS = 0.25
 SIZE_SECONDS = 1.0
 """How often the size on disk is looked up while recording."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +70,8 @@ class Recorded:
         return {**dataclasses.asdict(self), "ratio": self.ratio}
 
 
-Progress = Callable[[Recorded], None]
+Report = Callable[[Recorded], None]
+"""Called now and then with how far a recording is."""
 
 
 def record(
@@ -86,7 +86,7 @@ def record(
     seed: int = 0,
     resume: bool = False,
     commit_seconds: float = COMMIT_SECONDS,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Recorded:
     """Records until the store at ``path`` has had ``steps`` steps.
 
@@ -113,48 +113,47 @@ def record(
         ModuleNotFoundError: when a package that the environment needs is not installed.
         LockedError, WriteFailedError, CorruptionError: as :meth:`ReplayBuffer.open` and ``add`` raise them.
     """
+    _check_arguments(path, steps, num_envs, frame_stack, capacity, seed)
+    there = os.path.lexists(path) and not _is_empty_directory(path)
+    if there and not resume:
+        raise StoreExistsError(f"{os.fspath(path)!r} exists already; choose another path, or go on with it by --resume")
+    with signals.noted() as stop, contextlib.ExitStack() as opened:
+        if there:
+            buffer = ReplayBuffer.open(path, view=Transition(), commit_seconds=commit_seconds)
+            opened.callback(buffer.close)
+            stepper = opened.enter_context(contextlib.closing(envs.make(env_id, buffer.num_envs, atari)))
+            _check_same(buffer, stepper, num_envs, frame_stack, capacity)
+        else:
+            count = num_envs or 1
+            stepper = opened.enter_context(contextlib.closing(envs.make(env_id, count, atari)))
+            buffer = ReplayBuffer.create(
+                path, stepper.observation_space, stepper.action_space, num_envs=count,
+                capacity=capacity or max(steps, CAPACITY, count), frame_stack=frame_stack or (4 if atari else 1),
+                stack_axis=None, commit_seconds=commit_seconds, seed=seed,
+            )  # fmt: skip
+            opened.callback(buffer.close)
+        return _Recording(buffer, stepper, steps, progress).run(seed, stop.is_set)
+
+
+def _check_arguments(
+    path: PathLike, steps: int, num_envs: int | None, frame_stack: int | None, capacity: int | None, seed: int
+) -> None:
     check_count("steps", steps)
     check_count("seed", seed, least=0, most=(1 << 63) - 1)
     for what, value in (("envs", num_envs), ("frame_stack", frame_stack), ("capacity", capacity)):
         if value is not None:
             check_count(what, value, most=1 << 40)
     checked_path(path)
-    there = os.path.lexists(path) and not _is_empty_directory(path)
-    if there and not resume:
-        raise StoreExistsError(f"{os.fspath(path)!r} exists already; choose another path, or go on with it by --resume")
-    with signals.noted() as stop:
-        if there:
-            buffer = ReplayBuffer.open(path, view=Transition(), commit_seconds=commit_seconds)
-            make_envs = buffer.num_envs
-        else:
-            buffer, make_envs = None, num_envs or 1
-        try:
-            steppers = envs.make(env_id, make_envs, atari)
-            try:
-                if buffer is None:
-                    buffer = ReplayBuffer.create(
-                        path, steppers.observation_space, steppers.action_space, num_envs=make_envs,
-                        capacity=capacity or max(steps, CAPACITY, make_envs), frame_stack=frame_stack or (4 if atari
-                        else 1), stack_axis=None, commit_seconds=commit_seconds, seed=seed,
-                    )  # fmt: skip
-                else:
-                    _check_same(buffer, steppers, num_envs, frame_stack, capacity)
-                return _Recording(buffer, steppers, steps, progress).run(seed, stop.is_set)
-            finally:
-                steppers.close()
-        finally:
-            if buffer is not None:
-                buffer.close()
 
 
 def _check_same(
-    buffer: ReplayBuffer, steppers: envs.Steps, num_envs: int | None, frame_stack: int | None, capacity: int | None
+    buffer: ReplayBuffer, stepper: envs.Stepper, num_envs: int | None, frame_stack: int | None, capacity: int | None
 ) -> None:
     """InputError when the store was not recorded from such environments."""
     schema = buffer.schema
     given = {
-        "observation space": (steppers.observation_space, schema.observation_space),
-        "action space": (steppers.action_space, schema.action_space),
+        "observation space": (stepper.observation_space, schema.observation_space),
+        "action space": (stepper.action_space, schema.action_space),
         "number of environments": (num_envs, buffer.num_envs),
         "frame stack": (frame_stack, max(stack.frames for stack in schema.stacks)),
         "capacity": (capacity, schema.capacity),
@@ -169,9 +168,9 @@ def _check_same(
 class _Recording:
     """The loop, and what it counts."""
 
-    def __init__(self, buffer: ReplayBuffer, steppers: envs.Steps, steps: int, progress: Progress | None) -> None:
+    def __init__(self, buffer: ReplayBuffer, stepper: envs.Stepper, steps: int, progress: Report | None) -> None:
         self.buffer = buffer
-        self.steppers = steppers
+        self.stepper = stepper
         self.num_envs = buffer.num_envs
         self.rows = -(-steps // self.num_envs)
         self.first = self.row = self._facts("end")
@@ -183,10 +182,10 @@ class _Recording:
 
     def run(self, seed: int, stopped: Callable[[], bool]) -> Recorded:
         if self.row < self.rows:
-            self.steppers.reset(int(np.random.SeedSequence([seed, self.row]).generate_state(1)[0] >> 1))
+            self.stepper.reset(int(np.random.SeedSequence([seed, self.row]).generate_state(1)[0] >> 1))
         self.started = time.perf_counter()
         while self.row < self.rows and not stopped():
-            step = self.steppers.step()
+            step = self.stepper.step()
             self.buffer.add(
                 step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated, valid=step.valid
             )

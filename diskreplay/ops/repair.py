@@ -1,23 +1,23 @@
 """Makes a damaged store whole again, gives up as little as it can prove lost, and deletes nothing.
 
-1. What says nothing that the schema does not say too, groups and array documents, is written anew.
+1. Documents that follow from the schema, of groups and arrays, are written anew where they are wrong.
 2. A stream whose commit record cannot be read goes back to its newest checkpoint; without one it is moved aside. Where
    a record can be read, but its numbers are not those of its files, the files are believed
-   (:mod:`diskreplay.ops.repair_record`); so they are of the cuts of checkpoints.
+   (:mod:`diskreplay.ops.repair_record`); likewise for the commits that checkpoints hold.
 3. Checkpoints that need something damaged are moved aside.
 4. Of each stream, every chunk that is needed is read. A row with a chunk that cannot be read is *lost*. Given up with
    it are: the transition before it, whose next observation it is; with stacked frames the rest of its run, whose
    stacks reach back to it; and transitions whose patches are lost, except where the next row holds the same frame.
 5. Rows that are given up become rows that are no transitions (``valid`` false): this is committed first, on a new
-   timeline. Then they continue nothing, and at last a chunk of zeros takes the place of each damaged one; both are
-   commits.
+   timeline. A second commit gives them start codes that continue nothing, a third puts a chunk of zeros in the place of
+   each damaged one.
 
-All of 5. is appended, or written beside and renamed, so that a crash leaves a store that is as damaged as before, or
-less; repairing again goes on from there. Whatever is moved, or changed in place, stands in a folder beside the store,
-``<store>.quarantine-<n>``, with its path below the store.
+All of step 5 is appended, or written beside and renamed, so that a crash leaves a store that is as damaged as before,
+or less; repairing again goes on from there. Whatever is moved, or changed in place, stands in a folder beside the
+store, ``<store>.quarantine-<n>``, with its path below the store.
 
-Where one bit of a document is flipped, its checksum says which. Else the root cannot be repaired: nothing but its
-document says what the columns are.
+Where one bit of a document is flipped, its checksum says which. A root document with more damage than that cannot be
+repaired: nothing else says what the columns are.
 """
 
 # ruff: noqa: PTH118  # plain strings behind the seam to the file system, as in storage
@@ -37,10 +37,11 @@ from diskreplay.errors import DiskReplayError, LockedError
 from diskreplay.ops.mend import mended
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
-from diskreplay.ops.repair_record import mended_cut, readers, settled
-from diskreplay.ops.repair_stream import Loss, StreamRepair
-from diskreplay.ops.verify import PathLike, Progress, Verified, check_checkpoint, verify
-from diskreplay.paths import checked_path
+from diskreplay.ops.repair_record import mended_cut, settled
+from diskreplay.ops.repair_stream import StreamLoss, StreamRepair
+from diskreplay.ops.signals import Progress
+from diskreplay.ops.verify import Verified, check_checkpoint, verify
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import shard_number
@@ -68,7 +69,7 @@ class Repaired:
     before: Verified
     after: Verified
     quarantine: str | None
-    streams: tuple[Loss, ...]
+    streams: tuple[StreamLoss, ...]
     checkpoints: tuple[str, ...]
     moved: tuple[str, ...]
     seconds: float
@@ -111,7 +112,7 @@ def repair(path: PathLike, progress: Progress | None = None, files: fs.Files | N
 
 
 def mend(files: fs.Files, directory: str, node: str, quarantine: Quarantine) -> None:
-    """Turns back the one bit that is flipped in a group's document, if that is what it has."""
+    """Flips one bit of a group's document back, where that makes its checksum right."""
     data = mended(files, directory, node)
     if data is not None:
         path = os.path.join(directory, metadata.NAME)
@@ -124,7 +125,7 @@ class _StoreRepair:
         self.store = store
         self.files = store.files
         self.quarantine = quarantine
-        self.losses: list[Loss] = []
+        self.losses: list[StreamLoss] = []
         self.checkpoints: list[str] = []
         self.recorded: dict[str, Commit] = {}
         """The records as they were; :meth:`records` gives them as they should have been."""
@@ -169,7 +170,7 @@ class _StoreRepair:
             lock.release()
 
     def group(self, *parts: str) -> None:
-        """Makes a group without facts of its own what it must be."""
+        """Writes the ``zarr.json`` of a group that has no attributes, unless it says already that it is a group."""
         path = self._path(*parts)
         self.quarantine.keep_directory(path)
         try:
@@ -182,14 +183,17 @@ class _StoreRepair:
         metadata.write(self.files, path, metadata.group_document())
 
     def records(self, names: list[str]) -> dict[str, Commit]:
-        """The commit record of each stream that has one, or can be given one."""
+        """The commit record of each stream: its own, corrected by the files, or a checkpoint's.
+
+        Streams without either are moved aside.
+        """
         commits: dict[str, Commit] = {}
         for name in names:
             commit = self._record(name)
             if commit is None or commit.stream in {known.stream for known in commits.values()}:
                 self._give_up(name)
             else:
-                columns = readers(self.store, name, commit)
+                columns = self.store.readers(name, commit)
                 self.recorded[name] = commit
                 commits[name] = settled(columns, commit, self.store.schema.context, self.quarantine)
         if not commits:
@@ -222,7 +226,7 @@ class _StoreRepair:
             newest, sequence=newest.sequence + 1, timeline=newest.timeline + 1, time=time.time()
         )
         # Recovery will cut the shards back to this record: what stands behind it is kept aside.
-        for path_below, column in stream.column_paths(self.store.schema):
+        for path_below, column in self.store.schema.arrays.items():
             tail = commit.tails.get(path_below)
             for file_name in self.files.list(os.path.join(path, path_below)):
                 self.quarantine.keep_shard(os.path.join(path, path_below, file_name), column, tail)
@@ -230,31 +234,30 @@ class _StoreRepair:
         if self.files.kind(os.path.join(path, metadata.NAME)) not in ("file", None):
             self.quarantine.take(os.path.join(path, metadata.NAME))
         stream.write_commit(self.files, path, commit)
-        self.losses.append(Loss(name, went_back_to=commit.end))
+        self.losses.append(StreamLoss(name, went_back_to=commit.end))
         return commit
 
     def _is_absurd(self, commit: Commit) -> bool:
-        """Whether a record says more rows than there ever were, or environments than it has room for."""
+        """Whether a record says more rows than there can be, or more environments than a chunk can hold."""
         patches = max(0, commit.patch_end - commit.patch_begin)
         try:
-            readers(self.store, "", commit)
+            self.store.readers("", commit)
         except DAMAGE:
             return True
         return min(commit.end, commit.rows) * commit.num_envs + patches > MAX_VALUES
 
     def _contradictions(self, commit: Commit) -> bool:
-        """Whether a cut names a last shard that its rows do not have, or more rows than there ever were."""
+        """Whether a commit names a last shard that its last row is not in, or more rows than there can be."""
         if self._is_absurd(commit):
             return True
-        for path, column in stream.column_paths(self.store.schema):
-            end = commit.patch_end if stream.is_patch(path) else commit.end
-            tail = commit.tails.get(path)
-            if end and (tail is None or tail.shard != (end - 1) // column.shard_rows):
+        for path, column in self.store.schema.arrays.items():
+            span = commit.span(path, self.store.schema.context)
+            if span.end and not span.ends_in_tail(column):
                 return True
         return False
 
     def mend_cuts(self, names: list[str]) -> None:
-        """Gives the cuts of checkpoints what an interrupted writer should have written into them."""
+        """Corrects the commits that checkpoints hold, where an interrupted writer left wrong numbers in them."""
         for checkpoint in self._readable_checkpoints():
             path = self._path(CHECKPOINTS, checkpoint.name)
             ours = metadata.read_attributes(self.files, path)
@@ -268,7 +271,7 @@ class _StoreRepair:
         cut = Commit.as_written(stored, name)
         if self._is_absurd(cut):
             return stored
-        mended = mended_cut(readers(self.store, name, cut), cut, self.store.schema.context, self.quarantine)
+        mended = mended_cut(self.store.readers(name, cut), cut, self.store.schema.context, self.quarantine)
         return stored if mended == cut else mended.to_json()
 
     def _give_up(self, name: str) -> None:
@@ -277,7 +280,7 @@ class _StoreRepair:
         nothing = self.files.kind(path) == "directory" and not self.files.list(path)
         if not nothing:
             self.quarantine.take(path)
-            self.losses.append(Loss(name, whole=True))
+            self.losses.append(StreamLoss(name, whole=True))
 
     def _readable_checkpoints(self) -> list[Checkpoint]:
         found = []
@@ -311,12 +314,9 @@ class _StoreRepair:
         with contextlib.suppress(DiskReplayError):
             cut = self.store.checkpoint(name).cut
         for of in cut.keys() & commits.keys():
-            for path, column in stream.column_paths(self.store.schema):
+            for path, column in self.store.schema.arrays.items():
                 directory = self._path(STREAMS, of, path)
-                below = stream.is_patch(path)
-                floors = [
-                    one.patch_begin if below else one.floor(self.store.schema.context) for one in (cut[of], commits[of])
-                ]
+                floors = [one.span(path, self.store.schema.context).begin for one in (cut[of], commits[of])]
                 for file in self.files.list(directory):
                     shard = shard_number(file, column)
                     if shard is not None and floors[0] < (shard + 1) * column.shard_rows <= floors[1]:

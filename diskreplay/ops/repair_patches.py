@@ -1,8 +1,8 @@
 """The patch table of a stream that is repaired: which patches are lost, and what takes the table's place.
 
-Where something is wrong with the table itself - places that cannot be read, or are there twice, or frames that are
-fewer than the places - what of it is known is written again behind it, and ``patch_begin`` passes the rest: patches
-keep their numbers, and checkpoints theirs.
+Where something is wrong with the table itself (places that cannot be read, or are there twice, or fewer frames than
+places), what is known of it is appended once more, and ``patch_begin`` moves to there: the old patches keep their
+numbers, by which checkpoints name them.
 """
 
 from __future__ import annotations
@@ -13,41 +13,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ops.patch_frames import matched
-from diskreplay.ops.shard_repair import Shards
-from diskreplay.schema import PLACE, START, TERMINATED, TRUNCATED, VALID, Start
-from diskreplay.storage import stream
+from diskreplay.ops.repair_column import ColumnRepair
+from diskreplay.schema import PATCH_TABLE, PLACES, START, TERMINATED, TRUNCATED, VALID, Start, is_patch
 from diskreplay.storage.commit import Commit
-from diskreplay.storage.stream import PATCHES
 
 Array = NDArray[Any]
-PLACES = f"{PATCHES}/{PLACE}"
 
 
-class Patches:
+class PatchRepair:
     """Masks are ``(rows, envs)`` from the floor on.
 
-    Where the next row continues one, its frame is what the patch must hold: another one is as good as lost.
+    Where the next row continues a row, the row's patch must hold that next row's frame: with another it counts as lost.
+    Not so in a store whose continuity is that of flags alone: there each row may have a next observation of its own.
 
     Attributes:
         ends: rows with a patch of offset 1 that can be read: their next observation needs no other row.
         single: rows given up for their next observation alone, on which no later row depends.
         unexplained: rows whose first stack needs patches that cannot be read.
-        forgotten: rows of which the table says nothing any more.
+        forgotten: rows whose patches are in no table any more.
         begin, end: the patches that are needed from now on.
         lost: how many patches were given up.
     """
 
     def __init__(
-        self, shards: dict[str, Shards], commit: Commit, start: Array, valid: Array, continues: Array, floor: int,
-        context: int,
+        self, shards: dict[str, ColumnRepair], commit: Commit, start: Array, valid: Array, continues: Array, floor: int,
+        context: int, by_flags: bool,
     ) -> None:  # fmt: skip
         """``start``, ``valid``: the columns; ``continues``: rows that continue the one before, or did once."""
-        self.shards = {path: one for path, one in shards.items() if stream.is_patch(path)}
+        self.shards = {path: one for path, one in shards.items() if is_patch(path)}
         self.rows = shards
         self.commit = commit
         self.continues = continues
+        self._by_flags = by_flags
         self.explained = start == Start.PATCHES
-        self._continues_now = start == Start.CONTINUES
+        self._continues_now = (start == Start.CONTINUES) & (not by_flags)
         self._valid = valid
         self.floor = floor
         self.context = context
@@ -67,12 +66,12 @@ class Patches:
         self._kept: dict[int, None] = {}
         self._new: list[int] = []
 
-    def _frames(self, path: str, shards: Shards) -> Array:
-        """Of each place the frame in one leaf, counted from its shards' first; -1 where that is not known."""
+    def _frames(self, path: str, shards: ColumnRepair) -> Array:
+        """The frame of one leaf that belongs to each place, counted from the first that was read; -1 if not known."""
         readable = np.ones(shards.end - shards.first, bool)
         for (low, high), _ in shards.lost_rows():
             readable[low - shards.first : high - shards.first] = False
-        rows = self.rows[path.removeprefix(f"{PATCHES}/")]
+        rows = self.rows[path.removeprefix(f"{PATCH_TABLE}/")]
         following: list[Array | None] = [None] * len(self._places)
         for number in np.flatnonzero(self._known).tolist():
             row, env, offset = self._places[number].tolist()
@@ -93,10 +92,10 @@ class Patches:
         return source
 
     def _may_miss(self) -> Array:
-        """Places of next observations that a writer had no need to put into the table again after an interrupt.
+        """Places of next observations whose frames an interrupted writer may have left out and not added again.
 
-        The next row had the same frames then: it continues the row, or does not for another reason. A stack of patches
-        came with its row.
+        It adds them again unless the next row has the same frames. That row continues the row then, or does not for
+        another reason: a flag, or because it is no transition. Places in a stack of patches are not among them.
         """
         stacked = {(row, env) for row, env, offset in self._places.tolist() if offset == 2}
         ended, unknown = np.zeros((2, *self.continues.shape), bool)
@@ -115,7 +114,7 @@ class Patches:
                 found[number] = True
                 continue
             apart = ended[at, env] or not self._valid[at + 1, env] or unknown[at : at + 2, env].any()
-            found[number] = apart or self._continues_now[at + 1, env]
+            found[number] = apart or self._continues_now[at + 1, env]  # of flags alone, each patch was needed
         return found
 
     def _inside(self, row: int, env: int) -> bool:
@@ -124,7 +123,7 @@ class Patches:
     def _follows(self, row: int, env: int) -> bool:
         """Whether the next row continues a row, and so holds its next observation."""
         at = row - self.floor + 1
-        return at < len(self.continues) and bool(self.continues[at, env])
+        return not self._by_flags and at < len(self.continues) and bool(self.continues[at, env])
 
     @property
     def broken(self) -> bool:
@@ -180,7 +179,8 @@ class Patches:
         """Gives up the rows that may have had a patch of which the place is unknown."""
         rows, _ = self.continues.shape
         ends = np.ones_like(self.continues)
-        ends[:-1] = ~self.continues[1:]
+        if not self._by_flags:
+            ends[:-1] = ~self.continues[1:]
         inside, cut = np.zeros((2, *self.continues.shape), bool)
         unknown = np.flatnonzero(~self._known)
         self.lost += len(unknown)
@@ -241,7 +241,7 @@ class Patches:
                 values[len(values) - len(again) :, 0] = np.reshape(again, (-1, 3))
                 found[path] = values
                 continue
-            rows = self.rows[path.removeprefix(f"{PATCHES}/")]
+            rows = self.rows[path.removeprefix(f"{PATCH_TABLE}/")]
             for number, (row, env) in self._healed.items():
                 if not self._kept:
                     values[self.first - one.first + number, 0] = rows.value(row, env)

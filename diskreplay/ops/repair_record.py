@@ -1,4 +1,4 @@
-"""What the record of a stream should have said, where its numbers and the files disagree.
+"""The commit record that a stream should have, where its numbers and the files disagree.
 
 A writer that was interrupted and went on could commit a record that names older tails than those of its rows, or a
 window above its capacity. Nothing is lost by that: every index in a shard file is sealed with the rows that it knows,
@@ -14,41 +14,26 @@ import numpy as np
 
 from diskreplay.ops.patch_frames import MAX_MISSING
 from diskreplay.ops.quarantine import Quarantine
-from diskreplay.ops.shard_repair import Shards
-from diskreplay.ops.shard_search import Index, index_at, indexes
-from diskreplay.schema import PLACE
-from diskreplay.storage import stream
+from diskreplay.ops.repair_column import ColumnRepair
+from diskreplay.ops.repair_index import ShardIndex, index_at, indexes
+from diskreplay.schema import PLACES, is_patch
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import Commit, Tail
-from diskreplay.storage.store import Store
-from diskreplay.storage.stream import PATCHES
-
-PLACES = f"{PATCHES}/{PLACE}"
-
-
-def readers(store: Store, name: str, commit: Commit) -> dict[str, ColumnReader]:
-    """Readers of every column of a stream, by its path below the stream's group; nothing is loaded."""
-    found = {}
-    for path, column in stream.column_paths(store.schema):
-        envs = 1 if stream.is_patch(path) else commit.num_envs
-        reader = ColumnReader(store.files, f"{store.stream_path(name)}/{path}", name, column, envs)
-        reader.identity = stream.identity(store.schema, commit, path)
-        found[path] = reader
-    return found
+from diskreplay.storage.commit import Commit, Span, Tail
 
 
 def settled(columns: Mapping[str, ColumnReader], record: Commit, context: int, quarantine: Quarantine) -> Commit:
     """The record with the rows and patches that the files have; its tails are left as they are.
 
     Args:
-        columns: all of the stream's, as :func:`readers` gives them.
-        quarantine: that scanning needs; nothing is put there.
+        columns: all of the stream's, as :meth:`Store.readers` gives them.
+        quarantine: that :class:`ColumnRepair` needs; nothing is put there.
     """
-    end = _row_end({path: reader for path, reader in columns.items() if not stream.is_patch(path)}, record)
+    rows = {path: reader for path, reader in columns.items() if not is_patch(path)}
+    end = _row_end(rows, record)
     least = max(0, end - record.rows)
     begin = record.begin
     if begin > end:  # nobody knows any more: all that is there
-        first = _first_row(columns, end)
+        first = _first_row(rows, end)
         begin = first + context if first else 0
     settled = dataclasses.replace(record, begin=min(max(begin, least), end), end=end)
     patch_end = _patch_end(columns[PLACES], settled, quarantine)
@@ -61,14 +46,14 @@ def settled(columns: Mapping[str, ColumnReader], record: Commit, context: int, q
 
 
 def _without_older_patches(place: ColumnReader, record: Commit, context: int, quarantine: Quarantine) -> Commit:
-    """The record with the first patch, from its own on, of a row that it keeps."""
+    """The record, beginning at the first of its patches that belongs to a row that it keeps."""
     tail = record.tails.get(PLACES, Tail(0, 0))
     places = _places(place, record.patch_begin, record.patch_end, tail, quarantine)
     needed = np.flatnonzero(places.values(places.first, places.end)[:, 0, 0] >= record.floor(context))
     return dataclasses.replace(record, patch_begin=places.first + (int(needed[0]) if len(needed) else 0))
 
 
-def _all(reader: ColumnReader, end: int, tail: Tail) -> Iterator[Index]:
+def _all(reader: ColumnReader, end: int, tail: Tail) -> Iterator[ShardIndex]:
     """The indexes of the shards that rows up to ``end`` may be in, the newest first."""
     rows = reader.column.shard_rows
     for shard in sorted({max(0, end - 1) // rows, max(0, end - 2) // rows, end // rows, tail.shard}, reverse=True):
@@ -76,7 +61,11 @@ def _all(reader: ColumnReader, end: int, tail: Tail) -> Iterator[Index]:
 
 
 def _row_end(rows: Mapping[str, ColumnReader], record: Commit) -> int:
-    """One past the last row; what the record says, unless no column knows just these rows, or all know more."""
+    """One past the last row.
+
+    That is what the record says, unless the indexes that its tails name all end at one other row: at a later one, or at
+    an earlier one where no column has an index that ends at the record's.
+    """
     named = {
         found.end if (found := index_at(reader, tail.shard, tail.size, record.end)) else None
         for path, reader in rows.items()
@@ -94,13 +83,13 @@ def _row_end(rows: Mapping[str, ColumnReader], record: Commit) -> int:
     return record.end if agreed is None else agreed
 
 
-def patch_span(reader: ColumnReader, path: str, record: Commit, tail: Tail) -> tuple[int, int]:
-    """The patches that a column has of those that the record needs.
+def patch_span(reader: ColumnReader, path: str, span: Span) -> tuple[int, int]:
+    """The range of an array of the patch table that holds the patches of a span.
 
-    A leaf may have fewer frames than there are places, by those that an interrupted writer left out: then the others
-    stand in earlier places than their own.
+    An interrupted writer may have left out frames of a leaf: then it has fewer than there are places, and the range
+    begins and ends earlier.
     """
-    begin, end = record.patch_begin, record.patch_end
+    begin, end, tail = span.begin, span.end, span.tail
     last = max(0, end - 1) // reader.column.shard_rows
     if path == PLACES or not reader.identity or not end:
         return begin, end
@@ -118,21 +107,20 @@ def patch_span(reader: ColumnReader, path: str, record: Commit, tail: Tail) -> t
     return max(begin - (end - max(known)), min(there) * reader.column.shard_rows, 0), max(known)
 
 
-def _first_row(columns: Mapping[str, ColumnReader], end: int) -> int:
-    """The first row from which on every shard of every column of rows is there."""
+def _first_row(rows: Mapping[str, ColumnReader], end: int) -> int:
+    """The first row from which on every shard of every column is there."""
     first = 0
-    for path, reader in columns.items():
-        if not stream.is_patch(path):
-            there = {shard for shard, _ in reader.shards_on_disk()}
-            shard = max(0, end - 1) // reader.column.shard_rows
-            while shard - 1 in there:
-                shard -= 1
-            first = max(first, shard * reader.column.shard_rows)
+    for reader in rows.values():
+        there = {shard for shard, _ in reader.shards_on_disk()}
+        shard = max(0, end - 1) // reader.column.shard_rows
+        while shard - 1 in there:
+            shard -= 1
+        first = max(first, shard * reader.column.shard_rows)
     return first
 
 
 def _patch_end(place: ColumnReader, record: Commit, quarantine: Quarantine) -> int:
-    """One past the last patch: where the newest rows have their next observations, as after every commit."""
+    """One past the last patch: every commit ends with those that hold the next observations of its last row."""
     tail = record.tails.get(PLACES, Tail(0, 0))
     named = index_at(place, tail.shard, tail.size, record.patch_end)
     if not record.end or not place.identity:
@@ -154,11 +142,11 @@ def _covers(place: ColumnReader, record: Commit, end: int, tail: Tail, quarantin
     return bool(len(places)) and places[-1, 0] < record.end and len(np.unique(newest[:, 1])) == record.num_envs
 
 
-def _places(place: ColumnReader, first: int, end: int, tail: Tail, quarantine: Quarantine) -> Shards:
+def _places(place: ColumnReader, first: int, end: int, tail: Tail, quarantine: Quarantine) -> ColumnRepair:
     """The places of patches from ``first`` on, or of those that are on disk."""
     there = [shard for shard, _ in place.shards_on_disk()]
     first = max(first, min(there, default=0) * place.column.shard_rows)
-    found = Shards(place, min(first, end), end, tail, quarantine, {}, None, newer=False)
+    found = ColumnRepair(place, min(first, end), end, tail, quarantine, {}, None, newer=False)
     found.scan()
     return found
 
@@ -166,20 +154,21 @@ def _places(place: ColumnReader, first: int, end: int, tail: Tail, quarantine: Q
 def mended_cut(
     columns: Mapping[str, ColumnReader], recorded: Commit, context: int, quarantine: Quarantine
 ) -> Commit:  # fmt: skip
-    """A checkpoint's cut with a window that fits its capacity, and the lengths at which the indexes of its rows end.
+    """A checkpoint's cut with a window that fits its capacity, and tails that end with the indexes of its rows.
 
-    Where one of these cannot be found, all stay as they are.
+    Where one of these indexes cannot be found, all tails stay as they are.
     """
-    cut = _with_tails(columns, dataclasses.replace(recorded, begin=max(recorded.begin, recorded.end - recorded.rows)))
+    cut = dataclasses.replace(recorded, begin=max(recorded.begin, recorded.end - recorded.rows))
+    cut = _with_tails(columns, cut, context)
     return cut if cut.begin == recorded.begin else _without_older_patches(columns[PLACES], cut, context, quarantine)
 
 
-def _with_tails(columns: Mapping[str, ColumnReader], cut: Commit) -> Commit:
+def _with_tails(columns: Mapping[str, ColumnReader], cut: Commit, context: int) -> Commit:
     tails = dict(cut.tails)
     for path, reader in columns.items():
-        end = cut.patch_end if stream.is_patch(path) else cut.end
+        span = cut.span(path, context)
+        end, tail = span.end, span.tail
         shard = max(0, end - 1) // reader.column.shard_rows
-        tail = cut.tails.get(path, Tail(0, 0))
         if not end or not reader.identity:
             continue
         named = index_at(reader, shard, tail.size, end) if tail.shard == shard else None

@@ -15,20 +15,19 @@ from numpy.typing import NDArray
 
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine
-from diskreplay.ops.repair_patches import Patches
-from diskreplay.ops.repair_record import patch_span, readers
-from diskreplay.ops.shard_repair import Shards
-from diskreplay.schema import PLACE, REWARD, START, VALID, Start
+from diskreplay.ops.repair_column import ColumnRepair
+from diskreplay.ops.repair_patches import PatchRepair
+from diskreplay.ops.repair_record import patch_span
+from diskreplay.schema import PLACES, REWARD, START, VALID, Start, is_patch
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Tail
 from diskreplay.storage.store import Store
-from diskreplay.storage.stream import PATCHES
 
 Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Loss:
+class StreamLoss:
     """What was given up of a stream.
 
     Attributes:
@@ -73,15 +72,16 @@ class StreamRepair:
         self.floor = commit.floor(self.context)
         self.quarantine = quarantine
         self.changed = commit != recorded
-        self.shards: dict[str, Shards] = {}
-        for path, reader in readers(store, name, commit).items():
-            tail = commit.tails.get(path, Tail(0, 0))
-            patch = stream.is_patch(path)
-            span = patch_span(reader, path, commit, tail) if patch else (self.floor, commit.end)
-            kept = lengths.get(path, {})
-            self.shards[path] = Shards(reader, *span, tail, quarantine, kept, PREDICATES.get(path), newer=not patch)
+        self.shards: dict[str, ColumnRepair] = {}
+        for path, reader in store.readers(name, commit).items():
+            span = commit.span(path, self.context)
+            rows = patch_span(reader, path, span) if is_patch(path) else (span.begin, span.end)
+            self.shards[path] = ColumnRepair(
+                reader, *rows, span.tail, quarantine, lengths.get(path, {}), PREDICATES.get(path),
+                newer=not is_patch(path),
+            )  # fmt: skip
 
-    def run(self, release: Callable[[int, int], None]) -> Loss | None:
+    def run(self, release: Callable[[int, int], None]) -> StreamLoss | None:
         """What was given up; None where nothing had to be.
 
         ``release`` is called with rows, half-open, before they change: no checkpoint may rely on them.
@@ -95,15 +95,16 @@ class StreamRepair:
         if not self.commit.end:
             return None
         start, valid = (self.shards[name].values(self.floor, self.commit.end) for name in (START, VALID))
-        # An earlier repair, or this one before a crash, has left REPEAT where rows continued that it gave up.
+        # A repair, this one before a crash or another, gives rows that continued and were given up the code REPEAT.
         continues = (start == Start.CONTINUES) | ((start == Start.REPEAT) & ~valid)
-        patches = Patches(self.shards, self.commit, start, valid, continues, self.floor, self.context)
+        by_flags = self.schema.continuity == "flags"
+        patches = PatchRepair(self.shards, self.commit, start, valid, continues, self.floor, self.context, by_flags)
         if not self.changed and not patches.broken and not any(shards.damaged for shards in self.shards.values()):
             return None
         return self._give_up(start, valid, continues, patches, release)
 
     def _document(self, path: str, end: int | None = None) -> None:
-        """Makes an array's document what it must be for rows up to ``end``, by default those that there are."""
+        """Writes an array's document, unless it is right for rows up to ``end``, by default those that there are."""
         shards = self.shards[path]
         directory, column = shards.reader.directory, shards.reader.column
         least = max(1, -(-(shards.end if end is None else end) // column.shard_rows)) * column.shard_rows
@@ -122,39 +123,52 @@ class StreamRepair:
         metadata.write(self.store.files, directory, metadata.array_document(column, shards.reader.num_envs, rows))
 
     def _give_up(
-        self, start: Array, valid: Array, continues: Array, patches: Patches, release: Callable[[int, int], None]
-    ) -> Loss:  # fmt: skip
-        begin, end = self.floor, self.commit.end
-        lost = np.zeros((end - begin, self.commit.num_envs), bool)
-        for path, shards in self.shards.items():
-            if not stream.is_patch(path):
-                for rows, group in shards.lost_rows():
-                    lost[rows[0] - begin : rows[1] - begin, slice(None) if group is None else group] = True
-        old = start.copy()
+        self, start: Array, valid: Array, continues: Array, patches: PatchRepair, release: Callable[[int, int], None]
+    ) -> StreamLoss:  # fmt: skip
+        """Chooses the rows to give up, releases the checkpoints that show them, and commits the stream without them."""
+        given_up = self._given_up(continues, patches)
+        codes = self._codes(start, given_up, continues, patches)
+        for changed in _ranges(np.flatnonzero((given_up | (codes != start)).any(axis=1)) + self.floor):
+            release(*changed)
+        window = slice(self.commit.begin - self.floor, None)
+        gone = (given_up & (valid | self._lost(VALID)))[window]
+        loss = self._loss(gone, ~continues[window], patches)
+        self._replace({VALID: valid & ~given_up, START: codes, **patches.values()}, patches)
+        return loss
+
+    def _given_up(self, continues: Array, patches: PatchRepair) -> Array:
+        """The rows ``(rows, num_envs)`` that can no longer be sampled."""
+        lost = np.any([self._lost(path) for path in self.shards if not is_patch(path)], axis=0)
         patches.look(lost)
-        before = np.zeros_like(lost)
+        before = np.zeros_like(lost)  # rows without a next observation
         before[:-1] = lost[1:] & ~lost[:-1] & ~patches.ends[:-1]
         # The rest of a run has stacks that reach back to a lost row, or to the patches that its first stack needs.
         rest = lost | patches.unexplained
         if self.context:
             for row in range(1, len(rest)):
                 rest[row] |= rest[row - 1] & continues[row]
-        given_up = rest | before | patches.single
-        start[given_up & (continues | self._unreadable(START, begin))] = Start.REPEAT
-        start[given_up & (old == Start.PATCHES) & patches.forgotten] = Start.ZEROS
+        found: Array = rest | before | patches.single
+        return found
+
+    def _codes(self, start: Array, given_up: Array, continues: Array, patches: PatchRepair) -> Array:
+        """The start codes once these rows are given up."""
+        codes = start.copy()
+        codes[given_up & (continues | self._lost(START))] = Start.REPEAT
+        codes[given_up & (start == Start.PATCHES) & patches.forgotten] = Start.ZEROS
         if not self.context:
-            start[1:][given_up[:-1] & ~given_up[1:] & continues[1:]] = Start.ZEROS
-        for changed in _ranges(np.flatnonzero((given_up | (start != old)).any(axis=1)) + begin):
-            release(*changed)
-        window = slice(self.commit.begin - begin, None)
-        gone = (given_up & (valid | self._unreadable(VALID, begin)))[window]
-        loss = self._loss(gone, ~continues[window], patches)
-        new = {VALID: valid & ~given_up, START: start, **patches.values()}
-        # What stands in for damage looks whole to a repair that goes on from a crash: so what says that rows are given
-        # up is committed before it. And before the codes, which tell where they were given up only beside it.
-        first = [START, f"{PATCHES}/{PLACE}"]
+            codes[1:][given_up[:-1] & ~given_up[1:] & continues[1:]] = Start.ZEROS
+        return codes
+
+    def _replace(self, new: dict[str, Array], patches: PatchRepair) -> None:
+        """Commits new values of columns, and zeros for what is damaged of the others.
+
+        Three commits, in an order that a repair after a crash can go on from. First the rows that are no transitions:
+        once zeros stand in the place of damage, nothing else says that these rows are given up. Then the start codes:
+        a REPEAT stands for "continued, and was given up" only at a row that is no transition. Then all else.
+        """
+        first = [START, PLACES]
         if patches.end > self.commit.patch_end:  # the table is written again, and is whole or not there
-            first += [path for path in self.shards if stream.is_patch(path) and path not in first]
+            first += [path for path in self.shards if is_patch(path) and path not in first]
             for path in first[1:]:
                 self._document(path, patches.end)
         commit = dataclasses.replace(self.commit, timeline=self.commit.timeline + 1)
@@ -162,21 +176,20 @@ class StreamRepair:
         commit = dataclasses.replace(commit, patch_begin=patches.begin, patch_end=patches.end)
         commit = self._write(commit, {path: new.get(path) for path in first})
         self._write(commit, {path: new.get(path) for path in self.shards if path not in (VALID, *first)})
-        return loss
 
-    def _unreadable(self, path: str, begin: int) -> Array:
-        mask = np.zeros((self.commit.end - begin, self.commit.num_envs), bool)
+    def _lost(self, path: str) -> Array:
+        """The rows ``(rows, num_envs)`` that cannot be read in a column."""
+        mask = np.zeros((self.commit.end - self.floor, self.commit.num_envs), bool)
         for rows, group in self.shards[path].lost_rows():
-            mask[rows[0] - begin : rows[1] - begin, slice(None) if group is None else group] = True
+            mask[rows[0] - self.floor : rows[1] - self.floor, slice(None) if group is None else group] = True
         return mask
 
     def _write(self, commit: Commit, values: dict[str, Any]) -> Commit:
-        """Gives columns new values where they differ or were damaged, and commits; values None: zeros for damage."""
+        """Commits new values of columns where they differ or are damaged; of None, zeros where they are damaged."""
         tails = dict(commit.tails)
         for path, new in values.items():
             shards = self.shards[path]
-            end = commit.patch_end if stream.is_patch(path) else commit.end
-            tails[path] = shards.write(new, end)
+            tails[path] = shards.write(new, commit.span(path, self.context).end)
         record = dataclasses.replace(
             commit, sequence=commit.sequence + 1, tails={k: t for k, t in tails.items() if t.size}, time=time.time()
         )
@@ -185,12 +198,12 @@ class StreamRepair:
             self.shards[path].tail = record.tails.get(path, Tail(0, 0))
         return record
 
-    def _loss(self, gone: Array, begins: Array, patches: Patches) -> Loss:
+    def _loss(self, gone: Array, begins: Array, patches: PatchRepair) -> StreamLoss:
         runs = np.cumsum(begins, axis=0)
         episodes = sum(len(np.unique(runs[gone[:, env], env])) for env in range(gone.shape[1]))
         rows = np.flatnonzero(gone.any(axis=1)) + self.commit.begin
         damaged = {path: shards for path, shards in self.shards.items() if shards.damaged}
-        return Loss(
+        return StreamLoss(
             self.name, int(gone.sum()), episodes,
             tuple(_ranges(rows)),
             tuple(damaged), sum(len(s.bad) for s in damaged.values()), sum(s.bad_bytes for s in damaged.values()),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,10 +20,10 @@ from PIL import Image
 
 from diskreplay import spaces
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.formats.rows import LogRows, open_rows
-from diskreplay.formats.target import replacing
+from diskreplay.formats.core.rows import LogRows, open_rows
+from diskreplay.formats.core.target import replacing
 from diskreplay.index.episodes import Episode
-from diskreplay.paths import checked_path
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.schema import OBS, Column, Schema
 
 SHEET_FRAMES = 40
@@ -37,7 +36,6 @@ GAP_PIXELS = 2
 BACKGROUND = (40, 40, 48)
 
 Array = NDArray[Any]
-PathLike = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)

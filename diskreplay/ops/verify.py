@@ -4,18 +4,21 @@ Of the store:
 
 1. Every group has a ``zarr.json`` that says so; the root's schema can be read; stream numbers differ.
 
-Of each stream (:mod:`diskreplay.ops.verify_chunks`, :mod:`diskreplay.ops.verify_rows`,
-:mod:`diskreplay.ops.verify_patches` list theirs):
+Of each stream:
 
 2. The commit record can be read: counts are whole numbers, ``begin`` does not pass ``end``, the window fits the
-capacity. 3. It names the last shard of every column that has rows, and no other column. 4. Every array's ``zarr.json``
-is the one that its column must have, its rows covering the commit's. 5. Every shard, index and chunk of every row from
-the window's context on is there and whole. 6. Rows and patches agree with each other.
+   capacity.
+3. It names the last shard of every column that has rows, and no other column.
+4. Every array's ``zarr.json`` is the one that its column must have, and its shape covers the commit's rows.
+5. Every shard, index and chunk of every row of the window and its context is there and whole
+   (:mod:`diskreplay.ops.verify_chunks`).
+6. Rows and patches agree with each other (:mod:`diskreplay.ops.verify_rows`, :mod:`diskreplay.ops.verify_patches`).
 
 Of each checkpoint:
 
-7. Its cut names existing streams, passes their commit nowhere, and everything that it pins is there and whole. 8. Its
-priorities and its random state can be restored.
+7. The streams of its cut exist, none of its commits is newer than the stream's, and every chunk that it pins is there
+   and whole.
+8. Its priorities and its random state can be restored.
 
 Reading changes nothing and works beside a live writer: what that evicts meanwhile is no problem. Memory is bounded by
 one shard's index, one chunk, a block of the small columns, and the places of the patches.
@@ -25,10 +28,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,22 +38,17 @@ import numpy as np
 from diskreplay.buffers.state import restore_sampler, set_rng, settings
 from diskreplay.errors import CheckpointError, DiskReplayError, FormatVersionError
 from diskreplay.ops.problems import DAMAGE, Findings, Problem
-from diskreplay.ops.verify_chunks import ColumnCheck, Span
+from diskreplay.ops.signals import Progress
+from diskreplay.ops.verify_chunks import ColumnCheck
 from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck
-from diskreplay.paths import checked_path
-from diskreplay.schema import PLACE, START, VALID, Schema
+from diskreplay.paths import PathLike, checked_path
+from diskreplay.schema import PLACES, START, VALID, Schema, is_patch
 from diskreplay.storage import metadata, stream
-from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import Commit, Tail
+from diskreplay.storage.commit import Commit, Span
 from diskreplay.storage.files import Files, LocalFiles, translate_reads
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
-from diskreplay.storage.stream import PATCHES
 from diskreplay.views.transition import Transition
-
-PathLike = str | os.PathLike[str]
-Progress = Callable[[int, int], None]
-"""Called now and then with bytes read and bytes in all, about."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,8 +182,8 @@ class _StoreCheck:
             numbers[commit.stream] = name
             self.commits[name] = commit
             self._record(name, commit, file, stored)
-            parents = {str(pathlib.PurePosixPath(path).parent) for path, _ in stream.column_paths(self.schema)} - {"."}
-            self._groups([f"{folder}/{parent}" for parent in sorted(parents | {PATCHES})], name)
+            parents = {str(pathlib.PurePosixPath(path).parent) for path in self.schema.arrays} - {"."}
+            self._groups([f"{folder}/{parent}" for parent in sorted(parents)], name)
 
     def _record(self, name: str, commit: Commit, file: str, stored: Mapping[str, Any]) -> None:
         """Rules 2 and 3, of a stream's commit or of a checkpoint's cut, ``stored`` so in ``file``."""
@@ -196,17 +193,15 @@ class _StoreCheck:
                 f"{commit.capacity} transitions; it is read from row {commit.begin} on",
                 stream=name, file=file,
             )  # fmt: skip
-        columns = dict(stream.column_paths(self.schema))
+        columns = self.schema.arrays
         for unknown in sorted(commit.tails.keys() - columns.keys()):
             self.found.add(f"the commit record names an unknown column {unknown!r}", stream=name, file=file)
         for path, column in columns.items():
-            end = commit.patch_end if stream.is_patch(path) else commit.end
-            tail = commit.tails.get(path)
-            last = (end - 1) // column.shard_rows
-            if end and (tail is None or tail.shard != last):
+            span = commit.span(path, self.schema.context)
+            if span.end and not span.ends_in_tail(column):
                 self.found.add(
-                    f"the commit record says shard {tail.shard if tail else None} as the last, but with {end} rows "
-                    f"it is shard {last}",
+                    f"the commit record says shard {span.tail.shard if span.tail.size else None} as the last, but with "
+                    f"{span.end} rows it is shard {(span.end - 1) // column.shard_rows}",
                     stream=name, column=path, file=file,
                 )  # fmt: skip
 
@@ -269,14 +264,13 @@ class _StoreCheck:
 
     def columns(self, name: str, views: Sequence[Commit]) -> list[tuple[ColumnCheck, list[Span]]]:
         """A check of each column, and what the views need of it."""
-        checks = []
-        for path, column in stream.column_paths(self.schema):
-            envs = 1 if stream.is_patch(path) else views[0].num_envs
-            reader = ColumnReader(self.store.files, f"{self.store.stream_path(name)}/{path}", name, column, envs)
-            reader.identity = stream.identity(self.schema, views[0], path)
-            spans = [_span(view, path, self.schema.context) for view in views]
-            checks.append((ColumnCheck(reader, path, self.found, self._tick), spans))
-        return checks
+        return [
+            (ColumnCheck(reader, path, self.found, self._tick), self._spans(path, views))
+            for path, reader in self.store.readers(name, views[0]).items()
+        ]
+
+    def _spans(self, path: str, views: Sequence[Commit]) -> list[Span]:
+        return [view.span(path, self.schema.context) for view in views]
 
     def _size(self, check: ColumnCheck, spans: list[Span]) -> int:
         return sum(self.store.files.size(check.reader.shard_path(shard)) or 0 for shard in check.shards(spans))
@@ -294,14 +288,14 @@ class _StoreCheck:
         try:
             for path, reader in readers.items():
                 if reader.column.resident:
-                    if not all(view.tails.get(path, Tail(0, 0)).size for view in views):
+                    spans = self._spans(path, views)
+                    if not all(span.tail.size for span in spans):
                         return  # found by the check of the record
-                    spans = [_span(view, path, self.schema.context) for view in views]
-                    reader.load(min(span.first for span in spans), spans[0].end, spans[0].tail)
+                    reader.load(min(span.begin for span in spans), spans[0].end, spans[0].tail)
         except DAMAGE:
             return  # found by the check of the files
-        rows = {path: reader for path, reader in readers.items() if not stream.is_patch(path)}
-        RowCheck(name, rows, readers[f"{PATCHES}/{PLACE}"], self.schema.context, self.found).run(views)
+        rows = {path: reader for path, reader in readers.items() if not is_patch(path)}
+        RowCheck(name, rows, readers[PLACES], self.schema.context, self.found).run(views)
         seen = views[0].patch_end
         for view in views:  # each alone: between a checkpoint's rows and the window there may be none
             self._patches(name, view, min(view.patch_end, seen))
@@ -309,12 +303,14 @@ class _StoreCheck:
 
     def _patches(self, name: str, view: Commit, stop: int) -> None:
         """Rule 6, of the patches below ``stop`` against the rows that a view has."""
+        if self.schema.continuity == "flags":  # each row may have a next observation of its own
+            return
         readers = {}
         for check, (span,) in self.columns(name, [view]):
             with contextlib.suppress(*DAMAGE):
-                check.reader.load(span.first, span.end, span.tail)
+                check.reader.load(span.begin, span.end, span.tail)
                 readers[check.path] = check.reader
-        if {START, VALID, f"{PATCHES}/{PLACE}"} <= readers.keys() and view.patch_begin < stop:
+        if {START, VALID, PLACES} <= readers.keys() and view.patch_begin < stop:
             leaves = [column.name for column in self.schema.obs_columns]
             check_patches(name, readers, leaves, (view.patch_begin, stop), view.end, self.found)
 
@@ -322,17 +318,10 @@ class _StoreCheck:
         """Forgets problems, from the ``first`` on, of rows that a live writer evicted meanwhile."""
         with contextlib.suppress(*DAMAGE, FileNotFoundError, NotADirectoryError):
             newest = stream.read_commit(self.store.files, self.store.stream_path(name))
-            floors = {True: newest.patch_begin, False: newest.floor(self.schema.context)}
+            context = self.schema.context
             if newest.begin > self.commits[name].begin:
                 self.found.problems[first:] = [
                     p
                     for p in self.found.problems[first:]
-                    if p.rows is None or p.column is None or p.rows[1] > floors[stream.is_patch(p.column)]
+                    if p.rows is None or p.column is None or p.rows[1] > newest.span(p.column, context).begin
                 ]
-
-
-def _span(commit: Commit, path: str, context: int) -> Span:
-    tail = commit.tails.get(path, Tail(0, 0))
-    if stream.is_patch(path):
-        return Span(commit.patch_begin, commit.patch_end, tail)
-    return Span(commit.floor(context), commit.end, tail)

@@ -4,15 +4,15 @@ A *span* is what one commit (the newest, or a checkpoint's) says of a column: th
 last shard ends. Shard by shard:
 
 1. The file is there, and has the committed bytes.
-2. The index at the end of the file (of the last shard: of its committed bytes) has the right checksum and points
-inside. 3. Every chunk of every row of the span is there, no chunk behind its end, and no two chunks share bytes. 4.
-Every chunk that an index names has the right checksum, decodes to the chunk's size, and is zero behind the end. 5. A
-boolean is 0 or 1, a reward is finite.
+2. The index at the end of the file (of the last shard: of its committed bytes) has the right checksum, and its offsets
+   are inside of the file.
+3. The index names every chunk of every row of the span and no chunk after its end, and no two chunks share bytes.
+4. Every chunk that an index names has the right checksum, decodes to the chunk's size, and is zero after the end.
+5. A boolean is 0 or 1, a reward is finite.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -23,19 +23,10 @@ from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.schema import REWARD
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import Tail
+from diskreplay.storage.commit import Span
 
 Entries = NDArray[np.int64]
 """Chunk, group, offset, bytes of some chunks, and the commit's last row where that lies inside, ``(n, 5)``."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """Rows ``[first, end)`` that a commit needs of a column, and the last shard's committed bytes."""
-
-    first: int
-    end: int
-    tail: Tail
 
 
 class ColumnCheck:
@@ -63,7 +54,7 @@ class ColumnCheck:
     def _needed(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
         """Ranges of shards, each of at least one. They are not gone through: a damaged record may name any number."""
         rows = self.column.shard_rows
-        return [(s.first // rows, (s.end - 1) // rows + 1) for s in spans if s.end > s.first]
+        return [(s.begin // rows, (s.end - 1) // rows + 1) for s in spans if s.end > s.begin]
 
     def _gaps(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
         """Ranges of shards that a span needs and that are not there."""
@@ -117,7 +108,7 @@ class ColumnCheck:
 
     def _shard(self, shard: int, spans: Sequence[Span]) -> None:
         first_row, stop_row = shard * self.column.shard_rows, (shard + 1) * self.column.shard_rows
-        here = [s for s in spans if s.first < stop_row and s.end > first_row]
+        here = [s for s in spans if s.begin < stop_row and s.end > first_row]
         size = self.reader.files.size(self.reader.shard_path(shard))
         if size is None:
             self.report("the shard's file is missing", shard)
@@ -154,7 +145,7 @@ class ColumnCheck:
         """Reports chunks that the span needs and that are missing, and chunks behind its end."""
         first, rows = shard * self.reader.shard_chunks, self.column.chunk_rows
         numbers = np.arange(first, first + self.reader.shard_chunks)
-        needed = (numbers >= span.first // rows) & (numbers <= (span.end - 1) // rows)
+        needed = (numbers >= span.begin // rows) & (numbers <= (span.end - 1) // rows)
         present = index[:, :, 0] >= 0
         for group in range(self.reader.groups):
             for what, bad in (

@@ -1,6 +1,6 @@
-"""Patches against rows: where the next row continues a row, the patch with its next observation has the same frames.
+"""Patches against rows: where the next row continues a row, a patch with its next observation has that row's frames.
 
-Only what both tell can be compared; what cannot be read is left to the check of the files.
+What cannot be read is left out: :mod:`diskreplay.ops.verify_chunks` reports it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import EvictedError
 from diskreplay.ops.problems import DAMAGE, Findings
-from diskreplay.schema import PLACE, START, VALID, Start
+from diskreplay.schema import PATCH_TABLE, PLACES, START, VALID, Start
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.stream import PATCHES
 
 Array = NDArray[Any]
 
 
-class Values:
+class ValueReader:
     """Single values of a column, the chunk of the last one kept."""
 
     def __init__(self, reader: ColumnReader) -> None:
@@ -49,9 +48,9 @@ def check_patches(
         readers: by path, with their indexes loaded; a leaf whose index cannot be read is missing.
         leaves: names of the observation leaves.
     """
-    values = {path: Values(reader) for path, reader in readers.items()}
+    values = {path: ValueReader(reader) for path, reader in readers.items()}
     try:
-        places = readers[f"{PATCHES}/{PLACE}"].read_rows(*patches)[:, 0]
+        places = readers[PLACES].read_rows(*patches)[:, 0]
     except DAMAGE:
         return
     following = np.flatnonzero((places[:, 2] == 1) & (places[:, 0] + 1 < end) & (places[:, 0] >= 0))
@@ -61,7 +60,7 @@ def check_patches(
         if not 0 <= env < readers[START].num_envs:
             continue
         for leaf in leaves:
-            path = f"{PATCHES}/{leaf}"
+            path = f"{PATCH_TABLE}/{leaf}"
             try:
                 continues = values[START](row + 1, env) == Start.CONTINUES and values[VALID](row + 1, env)
                 if not continues or not {leaf, path} <= values.keys():

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from diskreplay.reading.scratch import scratch
 from diskreplay.storage import files as fs
 from diskreplay.storage.chunks import OVERHEAD_BYTES
-from diskreplay.storage.column import ColumnReader, Places
+from diskreplay.storage.column import ColumnReader, Locations
 
 Read = Callable[[int, int], int]
 """Reads pieces from the first number on, below the second; gives the first piece that it could not read, or that."""
@@ -67,7 +67,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def reader(column: ColumnReader, out: NDArray[Any], pieces: NDArray[np.int64], places: Places) -> Read | None:
+def reader(column: ColumnReader, out: NDArray[Any], pieces: NDArray[np.int64], places: Locations) -> Read | None:
     """What reads the pieces ``(6, n)`` of a plan into ``out``; None where that is left to Python."""
     global _pieces
     if _kernel is None:

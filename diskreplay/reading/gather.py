@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from diskreplay.reading.cache import ChunkCache, Slab
 from diskreplay.reading.scratch import scratch
 from diskreplay.storage import chunks
 from diskreplay.storage import files as fs
-from diskreplay.storage.column import ColumnReader, ColumnWriter, Place, Places
+from diskreplay.storage.column import ColumnReader, ColumnWriter, Location, Locations
 
 Ids = NDArray[np.int64]
 
@@ -45,10 +45,7 @@ class Requests:
     base: Ids
 
 
-Rest = Callable[[], None]
-"""What remains to be done without the buffer's lock."""
-
-Source = Place | bytes
+Source = Location | bytes
 """Where a chunk comes from: its place on disk; or its encoded bytes."""
 
 Piece = tuple[int, int, int, int, int, int, Source]
@@ -64,7 +61,7 @@ class Plan:
     full_chunks: int  # chunks below this number will not change
     encoded: list[Piece]  # their sources are bytes
     pieces: NDArray[np.int64]  # (6, n), as Piece without its source; those of one chunk stand together
-    places: Places  # of the chunks of the pieces
+    places: Locations  # of the chunks of the pieces
 
     @property
     def empty(self) -> bool:
@@ -107,7 +104,7 @@ def plan(
     if slab is not None and not exact:
         left, gathered = _from_slab(slab, column.column.chunk_rows, requests, out)
         if left is None:
-            return Plan(column, out, full_chunks, [], NOTHING, Places.none())
+            return Plan(column, out, full_chunks, [], NOTHING, Locations.none())
         requests = left
     split_up = split(requests, column.column.chunk_rows)
     encoded: list[Piece] = []
@@ -135,7 +132,7 @@ def plan(
         # files than may be open leaves any of them on loan, so that the next column can be read, too.
         run(planned, cache)
         at, encoded = stop, []
-        places = Places.none()
+        places = Locations.none()
         planned = Plan(column, out, full_chunks, [], NOTHING, places)
         if at == split_up.shape[1]:
             return planned
@@ -177,14 +174,6 @@ def _from_ram(column: ColumnWriter, split_up: NDArray[np.int64], out: NDArray[An
         else:
             out[place, step : step + rows] = values[env, row : row + rows, 0]
     return left
-
-
-def fetch(
-    column: ColumnReader, requests: Requests, out: NDArray[Any], cache: ChunkCache, *, exact: bool = False
-) -> list[Rest]:
-    """:func:`plan`, needs the lock; what is left to :func:`run`, to be called without it."""
-    planned = plan(column, requests, out, cache, exact=exact)
-    return [functools.partial(run, planned, cache)] if not planned.empty else []
 
 
 def run(plan: Plan, cache: ChunkCache) -> None:
@@ -256,5 +245,5 @@ def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> Non
         at = here.stop
 
 
-def _decode(column: ColumnReader, places: Places, chunk: Ids, which: int, slot: NDArray[Any]) -> None:
+def _decode(column: ColumnReader, places: Locations, chunk: Ids, which: int, slot: NDArray[Any]) -> None:
     column.decode(places[which], slot, int(chunk[which]))

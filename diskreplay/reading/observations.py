@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.log import StreamLog
-from diskreplay.reading import gather
 from diskreplay.reading.cache import ChunkCache
-from diskreplay.reading.gather import Rest
+from diskreplay.reading.gather import Requests
+from diskreplay.reading.reads import Reads
 from diskreplay.schema import PATCHES, REPEAT, START, Stack
 from diskreplay.storage.column import ColumnReader
 
@@ -43,18 +43,18 @@ class ObsSource:
 
 
 def fill(
-    source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids, first_step: int, last_step: int
-) -> list[Rest]:
+    reads: Reads, source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids, first_step: int,
+    last_step: int,
+) -> None:  # fmt: skip
     """Fills ``out[place]``, ``(steps, *shape)``, with steps ``first_step`` to ``last_step`` (at most 1) of the rows.
 
-    Needs the buffer's lock; what it returns is to be called in order, without it.
+    Needs the buffer's lock; what stands in RAM is copied at once, the rest is for ``reads``.
     """
     log = source.log
     older = max(0, -first_step)
     depth = log.history(rows, envs, older)
     first = rows - depth if first_step <= 0 else rows + 1
     last = rows + last_step
-    rest: list[Rest] = []
     patched = None
     if last_step == 1:
         patch = log.patch_numbers(rows, envs)
@@ -62,41 +62,40 @@ def fill(
         if len(patched):
             last[patched] = rows[patched]
     wanted = slice(None) if patched is None or not len(patched) or first_step <= 0 else np.flatnonzero(last >= first)
-    rest += _copy(source, out, place[wanted], envs[wanted], first[wanted], last[wanted], (rows + first_step)[wanted])
+    base = (rows + first_step)[wanted]
+    _copy(reads, source, out, place[wanted], envs[wanted], first[wanted], last[wanted], base)
     if patched is not None and len(patched):
-        rest += _copy_patches(source, out, place[patched], 1 - first_step, patch[patched])
+        _copy_patches(reads, source, out, place[patched], 1 - first_step, patch[patched])
     short = np.flatnonzero(depth < older)
     if len(short):
-        rest += _pad(source, out, place, rows, envs, depth, short, older)
-    return rest
+        _pad(reads, source, out, place, rows, envs, depth, short, older)
 
 
-def fill_next(source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids) -> list[Rest]:
+def fill_next(reads: Reads, source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids) -> None:
     """Fills ``out[place]``, ``(frames, *shape)``, with the stacks that follow the rows; as :func:`fill`."""
     frames, older = source.stack.frames, source.log.next_older_patches
     if not older or source.stack.axis is None:
-        return fill(source, out, place, rows, envs, 2 - frames, 1)
+        fill(reads, source, out, place, rows, envs, 2 - frames, 1)
+        return
     patches = [older.get(at) for at in zip(rows.tolist(), envs.tolist(), strict=True)]
-    rest: list[Rest] = []
     follows = np.flatnonzero([patch is None for patch in patches])
     if len(follows):
-        rest += fill(source, out, place[follows], rows[follows], envs[follows], 2 - frames, 1)
+        fill(reads, source, out, place[follows], rows[follows], envs[follows], 2 - frames, 1)
     # Those that do not follow are not filled from the rows first: that may be done later than what is copied here.
     steps = np.arange(frames)
     for at, patch in zip(place.tolist(), patches, strict=True):
         if patch is not None:  # the frame one step before the newest
-            rest += _copy_patches(source, out, np.full(frames, at), frames - 1 - steps, patch - 1 + steps)
-    return rest
+            _copy_patches(reads, source, out, np.full(frames, at), frames - 1 - steps, patch - 1 + steps)
 
 
 def _copy(
-    source: ObsSource, out: NDArray[Any], place: Ids, envs: Ids, first: Ids, last: Ids, base: Ids
-) -> list[Rest]:  # fmt: skip
+    reads: Reads, source: ObsSource, out: NDArray[Any], place: Ids, envs: Ids, first: Ids, last: Ids, base: Ids
+) -> None:
     """Rows ``first`` to ``last`` (inclusive) of each sample, row ``base`` being the first step of ``out``."""
     log, resident = source.log, source.name in source.log.resident
     if not resident:
-        requests = gather.Requests(place, envs, first, last, base)
-        return gather.fetch(source.rows, requests, out, source.cache)
+        reads.fetch(source.rows, Requests(place, envs, first, last, base), out, source.cache)
+        return
     for step in range(out.shape[1]):
         at = base + step
         if (base >= first).all() and (at <= last).all() and len(place) == len(out):
@@ -104,25 +103,26 @@ def _copy(
         else:
             here = (at >= first) & (at <= last)
             out[place[here], step] = log.take(source.name, at[here], envs[here])
-    return []
 
 
-def _copy_patches(source: ObsSource, out: NDArray[Any], place: Ids, step: Any, patch: Ids) -> list[Rest]:
+def _copy_patches(
+    reads: Reads, source: ObsSource, out: NDArray[Any], place: Ids, step: Any, patch: Ids
+) -> None:  # fmt: skip
     """The observation of each patch to ``out[place, step]``."""
     if source.name in source.log.patches.arrays:
         out[place, step] = source.log.patches.take(source.name, patch)
-        return []
-    requests = gather.Requests(place, np.zeros_like(patch), patch, patch, patch - step)
-    return gather.fetch(source.patches, requests, out, source.cache, exact=True)
+        return
+    requests = Requests(place, np.zeros_like(patch), patch, patch, patch - step)
+    reads.fetch(source.patches, requests, out, source.cache, exact=True)
 
 
 def _pad(
-    source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids, depth: Ids, short: Ids, older: int
-) -> list[Rest]:
+    reads: Reads, source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids, depth: Ids, short: Ids,
+    older: int,
+) -> None:  # fmt: skip
     """The steps before the history of the samples ``short``."""
     log = source.log
     codes = log.take(START, rows[short] - depth[short], envs[short])
-    rest: list[Rest] = []
     repeated = []
     for at, code in zip(short.tolist(), codes.tolist(), strict=True):
         missing = older - int(depth[at])
@@ -132,7 +132,7 @@ def _pad(
         elif code == PATCHES:
             patch = log.older_patches[int(rows[at] - depth[at]), int(envs[at])]
             back = np.arange(missing)
-            rest += _copy_patches(source, out, np.full(missing, target), missing - 1 - back, patch + back)
+            _copy_patches(reads, source, out, np.full(missing, target), missing - 1 - back, patch + back)
         else:
             out[target, :missing] = 0
 
@@ -143,5 +143,4 @@ def _pad(
     if repeated and source.name in log.resident:
         repeat()
     elif repeated:
-        rest.append(repeat)
-    return rest
+        reads.then(repeat)

@@ -1,6 +1,6 @@
 """From rows to arrays: the transitions that a batch is made of, whatever its view.
 
-Resident columns are copied at once, under the buffer's lock; large ones are left to :attr:`Samples.rest`, which reads
+Resident columns are copied at once, under the buffer's lock; large ones are left to :class:`~.reads.Reads`, which reads
 and decodes without it.
 """
 
@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.reading import blocks, gather, observations
-from diskreplay.reading.gather import Rest
+from diskreplay.reading import blocks, observations, resident
+from diskreplay.reading.gather import Requests
+from diskreplay.reading.reads import Reads
+from diskreplay.reading.resident import NEXT
 from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import Column, Schema, Stack
 
@@ -34,17 +36,38 @@ class Samples:
         ids: ``(n,)`` of rows and environments.
         place: ``(n,)`` where each stands in the arrays; as they are listed if None. What no id stands at is zeros.
         size: of the arrays; ``n`` if None.
+        reads: takes up what is on disk; its own if None.
     """
 
     def __init__(
-        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, place: Ids | None = None, size: int | None = None
-    ) -> None:
+        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, place: Ids | None = None, size: int | None = None,
+        *, reads: Reads | None = None,
+    ) -> None:  # fmt: skip
         self.schema = schema
         self.groups = _by_stream(parts, ids, np.arange(len(ids)) if place is None else place)
         self.size = len(ids) if size is None else size
-        self.rest: list[Rest] = []
+        self.reads = Reads() if reads is None else reads
         self._positions = [part.log.positions(rows, envs) for part, _, rows, envs in self.groups]
         self._partial = self.size > len(ids)
+        self._gathered: Array | None = None
+        self._left: set[str] = set()
+        """Names of what is gathered and was not given out: nobody else may write to what a caller was given."""
+
+    def gather(self) -> None:
+        """Copies what transitions of one step show of columns in RAM at once, where that is faster."""
+        groups = [
+            (part.resident, place, positions)
+            for (part, place, _, _), positions in zip(self.groups, self._positions, strict=True)
+        ]
+        self._gathered = resident.gather(groups, self.size, partial=self._partial)
+        if self._gathered is not None:
+            self._left = set(self._gathered.dtype.names or ())
+
+    def _take(self, name: str) -> Array:
+        self._left.remove(name)
+        assert self._gathered is not None
+        found: Array = self._gathered[name]
+        return found
 
     def values(self, column: Column) -> Array:
         """A column's values ``(size, *shape)`` at the rows themselves."""
@@ -52,12 +75,14 @@ class Samples:
             return self.resident(column.name)
         out = self._empty((self.size, 1, *column.shape), column.dtype)
         for part, place, rows, envs in self.groups:
-            requests = gather.Requests(place, envs, rows, rows, rows)
-            self.rest += gather.fetch(part.stream.rows[column.name], requests, out, part.cache)
+            requests = Requests(place, envs, rows, rows, rows)
+            self.reads.fetch(part.stream.rows[column.name], requests, out, part.cache)
         return out[:, 0]
 
     def resident(self, name: str) -> Array:
         """A resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
+        if name in self._left:
+            return self._take(name)
         at = zip(self.groups, self._positions, strict=True)
         return self.scatter([part.log.at(name, positions) for (part, *_), positions in at])
 
@@ -69,11 +94,13 @@ class Samples:
         """Observations of a leaf at the rows, and next ones of ``last_rows``; views of one block where they overlap."""
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         frames = stack.frames
+        if n_step == 1 and NEXT + column.name in self._left:
+            return self.resident(column.name), self._take(NEXT + column.name)
         if n_step > 1 or self._in_ram(leaf) or self._has_odd_stacks(stack, last_rows):
             return self.current(leaf), self.observe_next(leaf, last_rows)
         block = self._empty((self.size, frames + 1, *column.shape), column.dtype)
         for part, place, rows, envs in self.groups:
-            self.rest += observations.fill(part.sources[leaf], block, place, rows, envs, 1 - frames, 1)
+            observations.fill(self.reads, part.sources[leaf], block, place, rows, envs, 1 - frames, 1)
         return self._layout(block[:, :frames], stack), self._layout(block[:, 1:], stack)
 
     def current(self, leaf: int) -> Array:
@@ -83,7 +110,7 @@ class Samples:
             return self.resident(column.name)
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
         for part, place, rows, envs in self.groups:
-            self.rest += observations.fill(part.sources[leaf], out, place, rows, envs, 1 - stack.frames, 0)
+            observations.fill(self.reads, part.sources[leaf], out, place, rows, envs, 1 - stack.frames, 0)
         return self._layout(out, stack)
 
     def observe_next(self, leaf: int, last_rows: Sequence[Ids]) -> Array:
@@ -96,7 +123,7 @@ class Samples:
             return self.scatter([log.next_at(name, log.positions(last, envs)) for log, last, envs in logs])
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
         for part, place, last, envs in at:
-            self.rest += observations.fill_next(part.sources[leaf], out, place, last, envs)
+            observations.fill_next(self.reads, part.sources[leaf], out, place, last, envs)
         return self._layout(out, stack)
 
     def _in_ram(self, leaf: int) -> bool:
@@ -148,7 +175,7 @@ class Samples:
         # Frames and channels are no neighbours in memory: this copies, once the frames are there.
         moved = np.moveaxis(frames, 1, -2)
         out = np.empty((*moved.shape[:-2], moved.shape[-2] * moved.shape[-1]), moved.dtype)
-        self.rest.append(functools.partial(np.copyto, out.reshape(moved.shape), moved))
+        self.reads.then(functools.partial(np.copyto, out.reshape(moved.shape), moved))
         return out
 
 

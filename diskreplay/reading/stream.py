@@ -15,6 +15,8 @@ from diskreplay.index.spans import Spans
 from diskreplay.reading import observations
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.observations import ObsSource
+from diskreplay.reading.reads import Reads
+from diskreplay.reading.resident import Resident
 from diskreplay.schema import Schema
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.stream import StreamReader, StreamWriter
@@ -36,6 +38,7 @@ class StreamPart:
             ObsSource(c.name, stack, self.log, stream.rows[c.name], stream.patches[c.name], cache)
             for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
         ]
+        self.resident = Resident(schema, self.log)
         self._spans = Spans(self.log)
         self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
         self.catch_up()
@@ -79,8 +82,9 @@ class StreamPart:
         for source in self.sources:
             frames = source.stack.frames
             out = np.empty((log.num_envs, frames, *source.rows.column.shape), source.rows.column.dtype)
-            for step in observations.fill_next(source, out, envs, rows, envs):
-                step()
+            reads = Reads()
+            observations.fill_next(reads, source, out, envs, rows, envs)
+            reads.finish()
             found.append(out)
         return found
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import VALID, Schema
@@ -15,8 +16,9 @@ Ids = NDArray[np.int64]
 
 
 def unroll(
-    schema: Schema, parts: Sequence[StreamPart], ids: Ids, held: Callable[[StreamPart, Ids, Ids], Ids], steps: int
-) -> tuple[Samples, NDArray[np.bool]]:
+    schema: Schema, parts: Sequence[StreamPart], ids: Ids, held: Callable[[StreamPart, Ids, Ids], Ids], steps: int,
+    reads: Reads | None = None,
+) -> tuple[Samples, NDArray[np.bool]]:  # fmt: skip
     """The steps of items that begin at ``ids``, and a mask ``(B, steps)`` of those that are there.
 
     ``held`` says of rows and environments how many steps their items have; steps that are no transition are left out.
@@ -30,4 +32,4 @@ def unroll(
     if any(part.log.invalid for part in parts):
         there = Samples(schema, parts, every[mask])
         mask[mask] = there.each(lambda part, rows, envs: part.log.take(VALID, rows, envs))
-    return Samples(schema, parts, every[mask], np.flatnonzero(mask), mask.size), mask
+    return Samples(schema, parts, every[mask], np.flatnonzero(mask), mask.size, reads=reads), mask

@@ -16,38 +16,38 @@ changed its tree and puts the new one in its place, by one assignment.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.index import slots as slot_index
-from diskreplay.index.log import LATER, NOW, STREAM_SHIFT
+from diskreplay.index.log import STREAM_SHIFT
 from diskreplay.sampling.window import Ids, Standings, Window, Windows
-
-Copied = TypeVar("Copied")
 
 NONE: Ids = np.empty(0, np.int64)
 RUN_FACTS = "stream", "base", "capacity", "lanes", "group", "first", "stop"
 
 
-@dataclasses.dataclass
-class Run:
-    """One stream's slots, and the window that they hold, as numbers in the stream."""
+class Run(NamedTuple):
+    """One stream's slots, and the window that they hold, as numbers in the stream.
+
+    The first six are its row of the table of :mod:`diskreplay.index.slots`.
+    """
 
     stream: int
     base: int
-    capacity: int
     lanes: int
     """Into which the slots are cut: 1, or the stream's environments."""
+    rows: int
+    """Slots of a lane."""
+    first: int
+    stop: int
     group: int
     """Of its first lane; each of the others has the next number."""
-    first: int = 0
-    stop: int = 0
-    waiting: Ids = dataclasses.field(default_factory=lambda: NONE)
+    waiting: Ids
     """Numbers in ``[first, stop)`` of no transitions that may still become some."""
 
     @property
@@ -55,25 +55,15 @@ class Run:
         return self.stream << STREAM_SHIFT
 
     @property
-    def rows(self) -> int:
-        return self.capacity // self.lanes
-
-    def slots_of(self, numbers: Ids) -> Ids:
-        if self.lanes == 1:
-            return self.base + numbers % self.capacity
-        at, lane = np.divmod(numbers, self.lanes)
-        slots: Ids = self.base + lane * self.rows + at % self.rows
-        return slots
+    def capacity(self) -> int:
+        return self.lanes * self.rows
 
     def slots(self, start: int, stop: int) -> Ids:
-        return self.slots_of(np.arange(start, stop))
+        return slot_index.between(self.base, self.lanes, self.rows, start, stop)
 
-    def empty(self) -> Ids:
-        """Forgets the window; the slots that it gives back."""
-        vacated = self.slots(self.first, self.stop)
-        self.first = self.stop = 0
-        self.waiting = NONE
-        return vacated
+    def holding(self, first: int, stop: int, waiting: Ids = NONE) -> Run:
+        """The run with another window."""
+        return Run(self.stream, self.base, self.lanes, self.rows, first, stop, self.group, waiting)
 
 
 class Changes(NamedTuple):
@@ -104,8 +94,8 @@ class Places:
         self.ranges: Ids = np.empty((0, 3), np.int64)
         """The groups of the windows that hold something, ascending: first slot, one past the last, number."""
         self._ranged: list[int] = []
-        """First slots of the runs that ``ranges`` was made of."""
-        self._table: Ids = np.empty((0, 6), np.int64)
+        """What ``ranges`` was made of: first slots of runs, or the number of all slots."""
+        self._table = _table_of([])
 
     def caught_up(self, windows: Windows, standing: Standings) -> tuple[Places, Changes | None]:
         """The places as of these windows, and what changes in the tree by that; None for nothing."""
@@ -116,8 +106,9 @@ class Places:
         return moved, moved._catch_up(listed, standing)
 
     def _copy(self) -> Places:
-        other = _copy_of(self)
-        other._runs = {stream: _copy_of(run) for stream, run in self._runs.items()}
+        other = object.__new__(Places)
+        other.__dict__.update(self.__dict__)
+        other._runs = dict(self._runs)
         return other
 
     def _catch_up(self, listed: list[Window], standing: Standings) -> Changes:
@@ -126,22 +117,19 @@ class Places:
         slots: list[Ids] = []
         for window in listed:
             self._check(window)
-        gone = self._runs.keys() - {window.first >> STREAM_SHIFT for window in listed}
-        vacated.extend(self._runs[stream].empty() for stream in sorted(gone) if self._runs[stream].stop)
+        for stream in sorted(self._runs.keys() - {window.first >> STREAM_SHIFT for window in listed}):
+            self._empty(self._runs[stream], vacated)
         for window in listed:
-            run = self._run(window, vacated)
-            added = self._follow(run, window, standing, vacated)
-            if len(added):
-                ids.append(added + run.tag)
-                slots.append(run.slots_of(added))
+            self._follow(self._run(window, vacated), window, standing, vacated, ids, slots)
         self._windows = listed
         self._tabulate()
         return Changes(_joined(vacated), _joined(ids), _joined(slots))
 
     def _check(self, window: Window) -> None:
-        if not 0 <= window.first <= window.stop <= window.first + window.capacity or window.capacity < 1:
+        first, stop, capacity, num_envs = window
+        if not 0 <= first <= stop <= first + capacity or capacity < 1:
             raise InputError(f"a window must hold at most its capacity of ids, got {window}")
-        if window.num_envs < 1 or window.capacity % window.num_envs:
+        if num_envs < 1 or capacity % num_envs:
             raise InputError(f"the capacity of a window must be a multiple of its environments, got {window}")
 
     def _run(self, window: Window, vacated: list[Ids]) -> Run:
@@ -150,61 +138,67 @@ class Places:
         lanes = window.num_envs if self._by_env else 1
         run = self._runs.get(stream)
         if run is not None and (run.capacity, run.lanes) != (window.capacity, lanes):
-            vacated.append(run.empty())
+            self._empty(run, vacated)
             del self._runs[stream]  # the new one stands after all others
             run = None
         if run is None:
-            run = Run(stream, self.slots, window.capacity, lanes, self.groups if self._by_env else 0)
-            self._runs[stream] = run
-            self._count(run)
+            rows = window.capacity // lanes
+            run = Run(stream, self.slots, lanes, rows, 0, 0, self.groups if self._by_env else 0, NONE)
+            self._append(run)
         return run
 
-    def _count(self, run: Run) -> None:
+    def _append(self, run: Run) -> None:
+        self._runs[run.stream] = run
         self.slots = run.base + run.capacity
         if self._by_env:
             self.groups = run.group + run.lanes
 
-    def _follow(self, run: Run, window: Window, standing: Standings, vacated: list[Ids]) -> Ids:
-        """Moves a run to its window; the numbers that have become transitions."""
-        first, stop = window.first - run.tag, window.stop - run.tag
+    def _empty(self, run: Run, vacated: list[Ids]) -> Run:
+        """Forgets a run's window."""
+        if run.stop > run.first:
+            vacated.append(run.slots(run.first, run.stop))
+        self._runs[run.stream] = run = run.holding(0, 0)
+        return run
+
+    def _follow(
+        self, run: Run, window: Window, standing: Standings, vacated: list[Ids], ids: list[Ids], slots: list[Ids]
+    ) -> None:
+        """Moves a run to its window; lists the slots that are given back, and what has become a transition."""
+        tag = run.tag
+        first, stop = window.first - tag, window.stop - tag
         if first < run.first or stop < run.stop:
-            vacated.append(run.empty())
-        if first > run.first:
-            if run.stop > run.first:
-                vacated.append(run.slots(run.first, min(first, run.stop)))
-            if len(run.waiting):
-                run.waiting = run.waiting[run.waiting >= first]
-        start = max(run.stop, first)
-        run.first = first
-        if stop == run.stop:
-            return NONE
-        run.stop = stop
-        asked = np.arange(start, stop)
-        if len(run.waiting):
-            asked = np.concatenate([run.waiting, asked])
-        if not len(asked):
-            return NONE
-        standings = standing(asked + run.tag)
-        added: Ids = asked[standings == NOW]
-        run.waiting = asked[standings == LATER] if len(added) < len(asked) else NONE
-        return added
+            run = self._empty(run, vacated)
+        elif first > run.first and run.stop > run.first:
+            vacated.append(run.slots(run.first, min(first, run.stop)))
+        waiting = run.waiting
+        if len(waiting) and first > run.first:
+            waiting = waiting[waiting >= first]
+        if stop > run.stop:
+            asked = np.arange(max(window.first, run.stop + tag), window.stop)
+            if len(waiting):
+                asked = np.concatenate([waiting + tag, asked])
+            if len(asked):
+                standings = np.ascontiguousarray(standing(asked), np.int8)
+                added, taken, waiting = slot_index.sorted_out(run.base, run.lanes, run.rows, asked, standings)
+                if len(added):
+                    ids.append(added)
+                    slots.append(taken)
+        self._runs[run.stream] = run.holding(first, stop, waiting)
 
     def _tabulate(self) -> None:
-        runs = self._runs.values()
-        rows = [(run.stream, run.base, run.lanes, run.rows, run.first, run.stop) for run in runs]
-        self._table = np.array(rows, np.int64).reshape(-1, 6)
-        if not self._by_env:
-            self.ranges = np.array([[0, self.slots, 0]])
+        self._table = _table_of(self._runs.values())
+        held = [run for run in self._runs.values() if run.stop > run.first]
+        ranged = [run.base for run in held] if self._by_env else [self.slots]
+        if ranged == self._ranged:
             return
-        held = [run for run in runs if run.stop > run.first]
-        if [run.base for run in held] != self._ranged:
-            self._ranged = [run.base for run in held]
+        ranges = [(0, self.slots, 0)]
+        if self._by_env:
             ranges = [
                 (run.base + lane * run.rows, run.base + (lane + 1) * run.rows, run.group + lane)
                 for run in held
                 for lane in range(run.lanes)
             ]
-            self.ranges = np.array(ranges, np.int64).reshape(-1, 3)
+        self.ranges, self._ranged = np.array(ranges, np.int64).reshape(-1, 3), ranged
 
     def forgotten(self, stream: int) -> tuple[Places, Changes | None]:
         """The places without a stream's window, so that the next call finds it new, and what changes by that."""
@@ -212,9 +206,10 @@ class Places:
             return self, None
         moved = self._copy()
         moved._windows = None
-        vacated = moved._runs[stream].empty()
+        vacated: list[Ids] = []
+        moved._empty(moved._runs[stream], vacated)
         moved._tabulate()
-        return moved, Changes(vacated, NONE, NONE)
+        return moved, Changes(_joined(vacated), NONE, NONE)
 
     def to_slots(self, ids: Ids) -> Ids:
         """The slot of each id, or ``EVICTED`` or ``UNKNOWN`` of :mod:`diskreplay.index.slots`."""
@@ -224,10 +219,8 @@ class Places:
         """The id in each slot of a window."""
         return slot_index.to_ids(self._table, slots)
 
-    def groups_of(self, slots: Ids) -> Ids | int:
-        """The group of each slot of a window; the one number where there is only one."""
-        if not self._by_env:
-            return 0
+    def groups_of(self, slots: Ids) -> Ids:
+        """The group of each slot of a window."""
         groups: Ids = self.ranges[np.searchsorted(self.ranges[:, 0], slots, side="right") - 1, 2]
         return groups
 
@@ -250,20 +243,16 @@ class Places:
             stream, base, capacity, lanes, group, first, stop, count = (
                 int(row[key]) for key in (*RUN_FACTS, "waiting")
             )
-            run = Run(stream, base, capacity, lanes, group, first, stop)
-            if run.base < places.slots or not 0 <= run.first <= run.stop <= run.first + run.capacity or count < 0:
-                raise ValueError(f"no place for stream {run.stream}: {row!r}")
-            if run.lanes < 1 or run.rows < 1 or run.capacity % run.lanes:
-                raise ValueError(f"no lanes for stream {run.stream}: {row!r}")
-            if run.group < places.groups if by_env else (run.group, run.lanes) != (0, 1):
-                raise ValueError(f"no group for stream {run.stream}: {row!r}")
-            run.waiting = np.array(waiting[used : used + count], np.int64)
-            if len(run.waiting) != count or (
-                count and not run.first <= run.waiting.min() <= run.waiting.max() < run.stop
-            ):
-                raise ValueError(f"rows of stream {run.stream} that wait are not in its window")
-            places._runs[run.stream] = run
-            places._count(run)
+            if base < places.slots or not 0 <= first <= stop <= first + capacity or count < 0:
+                raise ValueError(f"no place for stream {stream}: {row!r}")
+            if lanes < 1 or capacity < lanes or capacity % lanes:
+                raise ValueError(f"no lanes for stream {stream}: {row!r}")
+            if group < places.groups if by_env else (group, lanes) != (0, 1):
+                raise ValueError(f"no group for stream {stream}: {row!r}")
+            waits = np.array(waiting[used : used + count], np.int64)
+            if len(waits) != count or (count and not first <= waits.min() <= waits.max() < stop):
+                raise ValueError(f"rows of stream {stream} that wait are not in its window")
+            places._append(Run(stream, base, lanes, capacity // lanes, first, stop, group, waits))
             used += count
         if len(places._runs) != len(runs) or used != len(waiting):
             raise ValueError("a stream twice, or rows that wait for no stream")
@@ -271,11 +260,9 @@ class Places:
         return places
 
 
-def _copy_of(given: Copied) -> Copied:
-    """As ``copy.copy``, several times faster: a copy is made whenever a row was added before a sample."""
-    other = object.__new__(type(given))
-    other.__dict__.update(given.__dict__)
-    return other
+def _table_of(runs: Iterable[Run]) -> Ids:
+    width = len(slot_index.COLUMNS)
+    return np.array([fact for run in runs for fact in run[:width]], np.int64).reshape(-1, width)
 
 
 def _joined(parts: list[Ids]) -> Ids:

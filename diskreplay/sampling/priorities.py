@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import checked_number
 from diskreplay.sampling.window import (
     Ids,
     Prioritized,
     Standings,
     Windows,
     checked_ids,
-    checked_number,
     checked_updates,
     refused_update,
 )
@@ -33,8 +33,6 @@ if TYPE_CHECKING:  # loads numba, which only those pay for who sample with prior
 
 Floats = NDArray[np.float64]
 Tree = TypeVar("Tree")
-
-NO_SLOTS: Ids = np.empty(0, np.int64)
 
 
 class Priorities(Prioritized, Generic[Tree]):
@@ -59,8 +57,8 @@ class Priorities(Prioritized, Generic[Tree]):
         """Forgets all priorities and counts, as if the sampler was new; its arguments stay."""
         self._maxima = np.ones(0 if self._by_env else 1)
         self._ignored = np.zeros(1, np.int64)
-        self._touched: tuple[Places | None, Ids] = None, NO_SLOTS
-        """Slots that a change of these places was about to touch; of other places it says nothing."""
+        self._touched: tuple[Places | None, Changes | None] = None, None
+        """A change that these places were about to make; of other places it says nothing."""
         self._tree: Tree | None = None
         self._places: Places | None = None
 
@@ -134,14 +132,15 @@ class Priorities(Prioritized, Generic[Tree]):
     def _move(self, places: Places, tree: Tree, moved: Places, changes: Changes) -> None:
         """Changes the tree, then puts ``moved`` in the place of the places; see the module's docstring."""
         of, touched = self._touched
-        if of is places and len(touched):
-            changes = changes._replace(vacated=np.unique(np.concatenate([touched, changes.vacated])))
-        self._touched = places, np.concatenate([changes.vacated, changes.slots])
+        if of is places and touched is not None:
+            again = [touched.vacated, touched.slots, changes.vacated]
+            changes = changes._replace(vacated=np.unique(np.concatenate(again)))
+        self._touched = places, changes
         if moved.groups > len(self._maxima):
             self._maxima = np.append(self._maxima, np.ones(moved.groups - len(self._maxima)))
         self._grow(tree, moved.slots)
         if len(changes.slots):
-            self._enter(tree, changes, moved.groups_of(changes.slots))
+            self._enter(tree, changes, moved)
         elif len(changes.vacated):
             self._leave(tree, changes.vacated)
         self._places = moved
@@ -157,7 +156,7 @@ class Priorities(Prioritized, Generic[Tree]):
         """Makes room for ``slots`` places."""
 
     @abc.abstractmethod
-    def _enter(self, tree: Tree, changes: Changes, groups: Ids | int) -> None:
+    def _enter(self, tree: Tree, changes: Changes, moved: Places) -> None:
         """Empties the vacated slots, then gives new transitions the largest priority of their group."""
 
     @abc.abstractmethod

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.priorities import Floats, Priorities
-from diskreplay.sampling.window import Ids, Standings, Windows, checked_number
+from diskreplay.sampling.window import Ids, Standings, Windows
 
 if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
     from diskreplay.index.sum_tree import SumTree
@@ -137,9 +138,11 @@ class Proportional(Priorities["SumTree"]):
     def _grow(self, tree: SumTree, slots: int) -> None:
         tree.grow(slots)
 
-    def _enter(self, tree: SumTree, changes: Changes, groups: Ids | int) -> None:
+    def _enter(self, tree: SumTree, changes: Changes, moved: Places) -> None:
         masses = np.maximum(self._maxima**self._alpha, LEAST_MASS)
-        tree.fill(changes.slots, masses[groups], emptied=changes.vacated)
+        if self._by_env:
+            masses = masses[moved.groups_of(changes.slots)]
+        tree.fill(changes.slots, masses, changes.vacated)
 
     def _leave(self, tree: SumTree, slots: Ids) -> None:
         tree.fill(slots, 0.0)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.priorities import Floats, Priorities
-from diskreplay.sampling.window import Ids, Standings, Windows, checked_number
+from diskreplay.sampling.window import Ids, Standings, Windows
 
 if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
     from diskreplay.index.ranks import Ranks
@@ -102,9 +103,9 @@ class RankBased(Priorities["Ranks"]):
     def _grow(self, tree: Ranks, slots: int) -> None:
         tree.grow(slots)
 
-    def _enter(self, tree: Ranks, changes: Changes, groups: Ids | int) -> None:
+    def _enter(self, tree: Ranks, changes: Changes, moved: Places) -> None:
         tree.remove(changes.vacated)
-        tree.add(changes.slots, changes.ids, self._maxima[groups])
+        tree.add(changes.slots, changes.ids, self._maxima[0])
 
     def _leave(self, tree: Ranks, slots: Ids) -> None:
         tree.remove(slots)

@@ -110,11 +110,3 @@ def refused_update(index: Any, priority: Any, most: float) -> InputError:
     if not priority <= most:
         return InputError(f"priorities must be finite and at most {most:.0e}, got {priority} for index {index}")
     return InputError(f"index {index} names no transition that can be sampled")
-
-
-def checked_number(name: str, value: Any, *, above: bool = False) -> float:
-    """``value`` as a float of at least, or above, 0."""
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not number or not np.isfinite(value) or value < 0 or (above and value == 0):
-        raise InputError(f"{name} must be a finite number {'above' if above else 'of at least'} 0, got {value!r}")
-    return float(value)

@@ -9,9 +9,9 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count, check_key
 from diskreplay.errors import CorruptionError
-from diskreplay.schema import DTYPES, Codec, Column, check_count
-from diskreplay.spaces import check_key
+from diskreplay.schema import DTYPES, Codec, Column
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader, shard_name
@@ -50,7 +50,7 @@ def write(files: fs.Files, directory: str, arrays: dict[str, NDArray[Any]]) -> N
 
 
 def _crc32c(values: NDArray[Any]) -> int:
-    """Of the values' bytes: it says that they are these, not only whole."""
+    """CRC-32C of the values: those of chunks only say that each chunk is whole."""
     return int(google_crc32c.value(np.ascontiguousarray(values).tobytes()))
 
 

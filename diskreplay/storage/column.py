@@ -29,19 +29,19 @@ from diskreplay.storage import chunks, handles, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Tail
 from diskreplay.storage.encoders import Encoders, Task
-from diskreplay.storage.handles import Handles, Loan, Slot
+from diskreplay.storage.handles import Handles, Loan, PooledFile
 
 GROUPS_A_TASK = 8
 MAX_BACKLOG_BYTES = 128 << 20
 MAX_CHUNK_BYTES = 1 << 30
 """Decoded bytes of a chunk, of all its environments."""
 
-Place = tuple[Loan, int, int]
+Location = tuple[Loan, int, int]
 """Where a chunk stands: file, offset, bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
+class Locations:
     """Where chunks stand; their files are on loan as long as this lives.
 
     Attributes:
@@ -53,13 +53,13 @@ class Places:
     array: NDArray[np.int64]
 
     @classmethod
-    def none(cls) -> Places:
+    def none(cls) -> Locations:
         return cls([], np.empty((3, 0), np.int64))
 
     def __len__(self) -> int:
         return len(self.array[0])
 
-    def __getitem__(self, which: int) -> Place:
+    def __getitem__(self, which: int) -> Location:
         file, offset, size = self.array[:, which].tolist()
         return self.loans[file], offset, size
 
@@ -85,9 +85,15 @@ class ColumnReader:
         stream: str,
         column: Column,
         num_envs: int,
+        identity: str = "",
         still_current: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``still_current`` is asked whenever files have been opened: whether they are what the entries are about."""
+        """
+        Args:
+            identity: names the array in the seals of its shards; empty in stores without seals.
+            still_current: asked whenever files have been opened: whether these are the files that the chunk directory
+                describes.
+        """
         self._still_current = still_current
         self.files = files
         self.directory = directory
@@ -105,14 +111,13 @@ class ColumnReader:
                 f"{MAX_CHUNK_BYTES}", file=directory, stream=stream, column=column.name,
             )  # fmt: skip
         self.entries = Ring((self.groups, 2), np.int64)
-        self.identity = ""
-        """What the seals of its shards say that they belong to; empty in stores without seals."""
+        self.identity = identity
         self.tail = Tail(0, 0)
         self.end = 0
         self.committed = 0
         self._handles = Handles()
         self._sizes: dict[int, int] = {}
-        """Bytes of the shards before the tail when their indexes were read: another size is a compacted shard."""
+        """Bytes of the shards before the tail when their indexes were read: one that has others now was compacted."""
 
     @property
     def index_bytes(self) -> int:
@@ -151,19 +156,19 @@ class ColumnReader:
     def _hold(self, shards: Iterable[int]) -> dict[int, Loan]:
         """The files of the first of these shards: as many as may be open at once, and one at least."""
         held: dict[int, Loan] = {}
-        opened: dict[int, Slot] = {}
+        opened: dict[int, PooledFile] = {}
         for shard in shards:
             loan = self._handles.lend(shard)
             if loan is None:
                 if not handles.POOL.make_room() and held:
                     break
-                slot = self._open(shard, needed=not held)
-                loan = handles.POOL.use(slot) if slot is not None else None
-                if slot is None or loan is None:
+                pooled = self._open(shard, needed=not held)
+                loan = handles.POOL.use(pooled) if pooled is not None else None
+                if pooled is None or loan is None:
                     if len(held) > 1 and opened:  # what follows needs a descriptor, too
                         del held[opened.popitem()[0]]
                     break
-                opened[shard] = slot
+                opened[shard] = pooled
             held[shard] = loan
         if opened:
             # Asked once, after the last: then all of them were opened before any going back.
@@ -174,10 +179,10 @@ class ColumnReader:
             self._handles.keep(opened)
         return held
 
-    def _open(self, shard: int, needed: bool) -> Slot | None:
+    def _open(self, shard: int, needed: bool) -> PooledFile | None:
         """Opens the file of a shard; None where no descriptor is left for it and it is not ``needed`` now."""
         try:
-            return Slot(handles.with_room(lambda: self.files.open(self.shard_path(shard))))
+            return PooledFile(handles.with_room(lambda: self.files.open(self.shard_path(shard))))
         except FileNotFoundError as error:
             raise self.damage(shard, None, "the shard's file is missing") from error
         except OSError as error:
@@ -200,7 +205,7 @@ class ColumnReader:
         self._sizes[shard] = size  # last: an interrupt before it makes the next opening read the index again
 
     def seal(self, shard: int, end: int) -> str:
-        """What the seal of a shard's index says, as of a commit of rows below ``end``; empty for no seal."""
+        """The text that a commit of rows below ``end`` seals a shard's index with; empty in stores without seals."""
         rows = min(end, (shard + 1) * self.column.shard_rows)
         return self.identity and f"{self.identity}/{shard}/{rows}"
 
@@ -240,10 +245,10 @@ class ColumnReader:
         except OSError as error:
             raise fs.unreadable(self.shard_path(shard), error) from error
 
-    def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> Places:
+    def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> Locations:
         """The places of the first of these committed chunks (n,): as many as files may be open for, one at least."""
         if not len(chunk):
-            return Places.none()
+            return Locations.none()
         if int(chunk.min()) < self.entries.begin or int(chunk.max()) >= self.entries.end:
             raise EvictedError(
                 f"chunks {chunk.min()} to {chunk.max()} of column {self.column.name!r} in stream {self.stream!r} are "
@@ -261,9 +266,9 @@ class ColumnReader:
         if (entries[:, 0] < 0).any():
             lost = int(chunk[np.flatnonzero(entries[:, 0] < 0)[0]])
             raise self.damage(lost // self.shard_chunks, None, f"chunk {lost} is missing", lost)
-        return Places(list(held.values()), np.array([file, *entries.T]))
+        return Locations(list(held.values()), np.array([file, *entries.T]))
 
-    def decode(self, place: Place, out: NDArray[Any], chunk: int) -> None:
+    def decode(self, place: Location, out: NDArray[Any], chunk: int) -> None:
         """Reads and decodes a chunk that :meth:`locate` found into ``out``, contiguous, of a chunk's size."""
         loan, offset, size = place
         try:
@@ -312,11 +317,11 @@ class ColumnReader:
 
 
 @dataclasses.dataclass
-class Sealed:
+class SealedChunk:
     """A full chunk on its way to the disk: its values until it is compressed, its bytes from then on."""
 
     values: NDArray[Any] | None
-    tasks: list[Task]
+    tasks: list[Task[list[bytes]]]
     encoded: list[bytes] = dataclasses.field(default_factory=list)
 
     def settle(self) -> list[bytes]:
@@ -334,7 +339,7 @@ class Sealed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Append:
+class ShardAppend:
     """What a commit adds to one shard: parts from ``offset`` on, and the directory entries that follow from it."""
 
     shard: int
@@ -351,10 +356,14 @@ class Append:
 class ColumnWriter(ColumnReader):
     """A column that grows. Not thread-safe: the stream serialises its writers."""
 
-    def __init__(self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int) -> None:
-        super().__init__(files, directory, stream, column, num_envs)
-        self.sealed: dict[int, Sealed] = {}
-        self._unsettled: collections.deque[Sealed] = collections.deque()
+    def __init__(
+        self, files: fs.Files, directory: str, stream: str, column: Column, num_envs: int, identity: str
+    ) -> None:
+        super().__init__(files, directory, stream, column, num_envs, identity)
+        self.sealed: dict[int, SealedChunk] = {}
+        self._unsettled: collections.deque[SealedChunk] = collections.deque()
+        self._counted = 0, 0
+        """The first chunk that :meth:`waiting_bytes` has not counted yet, and the bytes of those before it."""
         self._fresh()
 
     def _fresh(self) -> None:
@@ -372,6 +381,7 @@ class ColumnWriter(ColumnReader):
     def resume(self, end: int) -> None:
         """Goes on after the committed row ``end``: the last chunk's rows come back into the write buffer."""
         self.end = self.committed = end
+        self._count_anew()
         filled = end % self.column.chunk_rows
         if filled:
             for group in range(self.groups):
@@ -384,7 +394,7 @@ class ColumnWriter(ColumnReader):
             return
         values = self.buffer
         batches = [values[i : i + GROUPS_A_TASK] for i in range(0, self.groups, GROUPS_A_TASK)]
-        sealed = Sealed(values, [Encoders.submit(functools.partial(self._encode, batch)) for batch in batches])
+        sealed = SealedChunk(values, [Encoders.submit(functools.partial(self._encode, batch)) for batch in batches])
         self.sealed[self.end // self.column.chunk_rows - 1] = sealed
         self._unsettled.append(sealed)
         while self._unsettled and (self._unsettled[0].done or len(self._unsettled) * values.nbytes > MAX_BACKLOG_BYTES):
@@ -392,8 +402,22 @@ class ColumnWriter(ColumnReader):
             self._unsettled.popleft()
         self._fresh()
 
+    def waiting_bytes(self) -> int:
+        """Encoded bytes in RAM of the chunks that are compressed and wait for a commit."""
+        chunk, count = self._counted
+        while (sealed := self.sealed.get(chunk)) is not None and sealed.values is None:
+            count += sum(map(len, sealed.encoded))
+            chunk += 1
+        self._counted = chunk, count
+        return count
+
+    def _count_anew(self) -> None:
+        """Begins to count waiting bytes at the first chunk that is not committed whole."""
+        self._counted = self.committed // self.column.chunk_rows, 0
+
     def rewind(self, end: int) -> None:
         """Takes back the rows from ``end`` on, none of which is committed; interrupted, it can be done again."""
+        self._count_anew()
         first = end // self.column.chunk_rows
         if first in self.sealed:  # its chunk was filled: it becomes the write buffer again
             sealed = self.sealed[first]
@@ -409,7 +433,7 @@ class ColumnWriter(ColumnReader):
     def _encode(self, groups: NDArray[Any]) -> list[bytes]:
         return [chunks.encode(self.column.codec, values) for values in groups]
 
-    def stage(self) -> list[Append]:
+    def stage(self) -> list[ShardAppend]:
         """What a commit has to append so that every row below ``end`` is on disk; changes nothing."""
         if self.end == self.committed:
             return []
@@ -424,7 +448,7 @@ class ColumnWriter(ColumnReader):
             shards.setdefault(chunk // self.shard_chunks, []).append((chunk, encoded))
         return [self._append(shard, new) for shard, new in shards.items()]
 
-    def _append(self, shard: int, new: Sequence[tuple[int, list[bytes]]]) -> Append:
+    def _append(self, shard: int, new: Sequence[tuple[int, list[bytes]]]) -> ShardAppend:
         offset = self.tail.size if shard == self.tail.shard else 0
         first = shard * self.shard_chunks
         index = np.full((self.shard_chunks, self.groups, 2), -1, np.int64)
@@ -438,9 +462,9 @@ class ColumnWriter(ColumnReader):
         index[np.array(numbers) - first] = entries
         parts = [data for _, encoded in new for data in encoded]
         parts.append(chunks.encode_index(index, self.seal(shard, self.end)))
-        return Append(shard, offset, parts, numbers, entries)
+        return ShardAppend(shard, offset, parts, numbers, entries)
 
-    def publish(self, appended: list[Append], end: int) -> None:
+    def publish(self, appended: list[ShardAppend], end: int) -> None:
         """The staged rows below ``end`` are durable: reads go to the disk from now on."""
         for append in appended:
             self.entries.write(append.chunks[0], append.entries)
@@ -450,6 +474,7 @@ class ColumnWriter(ColumnReader):
         for append in appended:
             for chunk in append.chunks:
                 self.sealed.pop(chunk, None)
+        self._count_anew()
 
     def grow(self, shard: int) -> None:
         """Makes the array's shape hold ``shard``."""

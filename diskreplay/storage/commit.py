@@ -10,8 +10,9 @@ import dataclasses
 import math
 from typing import Any
 
+from diskreplay.checks import check_count
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema import check_count
+from diskreplay.schema import Column, is_patch
 
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
@@ -25,6 +26,26 @@ class Tail:
 
     shard: int
     size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """What a commit needs of one array.
+
+    Attributes:
+        begin, end: its rows, half-open; of the patch table's arrays, its patches.
+        num_envs: environments that each of them holds.
+        tail: the last shard; of size 0 where the record names none.
+    """
+
+    begin: int
+    end: int
+    num_envs: int
+    tail: Tail
+
+    def ends_in_tail(self, column: Column) -> bool:
+        """Whether the last row is in the shard that the record names as the last."""
+        return self.tail.size > 0 and self.tail.shard == (self.end - 1) // column.shard_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +79,13 @@ class Commit:
     def floor(self, context: int) -> int:
         """The first row that is needed: ``context`` rows before the window, or before the newest row if it is empty."""
         return max(0, min(self.begin, self.end - 1) - context)
+
+    def span(self, path: str, context: int) -> Span:
+        """What is needed of the array at ``path``; ``context`` as of :meth:`floor`."""
+        tail = self.tails.get(path, Tail(0, 0))
+        if is_patch(path):
+            return Span(self.patch_begin, self.patch_end, 1, tail)
+        return Span(self.floor(context), self.end, self.num_envs, tail)
 
     @property
     def rows(self) -> int:

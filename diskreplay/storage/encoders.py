@@ -1,6 +1,6 @@
-"""Threads that compress chunks, one set for the process, made when there is something to compress.
+"""Threads that compress and decompress, one set for the process, made when there is something for them.
 
-The thread that hands chunks over is the one that adds rows, so it may be interrupted at any moment. Nothing here can be
+The thread that hands chunks over may be the one that adds rows, and be interrupted at any moment. Nothing here can be
 left half-done by that: what a task has come to is said by single assignments, the queue and the locks are the
 interpreter's own, and whoever needs the result of a task that no thread works at does it itself. (The executors of
 ``concurrent.futures`` are built of Python's conditions: interrupted inside, they keep a lock or lose a task.)
@@ -14,25 +14,27 @@ import os
 import queue
 import sys
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 THREADS = min(4, os.cpu_count() or 1)
 WAIT_SECONDS = 0.1
 """How long to wait before looking whether the thread that works at a task still lives."""
 
-Encoded = list[bytes]
+Result = TypeVar("Result")
 
 
-class Task:
-    """Something to compress, done by one of the threads or by whoever asks for it first."""
+class Task(Generic[Result]):
+    """Something to compress or decompress, done by one of the threads or by whoever asks for it first; never None."""
 
-    __slots__ = ("_encode", "_process", "_result", "_started", "_wake")
+    __slots__ = ("_asked", "_encode", "_process", "_result", "_started", "_wake")
 
-    def __init__(self, encode: Callable[[], Encoded]) -> None:
+    def __init__(self, encode: Callable[[], Result]) -> None:
         self._encode = encode
         self._process = os.getpid()
         self._started = False
-        self._result: Encoded | None = None
+        self._asked = False
+        """Whoever needs the result does the task: no thread is to begin it, too. Who is interrupted will ask again."""
+        self._result: Result | None = None
         self._wake = _thread.allocate_lock()
         """Held as long as the task waits or is worked at."""
         self._wake.acquire()
@@ -44,6 +46,8 @@ class Task:
 
     def work(self) -> None:
         """Does the task, in a thread of its own."""
+        if self._asked:
+            return
         self._started = True
         try:
             # An error, such as that no memory is left, is met again by whoever needs the result.
@@ -53,12 +57,13 @@ class Task:
             self._started = self.done
             self._wake.release()
 
-    def result(self) -> Encoded:
+    def result(self) -> Result:
         """What came of it; waits for the thread that works at it, and does it here where there is none."""
         while self._result is None and self._started and self._process == os.getpid() and not sys.is_finalizing():
             if self._wake.acquire(timeout=WAIT_SECONDS):
                 self._wake.release()
         if self._result is None:
+            self._asked = True
             self._result = self._encode()
         return self._result
 
@@ -69,7 +74,7 @@ class Encoders:
     _made: ClassVar[Encoders | None] = None
 
     def __init__(self) -> None:
-        self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Task[Any]] = queue.SimpleQueue()
         self._process = os.getpid()
         with contextlib.suppress(RuntimeError):  # no more threads are to be had: tasks are done by who needs them
             for _ in range(THREADS):
@@ -80,7 +85,7 @@ class Encoders:
             self._tasks.get().work()
 
     @classmethod
-    def submit(cls, encode: Callable[[], Encoded]) -> Task:
+    def submit(cls, encode: Callable[[], Result]) -> Task[Result]:
         """A task for the next thread that is free."""
         made = cls._made
         if made is None or made._process != os.getpid():  # a forked child has none of its parent's threads

@@ -52,8 +52,8 @@ class Loan:
         self.file = file
 
 
-class Slot:
-    """The place of a file in the pool; ``file`` is None once it was closed."""
+class PooledFile:
+    """A file that the pool may close: then ``file`` is None."""
 
     __slots__ = ("__weakref__", "_loan", "file")
 
@@ -85,25 +85,27 @@ class Pool:
     def __init__(self, limit: Callable[[], int] = limit) -> None:
         self.limit = limit
         self.renew_lock()
-        self._recent: collections.OrderedDict[int, weakref.ref[Slot]] = collections.OrderedDict()
-        """The slots by their ids, the least recently used first; some may be closed, or gone."""
+        self._recent: collections.OrderedDict[int, weakref.ref[PooledFile]] = collections.OrderedDict()
+        """The files by the ids of their objects, the least recently used first; some may be closed, or gone."""
 
     def __len__(self) -> int:
         """Files that are open."""
         with self._lock:
-            return sum(slot is not None and slot.file is not None for slot in [ref() for ref in self._recent.values()])
+            return sum(
+                pooled is not None and pooled.file is not None for pooled in [ref() for ref in self._recent.values()]
+            )
 
     def renew_lock(self) -> None:
         """In a forked child: a thread that is not there any more may have held the old one."""
         self._lock = threading.RLock()  # a signal's handler may use a buffer, too
 
-    def use(self, slot: Slot) -> Loan | None:
-        """The slot's file on loan, as the most recently used one; None when it was closed."""
+    def use(self, pooled: PooledFile) -> Loan | None:
+        """A file on loan, as the most recently used one; None when it was closed."""
         with self._lock:
-            loan = slot.lend()
+            loan = pooled.lend()
             if loan is not None:
-                self._recent[id(slot)] = weakref.ref(slot)
-                self._recent.move_to_end(id(slot))
+                self._recent[id(pooled)] = weakref.ref(pooled)
+                self._recent.move_to_end(id(pooled))
             return loan
 
     def make_room(self) -> bool:
@@ -127,13 +129,13 @@ class Pool:
                     break
             return closed > 0
 
-    def _close(self, key: int, ref: weakref.ref[Slot]) -> bool:
+    def _close(self, key: int, ref: weakref.ref[PooledFile]) -> bool:
         """Closes one file; whether it was open. One on loan stays, as the most recently used one: it is in use."""
-        slot = ref()
-        lent = slot is not None and slot.lent
-        closed = slot is not None and slot.file is not None and not lent
-        if slot is not None and not lent:
-            slot.file = None
+        pooled = ref()
+        lent = pooled is not None and pooled.lent
+        closed = pooled is not None and pooled.file is not None and not lent
+        if pooled is not None and not lent:
+            pooled.file = None
         self._recent.pop(key, None)
         if lent:
             self._recent[key] = ref
@@ -158,21 +160,21 @@ class Handles:
     """The open files of one column, by shard. The buffer's lock guards every call."""
 
     def __init__(self) -> None:
-        self._slots: dict[int, Slot] = {}
+        self._files: dict[int, PooledFile] = {}
 
     def lend(self, shard: int) -> Loan | None:
         """The file of a shard, if it is open; as the most recently used one."""
-        slot = self._slots.get(shard)
-        return POOL.use(slot) if slot is not None else None
+        pooled = self._files.get(shard)
+        return POOL.use(pooled) if pooled is not None else None
 
-    def keep(self, slots: dict[int, Slot]) -> None:
+    def keep(self, opened: dict[int, PooledFile]) -> None:
         """Takes in files that were opened, by shard."""
-        self._slots.update(slots)
+        self._files.update(opened)
 
     def drop_below(self, shard: int) -> None:
         """Closes the files of the shards below one, those on loan excepted."""
-        self._slots = {known: slot for known, slot in self._slots.items() if known >= shard}
+        self._files = {known: pooled for known, pooled in self._files.items() if known >= shard}
 
     def close(self) -> None:
         """Closes all files, those on loan excepted."""
-        self._slots = {}
+        self._files = {}

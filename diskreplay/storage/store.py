@@ -19,6 +19,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from diskreplay import exits
+from diskreplay.checks import check_count, check_key
 from diskreplay.errors import (
     CheckpointError,
     CorruptionError,
@@ -30,12 +31,12 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.schema import FORMAT_VERSION, Schema, check_count
-from diskreplay.spaces import check_key
+from diskreplay.schema import FORMAT_VERSION, Schema
 from diskreplay.storage import arrays, metadata, stream, temporaries
 from diskreplay.storage import files as fs
+from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import MAX_ENVS, MAX_STREAMS, Commit
-from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, Pin, StreamReader, StreamWriter
+from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
@@ -100,9 +101,12 @@ class Store:
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
 
     @staticmethod
-    def create(path: str, files: fs.Files, schema: Schema, settings: dict[str, Any]) -> Store:
+    def create(
+        path: str, files: fs.Files, schema: Schema, settings: dict[str, Any], first_stream: str = FIRST_STREAM
+    ) -> Store:
         """Makes a store with one empty stream, whole or not at all; SchemaError where its documents were too large."""
         parent, name = os.path.split(path)
+        check_key(first_stream, "stream")
         schema = dataclasses.replace(schema, identity=secrets.token_hex(8))
         attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
         document = metadata.group_document(attributes)
@@ -113,7 +117,7 @@ class Store:
             raise SchemaError(
                 f"{error}: give a Box one bound for all elements (low=0, high=255), and the store fewer columns"
             ) from error
-        with fs.translate("creating", path):
+        with fs.translate("creating", path, kept=""):
             _check_free(files, path)
             fs.make_dirs(files, parent)
             temporaries.sweep(files, parent, name)
@@ -123,7 +127,7 @@ class Store:
                 metadata.create_group(files, os.path.join(temporary, STREAMS))
                 metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
                 first = Commit(0, schema.num_envs, schema.capacity, time=time.time())
-                stream.create(files, os.path.join(temporary, STREAMS, FIRST_STREAM), schema, first, FIRST_STREAM)
+                stream.create(files, os.path.join(temporary, STREAMS, first_stream), schema, first, first_stream)
                 try:
                     files.rename(temporary, path)
                 except OSError as error:
@@ -236,12 +240,15 @@ class Store:
 
         if checkpoint is not None and name not in checkpoint.cut:
             raise CheckpointError(f"checkpoint {checkpoint.name!r} knows no stream {name!r}")
-        return StreamWriter(self.files, self.stream_path(name), self.schema, lambda: self._pins(name), choose)
+        return StreamWriter(self.files, self.stream_path(name), self.schema, lambda: self.cuts(name), choose)
 
-    def _pins(self, name: str) -> list[Pin]:
-        cuts = [checkpoint.cut[name] for checkpoint in self.checkpoints() if name in checkpoint.cut]
-        context = self.schema.context
-        return [Pin((cut.floor(context), cut.end), (cut.patch_begin, cut.patch_end)) for cut in cuts]
+    def readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
+        """Readers of all columns of a stream by their path below its group; nothing is loaded."""
+        return stream.open_columns(self.files, self.stream_path(name), self.schema, commit, ColumnReader)
+
+    def cuts(self, name: str) -> list[Commit]:
+        """The commits of a stream that checkpoints hold, the oldest checkpoint's first."""
+        return [checkpoint.cut[name] for checkpoint in self.checkpoints() if name in checkpoint.cut]
 
     def checkpoint_names(self) -> list[str]:
         """Names of all checkpoints, oldest first."""
@@ -258,6 +265,14 @@ class Store:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                     found.append(self._read_checkpoint(name))
         return sorted(found, key=lambda checkpoint: (checkpoint.time, checkpoint.name))
+
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """The one that holds the newest commits, and of those the last that was made; None where there is none."""
+
+        def age(one: Checkpoint) -> tuple[int, float, str]:
+            return sum(commit.sequence for commit in one.cut.values()), one.time, one.name
+
+        return max(self.checkpoints(), key=age, default=None)
 
     def checkpoint(self, name: str) -> Checkpoint:
         """The checkpoint of that name; CheckpointError when there is none."""

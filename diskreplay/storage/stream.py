@@ -7,8 +7,9 @@ of the new window, no context row and no checkpoint needs; and take the new reco
 What changes files, and what takes over in RAM what became durable, is done whole: signals wait, and before it begins
 the writer notes its own failure, which only its last step takes away (:meth:`StreamWriter.whole`).
 
-Recovery, on opening to write: take the lock, sync the names that a killed writer gave, cut the open shards back to
-their committed bytes, remove shards that the record does not know, load the last chunks back into the write buffers.
+Recovery, on opening to write: take the lock, sync the directories in which a killed writer may have renamed files, cut
+the open shards back to their committed bytes, remove shards that the record does not know, load the last chunks back
+into the write buffers.
 Opening to read changes nothing.
 """
 
@@ -19,35 +20,23 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
 from diskreplay.interrupts import held_back
-from diskreplay.schema import Column, Schema
+from diskreplay.schema import PATCH_TABLE, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
-from diskreplay.storage.column import Append, ColumnReader, ColumnWriter
+from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
 from diskreplay.storage.commit import Commit, Tail
 
 MAX_UNSYNCED = 64
 """Files of a commit that are open at a time, before they are synced."""
 STREAMS, CHECKPOINTS = "streams", metadata.CHECKPOINTS
-PATCHES = "patches"
 TEMPORARY_STREAM = ".tmp-stream-"
 SCRATCH = "start"
 """The array whose directory takes temporary files: Zarr readers list groups, never the inside of an array."""
-
-
-def is_patch(path: str) -> bool:
-    """Whether a column's path below the stream's group is one of the patch table; a user's own may look alike."""
-    return path.startswith(f"{PATCHES}/")
-
-
-def column_paths(schema: Schema) -> list[tuple[str, Column]]:
-    """All columns of rows and patches by their path below the stream's group."""
-    patches = [(f"{PATCHES}/{column.name}", column) for column in schema.patch_columns]
-    return [(column.name, column) for column in schema.columns] + patches
 
 
 AnyColumn = TypeVar("AnyColumn", bound=ColumnReader)
@@ -64,41 +53,26 @@ class _Stream(Generic[AnyColumn]):
         self.name = os.path.basename(path)
         self.schema = schema
         self.commit_record = commit
-        envs = commit.num_envs
-        self.rows = {c.name: make(files, os.path.join(path, c.name), self.name, c, envs) for c in schema.columns}
-        self.patches = {
-            c.name: make(files, os.path.join(path, PATCHES, c.name), self.name, c, 1) for c in schema.patch_columns
-        }
-        metadata.check_no_link(files, *(os.path.join(path, below) for below, _ in self.columns()))
-        metadata.check_no_link(files, *(os.path.join(path, below) for below in groups(schema)))
-        for below, column in self.columns():
-            column.identity = identity(schema, commit, below)
+        self._columns = open_columns(files, path, schema, commit, make)
+        self.rows = {column.name: self._columns[column.name] for column in schema.columns}
+        self.patches = {column.name: self._columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
+        metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self._columns, *groups(schema))))
 
-    @property
-    def floor(self) -> int:
-        """The first row that is kept: the window and the context that frame stacks need before it."""
-        return self.commit_record.floor(self.schema.context)
-
-    def columns(self) -> Iterator[tuple[str, AnyColumn]]:
+    def columns(self) -> Iterable[tuple[str, AnyColumn]]:
         """All columns by their path below the stream's group."""
-        yield from self.rows.items()
-        for name, column in self.patches.items():
-            yield f"{PATCHES}/{name}", column
+        return self._columns.items()
 
     def load(self, commit: Commit) -> None:
         """Takes a commit record over and reads the indexes that it adds."""
         for path, column in self.columns():
-            below = is_patch(path)
-            end = commit.patch_end if below else commit.end
-            begin = commit.patch_begin if below else commit.floor(self.schema.context)
-            tail = commit.tails.get(path, Tail(0, 0))
-            if end > begin and (not tail.size or (end - 1) // column.column.shard_rows != tail.shard):
-                last = tail.shard if tail.size else None
+            span = commit.span(path, self.schema.context)
+            if span.end > span.begin and not span.ends_in_tail(column.column):
+                last = span.tail.shard if span.tail.size else None
                 raise CorruptionError(
-                    f"the commit record of {self.path!r} says {end} rows but shard {last} as last of {path!r}",
+                    f"the commit record of {self.path!r} says {span.end} rows but shard {last} as last of {path!r}",
                     file=os.path.join(self.path, metadata.NAME), stream=self.name, column=path,
                 )  # fmt: skip
-            column.load(begin, end, tail)
+            column.load(span.begin, span.end, span.tail)
         self.commit_record = commit
 
     def close_files(self) -> None:
@@ -134,52 +108,49 @@ class StreamWriter(_Stream[ColumnWriter]):
         files: fs.Files,
         path: str,
         schema: Schema,
-        pinned: Callable[[], list[Pin]],
+        pinned: Callable[[], list[Commit]],
         choose: Callable[[Commit], Commit],
     ) -> None:
-        """``choose`` turns the newest commit into the one to go on from: another one is made the newest first."""
+        """
+        Args:
+            pinned: the stream's commits that checkpoints need.
+            choose: turns the newest commit into the one to go on from: another one is made the newest first.
+        """
         self._lock: fs.Lock | None = None
         self._pinned = pinned
         self.failure: WriteFailedError | None = None
         self.cut_short = False
-        """What ended a block was no failure to write, of which its caller would know, but an interrupt, say."""
+        """Whether a block of :meth:`whole` ended early by something else than a failed write, such as an interrupt."""
         self._process = os.getpid()
         self._checkpoints = os.path.join(os.path.dirname(os.path.dirname(path)), CHECKPOINTS)
         try:
-            with fs.translate("locking", path):
-                self._lock = files.lock(path)
-            if self._lock is None:
-                raise LockedError(
-                    f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open "
-                    f"another stream, or open with mode='r'"
-                )
+            self._take_lock(files, path)
             self._settle(files, path)
             newest = read_commit(files, path)
             commit = choose(newest)
             super().__init__(files, path, schema, commit, ColumnWriter)
-            with fs.translate("recovering", path):
-                # Before anything changes: a record that is wrong must cost nothing.
-                self._check_tails(commit)
-                self.load(commit)
-                if commit != newest:
-                    self.replace_record(commit)
-                # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
-                self._pinned_shards: dict[str, set[int]] = {path: set() for path, _ in self.columns()}
-                self._first_shards = self._recover(commit)
-            for _, column in self.columns():
-                column.close_files()  # another file may stand in a shard's place
-            for column in self.rows.values():
-                column.resume(commit.end)
-            for column in self.patches.values():
-                column.resume(commit.patch_end)
+            # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
+            self._pinned_shards: dict[str, set[int]] = {path: set() for path, _ in self.columns()}
+            self._first_shards = self._recover(newest, commit)
+            for path, column in self.columns():
+                column.resume(commit.span(path, schema.context).end)
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
 
-    def _settle(self, files: fs.Files, path: str) -> None:
-        """Makes the names durable that a killed writer gave and did not sync: all that follows builds on them.
+    def _take_lock(self, files: fs.Files, path: str) -> None:
+        with fs.translate("locking", path):
+            self._lock = files.lock(path)
+        if self._lock is None:
+            raise LockedError(
+                f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open another "
+                f"stream, or open with mode='r'"
+            )
 
-        Those of the newest record, the stream, the store, and the checkpoints that were made or dropped.
+    def _settle(self, files: fs.Files, path: str) -> None:
+        """Syncs the directories in which a killed writer may have renamed something and not synced.
+
+        They hold the names of the newest record, the stream, the store, and the checkpoints that were made or dropped.
         """
         streams = os.path.dirname(path)
         with fs.translate("recovering", path):
@@ -196,29 +167,42 @@ class StreamWriter(_Stream[ColumnWriter]):
             if tail and size is not None and size < tail.size:
                 raise column.damage(tail.shard, size, f"the file ends before its {tail.size} committed bytes")
 
-    def _recover(self, commit: Commit) -> dict[str, int]:
-        """Makes the files what the record says; the lowest shard on disk of each column."""
+    def _recover(self, newest: Commit, commit: Commit) -> dict[str, int]:
+        """Makes ``commit`` the stream's, and the files what it says; the lowest shard on disk of each column."""
+        with fs.translate("recovering", self.path):
+            # Before anything changes: a record that is wrong must cost nothing.
+            self._check_tails(commit)
+            self.load(commit)
+            if commit != newest:
+                self.replace_record(commit)
+            self._clear_scratch()
+            lowest = {path: self._recover_column(commit, path, column) for path, column in self.columns()}
+        self.close_files()  # another file may stand in a shard's place
+        return lowest
+
+    def _clear_scratch(self) -> None:
+        """Removes the temporary files that killed writers left."""
         scratch = os.path.join(self.path, SCRATCH)
         for name in self.files.list(scratch):
             if name.startswith(TEMPORARY_STREAM):
                 self._remove_half_made(os.path.join(scratch, name))
             elif name.startswith(".tmp-"):
                 fs.remove(self.files, os.path.join(scratch, name))
-        lowest = {}
-        for path, column in self.columns():
-            tail = commit.tails.get(path)
-            kept = []
-            if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
-                self.files.unlink(temporary)
-            for shard, file in column.shards_on_disk():
-                if tail is None or shard > tail.shard:
-                    self.files.unlink(file)
-                    continue
-                kept.append(shard)
-                if shard == tail.shard and (self.files.size(file) or 0) > tail.size:
-                    self._cut(file, tail.size, in_place=not commit.timeline)
-            lowest[path] = min(kept, default=0)
-        return lowest
+
+    def _recover_column(self, commit: Commit, path: str, column: ColumnWriter) -> int:
+        """Removes what no record names; the lowest shard on disk."""
+        tail = commit.tails.get(path)
+        kept = []
+        if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
+            self.files.unlink(temporary)
+        for shard, file in column.shards_on_disk():
+            if tail is None or shard > tail.shard:
+                self.files.unlink(file)
+                continue
+            kept.append(shard)
+            if shard == tail.shard and (self.files.size(file) or 0) > tail.size:
+                self._cut(file, tail.size, in_place=not commit.timeline)
+        return min(kept, default=0)
 
     def _remove_half_made(self, path: str) -> None:
         """Removes a stream that a process which died was adding; who lives holds the store's lock."""
@@ -255,7 +239,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def waiting_bytes(self) -> int:
         """Encoded bytes in RAM that wait for a commit, about."""
-        return sum(len(data) for _, c in self.columns() for s in c.sealed.values() for data in s.encoded)
+        return sum(column.waiting_bytes() for _, column in self.columns())
 
     def check(self) -> None:
         """StateError when nothing can be committed any more, so that no rows are taken either."""
@@ -288,10 +272,10 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     @contextlib.contextmanager
     def whole(self, action: str) -> Iterator[None]:
-        """Around what must be done whole, or nothing more is written before the store was opened again.
+        """A block that is done to its end; otherwise nothing more is written until the store is opened again.
 
-        Signals wait. What ends the block all the same leaves it unknown how much of it is on disk and in RAM: then only
-        recovery may write. The failure is noted before the block, so that nothing can keep it from being noted.
+        Signals wait. Where something ends the block all the same, nobody knows how much of it is on disk and in RAM,
+        and only recovery may write. The failure is noted before the block, so that no interrupt can come before it.
         """
         self.check()
         self.check_place(action)
@@ -329,12 +313,12 @@ class StreamWriter(_Stream[ColumnWriter]):
             self.replace_record(record)
             with publish:
                 for path, column in self.columns():
-                    column.publish(staged.get(path, []), self.patch_end if is_patch(path) else record.end)
+                    column.publish(staged.get(path, []), record.span(path, self.schema.context).end)
                 self.commit_record = record
             self._evict(publish)
         return record
 
-    def _append(self, staged: dict[str, list[Append]]) -> None:
+    def _append(self, staged: dict[str, list[ShardAppend]]) -> None:
         """Makes the new chunks and indexes durable, which no record names yet."""
         columns = dict(self.columns())
         written: list[fs.File] = []
@@ -365,48 +349,47 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._evict(publish)
 
     def _evict(self, publish: contextlib.AbstractContextManager[object]) -> None:
-        record = self.commit_record
-        floors = {path: record.patch_begin if is_patch(path) else self.floor for path, _ in self.columns()}
-        if not any(self._below(path, column, floors[path]) for path, column in self.columns()):
+        """Unlinks the shards of which no row is needed any more, and forgets where their chunks are."""
+        context = self.schema.context
+        begins = {path: self.commit_record.span(path, context).begin for path, _ in self.columns()}
+        old = {path: found for path, column in self.columns() if (found := self._below(path, column, begins[path]))}
+        if not old:
             return
         pins = self._pinned()
-        settled = False
-        for path, column in self.columns():
-            ranges = [pin.patches if is_patch(path) else pin.rows for pin in pins]
-            kept = set()
-            for shard in self._below(path, column, floors[path]):
-                file = column.shard_path(shard)
-                rows = shard * column.column.shard_rows, (shard + 1) * column.column.shard_rows
-                if any(first < rows[1] and rows[0] < stop for first, stop in ranges):
-                    kept.add(shard)
-                elif self.files.size(file) is not None:
-                    if not settled:
-                        # A checkpoint that was dropped must not come back when what it pinned is gone.
-                        self.files.sync_dir(self._checkpoints)
-                        settled = True
-                    self.files.unlink(file)
-                self._first_shards[path] = max(self._first_shards[path], shard + 1)
-            self._pinned_shards[path] = kept
+        pinned = {path: self._pinned_among(shards, path, pins) for path, shards in old.items()}
+        self._unlink(
+            [self._columns[path].shard_path(n) for path, shards in old.items() for n in shards if n not in pinned[path]]
+        )
+        for path, shards in old.items():
+            self._pinned_shards[path] = pinned[path]
+            self._first_shards[path] = max(self._first_shards[path], *(shard + 1 for shard in shards))
             with publish:
-                column.trim(floors[path])
+                self._columns[path].trim(begins[path])
 
     def _below(self, path: str, column: ColumnWriter, row: int) -> list[int]:
         """The shards that hold only rows below ``row`` and may be on disk."""
         below = range(self._first_shards[path], min(row // column.column.shard_rows, column.tail.shard))
         return [*sorted(self._pinned_shards[path]), *below]
 
+    def _pinned_among(self, shards: list[int], path: str, pins: list[Commit]) -> set[int]:
+        """Those of the shards of a column that a checkpoint needs."""
+        rows = self._columns[path].column.shard_rows
+        spans = [pin.span(path, self.schema.context) for pin in pins]
+        return {n for n in shards if any(span.begin < (n + 1) * rows and n * rows < span.end for span in spans)}
+
+    def _unlink(self, shards: list[str]) -> None:
+        """Unlinks the files of shards, where they are there."""
+        there = [file for file in shards if self.files.size(file) is not None]
+        if there:
+            # A checkpoint that was dropped must not come back when what it pinned is gone.
+            self.files.sync_dir(self._checkpoints)
+        for file in there:
+            self.files.unlink(file)
+
     def release(self) -> None:
         """Gives the lock back; writes that no commit holds are gone. Doing it twice does no harm."""
         if self._lock is not None:
             self._lock.release()
-
-
-@dataclasses.dataclass(frozen=True)
-class Pin:
-    """The rows and patches of a stream that a checkpoint needs, half-open."""
-
-    rows: tuple[int, int]
-    patches: tuple[int, int]
 
 
 def _sync(written: list[fs.File]) -> None:
@@ -417,15 +400,26 @@ def _sync(written: list[fs.File]) -> None:
 
 
 def identity(schema: Schema, commit: Commit, path: str) -> str:
-    """What the seals of an array say that it is; empty in a store without seals."""
+    """The name of an array, in all stores, that its shards are sealed with; empty in a store without seals."""
     return schema.identity and f"{schema.identity}/{commit.stream}/{path}"
+
+
+def open_columns(
+    files: fs.Files, path: str, schema: Schema, commit: Commit, make: Callable[..., AnyColumn]
+) -> dict[str, AnyColumn]:
+    """All columns of the stream at ``path`` by their path below its group; nothing is loaded."""
+    return {
+        below: make(
+            files, os.path.join(path, below), os.path.basename(path), column,
+            commit.span(below, schema.context).num_envs, identity(schema, commit, below),
+        )
+        for below, column in schema.arrays.items()
+    }  # fmt: skip
 
 
 def groups(schema: Schema) -> list[str]:
     """Paths of the groups below a stream's own, parents first."""
-    found = {os.path.dirname(c.name) for c in schema.columns}
-    found |= {PATCHES} | {os.path.join(PATCHES, os.path.dirname(c.name)) for c in schema.patch_columns}
-    return sorted({parent for path in found for parent in _parents(path)})
+    return sorted({parent for path in schema.arrays for parent in _parents(os.path.dirname(path))})
 
 
 def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str) -> None:
@@ -433,16 +427,12 @@ def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str
     metadata.create_group(files, path, commit.to_json(), f"{STREAMS}/{name}")
     for group in groups(schema):
         metadata.create_group(files, os.path.join(path, group))
-    for column in schema.columns:
-        _create_array(files, os.path.join(path, column.name), column, commit.num_envs)
-    for column in schema.patch_columns:
-        _create_array(files, os.path.join(path, PATCHES, column.name), column, 1)
-
-
-def _create_array(files: fs.Files, path: str, column: Column, num_envs: int) -> None:
-    files.mkdir(path)
-    metadata.write(files, path, metadata.array_document(column, num_envs, column.shard_rows))
-    files.sync_dir(os.path.dirname(path))
+    for below, column in schema.arrays.items():
+        array = os.path.join(path, below)
+        num_envs = commit.span(below, schema.context).num_envs
+        files.mkdir(array)
+        metadata.write(files, array, metadata.array_document(column, num_envs, column.shard_rows))
+        files.sync_dir(os.path.dirname(array))
 
 
 def _parents(group: str) -> Iterator[str]:
@@ -473,9 +463,9 @@ def write_commit(files: fs.Files, path: str, record: Commit) -> None:
 
 def largest_record(schema: Schema) -> Commit:
     """A record with numbers as large as they can be: what the records of a store will never exceed."""
-    paths = [*(c.name for c in schema.columns), *(f"{PATCHES}/{c.name}" for c in schema.patch_columns)]
     most = 1 << 62
-    return Commit(most, most, most, most, most, most, most, most, most, dict.fromkeys(paths, Tail(most, most)), 1 / 3)
+    tails = dict.fromkeys(schema.arrays, Tail(most, most))
+    return Commit(most, most, most, most, most, most, most, most, most, tails, 1 / 3)
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

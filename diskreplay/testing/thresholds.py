@@ -66,7 +66,12 @@ THRESHOLDS = (
     Threshold("buffers.shuffle", "POOL_SLACK", 1, "a round's chunks do not all fit into the pool"),
     Threshold("buffers.shuffle", "POOL_SPARE_BYTES", 100, "the context's chunks do not fit into the pool"),
     Threshold("buffers.shuffle", "SMALL_CHUNK_ROWS", 4, "a pass without large columns has several rounds"),
-    Threshold("reading.blocks", "LEAST_BYTES", 64, "an output array is one that was used before"),
+    Threshold(
+        "reading.blocks",
+        "LEAST_BYTES",
+        64,
+        "an output array is one that was used before; columns in RAM are copied by numpy",
+    ),
     Threshold("reading.blocks", "KEPT", 2, "a used output array is forgotten"),
     Threshold("index.ranks", "REBUILD_SHARE", 1, "new entries are inserted one by one, not by building anew"),
     Threshold("sampling.rank_based", "MASS_BLOCK", 4, "the table of masses grows"),

@@ -11,14 +11,16 @@ from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
 from diskreplay import spaces
+from diskreplay.checks import check_share
 from diskreplay.errors import InputError, OpenError
 from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import StreamPart
-from diskreplay.schema import OBS, VALID, Schema, check_share
+from diskreplay.schema import OBS, VALID, Schema
 from diskreplay.views.batch import Batch, HindsightBatch
 from diskreplay.views.transition import Transition, transitions
-from diskreplay.views.view import Draft, View, keep
+from diskreplay.views.view import View, keep
 
 Ids = NDArray[np.int64]
 Goal = Callable[[NDArray[Any], NDArray[Any], Mapping[str, Any]], Any]
@@ -87,19 +89,16 @@ class Hindsight(View):
 
     def draft(
         self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
-        rng: np.random.Generator | None = None,
-    ) -> Draft:  # fmt: skip
-        samples = Samples(schema, parts, ids)
-        batch = transitions(samples, 1, self.gamma, ids, weight)
-        rest = samples.rest
+        rng: np.random.Generator | None, reads: Reads,
+    ) -> Batch:  # fmt: skip
+        batch = transitions(Samples(schema, parts, ids, reads=reads), 1, self.gamma, ids, weight)
         chosen = np.zeros(len(ids), bool) if rng is None else rng.random(len(ids)) < self.ratio
         batch = HindsightBatch(**vars(batch), relabelled=chosen)
         if rng is not None and chosen.any():
-            goals = Samples(schema, parts, self._goals(schema, parts, ids[chosen], rng))
+            goals = Samples(schema, parts, self._goals(schema, parts, ids[chosen], rng), reads=reads)
             reached = goals.observe_next(_leaf(schema, ACHIEVED), [rows for _, _, rows, _ in goals.groups])
-            rest += goals.rest
-            rest.append(lambda: self._relabel(batch, chosen, reached))
-        return Draft(batch, rest)
+            reads.then(lambda: self._relabel(batch, chosen, reached))
+        return batch
 
     def _goals(self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, rng: np.random.Generator) -> Ids:
         """The transition, of each to be relabelled, after which its new goal was achieved."""

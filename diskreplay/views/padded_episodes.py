@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count, check_share
 from diskreplay.index.log import LATER, NEVER, NOW
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import StreamPart
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import CONTINUES, START, VALID, Schema, check_count, check_share
+from diskreplay.schema import CONTINUES, START, VALID, Schema
 from diskreplay.views.batch import EpisodeBatch, by_item
 from diskreplay.views.transition import transitions
-from diskreplay.views.view import Draft, View, keep
+from diskreplay.views.view import View, keep
 
 Ids = NDArray[np.int64]
 
@@ -55,14 +57,14 @@ class PaddedEpisodes(View):
 
     def draft(
         self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
-        rng: np.random.Generator | None = None,
-    ) -> Draft:  # fmt: skip
+        rng: np.random.Generator | None, reads: Reads,
+    ) -> EpisodeBatch:  # fmt: skip
         def held(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
             return part.spans().stop(rows, envs) - rows
 
-        samples, filled = unroll(schema, parts, ids, held, self.max_length)
-        fields = by_item(transitions(samples, 1, self.gamma, ids, weight), *filled.shape)
-        return Draft(EpisodeBatch(**fields, filled=filled, length=filled.sum(axis=1)), samples.rest)
+        samples, mask = unroll(schema, parts, ids, held, self.max_length, reads)
+        fields = by_item(transitions(samples, 1, self.gamma, ids, weight), *mask.shape)
+        return EpisodeBatch(**fields, mask=mask, length=mask.sum(axis=1))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "PaddedEpisodes", **dataclasses.asdict(self)}

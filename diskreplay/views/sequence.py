@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count, check_flag, check_share
+from diskreplay.index.episodes import episodes
 from diskreplay.index.log import LATER, NEVER, NOW
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import StreamPart
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import CONTINUES, START, VALID, Schema, check_count, check_flag, check_share
+from diskreplay.schema import CONTINUES, START, VALID, Schema
 from diskreplay.views.batch import SequenceBatch, by_item
 from diskreplay.views.transition import transitions
-from diskreplay.views.view import Draft, View, keep
+from diskreplay.views.view import View, keep
 
 Ids = NDArray[np.int64]
 
@@ -91,16 +94,36 @@ class Sequence(View):
 
     def draft(
         self, schema: Schema, parts: Several[StreamPart], ids: Ids, weight: NDArray[Any],
-        rng: np.random.Generator | None = None,
-    ) -> Draft:  # fmt: skip
+        rng: np.random.Generator | None, reads: Reads,
+    ) -> SequenceBatch:  # fmt: skip
         def held(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
             return self._stop(part, rows, envs)[0] - rows
 
-        samples, mask = unroll(schema, parts, ids, held, self.steps)
+        samples, mask = unroll(schema, parts, ids, held, self.steps, reads)
         batch = transitions(samples, 1, self.gamma, ids, weight)
         is_first = samples.each(lambda part, rows, envs: part.log.take(START, rows, envs) != CONTINUES)
         fields = by_item(batch, *mask.shape)
-        return Draft(SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape)), samples.rest)
+        return SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape))
+
+    def lacking(self, parts: Several[StreamPart]) -> str | None:
+        rows = max(part.log.rows for part in parts)
+        needed = self.burn_in + 1 if self.pad else self.steps
+        if rows < needed:
+            return (
+                f"{self!r}: no sequence of {needed} steps fits into windows of {rows} rows; make the store with a "
+                "larger capacity, or the sequences shorter"
+            )
+        if self.across:
+            return None
+        held = [episode for part in parts for episode in episodes(part.log)]
+        longest = max((episode.length for episode in held if episode.ended), default=0)
+        if not longest or longest >= needed:
+            return None
+        rest = "" if self.pad else ", take padded ones (pad=True)"
+        return (
+            f"{self!r}: a sequence has {needed} steps, and the longest of the episodes that ended has {longest}; make "
+            f"the sequences shorter{rest}, or let them go on into the next episode (across=True)"
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "Sequence", **dataclasses.asdict(self)}

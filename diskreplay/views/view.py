@@ -6,33 +6,18 @@ environment, which is what samplers draw; a view says of each id where it stands
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.reading.gather import Rest
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import StreamPart
 from diskreplay.schema import Schema
 from diskreplay.views.batch import Batch
 
 Ids = NDArray[np.int64]
-
-
-@dataclasses.dataclass(frozen=True)
-class Draft:
-    """A batch whose arrays are not all filled yet."""
-
-    batch: Batch
-    rest: list[Rest]
-
-    def finish(self) -> Batch:
-        """Reads what is missing; needs no lock."""
-        for step in self.rest:
-            step()
-        return self.batch
 
 
 @runtime_checkable
@@ -53,9 +38,9 @@ class View(Protocol):
 
     def draft(
         self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
-        rng: np.random.Generator | None,
-    ) -> Draft:  # fmt: skip
-        """The batch of items ``ids``, ``(B,)``, all of which stand at NOW. Needs the lock.
+        rng: np.random.Generator | None, reads: Reads,
+    ) -> Batch:  # fmt: skip
+        """The batch of items ``ids``, ``(B,)``, all of which stand at NOW; complete after ``reads``. Needs the lock.
 
         ``rng`` is for views that choose; None where the items are to be shown as they were recorded.
         """
@@ -64,6 +49,14 @@ class View(Protocol):
     def to_json(self) -> dict[str, Any]:
         """The constructor's arguments, and ``kind``."""
         raise NotImplementedError
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A view that can say why nothing in the windows is an item of it."""
+
+    def lacking(self, parts: Sequence[StreamPart]) -> str | None:
+        """What is missing, and what to do; None where more steps help. Needs the lock."""
 
 
 def keep(view: View, **values: Any) -> None:

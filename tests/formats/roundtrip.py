@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.formats.facts import Holds
+from diskreplay.formats.core.format import Holds
 from diskreplay.schema import Stack
 
 Rng = np.random.Generator

@@ -17,7 +17,7 @@ from ops.stores import fill, images
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError, StoreNotFoundError
-from diskreplay.formats import hdf5
+from diskreplay.formats.files import hdf5, hdf5_writer
 from diskreplay.formats.selection import Selection
 from diskreplay.ops.convert import export, import_dataset
 
@@ -68,8 +68,8 @@ def test_frames_of_two_environments(path: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_blocks_and_chunks_that_do_not_meet(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diskreplay.formats.rows.BLOCK_BYTES", 1)
-    monkeypatch.setattr(hdf5, "CHUNK_BYTES", 7 * 1600)
+    monkeypatch.setattr("diskreplay.formats.core.rows.BLOCK_BYTES", 1)
+    monkeypatch.setattr(hdf5_writer, "CHUNK_BYTES", 7 * 1600)
     images(path, rows=70, num_envs=3)
     export(path, tmp_path / "a.hdf5", compression="lzf", allow_loss=True)
     with check(path, tmp_path / "a.hdf5", lambda stack: stack[:, -1]) as file:
@@ -179,7 +179,7 @@ def test_hdf5_reads_what_was_compressed_here(compression: str, tmp_path: pathlib
         "bytes": rng.integers(0, 9, (301, 100, 100), np.uint8), "doubles": rng.normal(size=(301, 7000)),
         "halves": rng.normal(size=301).astype(np.float16), "flags": rng.random(301) < 0.5,
     }  # fmt: skip
-    with hdf5.FileWriter(tmp_path / "a.hdf5", compression) as out:
+    with hdf5_writer.FileWriter(tmp_path / "a.hdf5", compression) as out:
         for name, values in arrays.items():
             out.add(f"group/{name}", len(values), values.shape[1:], values.dtype)
         for start in range(0, 301, 43):
@@ -191,7 +191,7 @@ def test_hdf5_reads_what_was_compressed_here(compression: str, tmp_path: pathlib
             assert found.dtype == values.dtype
             np.testing.assert_array_equal(found[:], values)
             fast = hdf5.array(found)
-            assert isinstance(fast, hdf5.GzipArray) == (compression == "gzip")
+            assert isinstance(fast, hdf5.Hdf5GzipArray) == (compression == "gzip")
             for start, stop in ((0, 301), (0, 1), (5, 5), (7, 200), (200, 301), (90, 150)):
                 np.testing.assert_array_equal(fast[start:stop], values[start:stop])
 
@@ -211,7 +211,9 @@ def test_hdf5_files_of_others_are_read_in_the_fast_way_only_where_it_is_right(tm
     with h5py.File(tmp_path / "a.hdf5") as file:
         for name, data in file.items():
             found = hdf5.array(data)
-            assert isinstance(found, hdf5.GzipArray) == (name in ("fast", "holes", "big-endian", "unshuffled")), name
+            assert isinstance(found, hdf5.Hdf5GzipArray) == (name in ("fast", "holes", "big-endian", "unshuffled")), (
+                name
+            )
             wanted = data[:]
             np.testing.assert_array_equal(np.concatenate([found[0:11], found[11:50]]), wanted)
 

@@ -9,21 +9,28 @@ import pytest
 from gymnasium import spaces
 
 from diskreplay.errors import InputError
-from diskreplay.formats.episodes import ends, episodes_source, fitted, numbered, part, widest
-from diskreplay.formats.flat import FlatArrays
-from diskreplay.formats.layout import Layout
-from diskreplay.formats.steps import Steps
+from diskreplay.formats.core.episodes import (
+    array_slice,
+    episode_blocks,
+    episode_ends,
+    episodes_source,
+    reshaped,
+    widest,
+)
+from diskreplay.formats.core.flat import FlatArrays
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.transitions import Transitions
 
 
-def blocks(lengths: list[int], size: int, open_end: bool) -> Iterator[Steps]:
+def blocks(lengths: list[int], size: int, open_end: bool) -> Iterator[Transitions]:
     """Steps that count up, in blocks of ``size``."""
     last = np.concatenate([np.arange(length) == length - 1 for length in lengths])
     if open_end:
         last[-1] = False
     values, none = np.arange(len(last), dtype=np.float32), np.zeros(len(last), bool)
-    whole = Steps({"obs": values}, {"obs": values + 1}, {"action": values}, {}, values, none, none, last)
+    whole = Transitions({"obs": values}, {"obs": values + 1}, {"action": values}, {}, values, none, none, last)
     for start in range(0, len(last), size):
-        yield whole.part(start, min(start + size, len(last)))
+        yield whole.span(start, min(start + size, len(last)))
 
 
 @pytest.mark.parametrize("open_end", [False, True])
@@ -32,7 +39,7 @@ def test_numbered(size: int, open_end: bool) -> None:
     lengths = [3, 1, 1, 7, 4]
     found: dict[int, list[float]] = {}
     ended = []
-    for piece in numbered(blocks(lengths, size, open_end)):
+    for piece in episode_blocks(blocks(lengths, size, open_end)):
         steps = found.setdefault(piece.number, [])
         assert piece.start == len(steps)
         steps += piece.steps.reward.tolist()
@@ -45,26 +52,26 @@ def test_numbered(size: int, open_end: bool) -> None:
 
 
 def test_nothing_is_numbered() -> None:
-    assert list(numbered([])) == []
+    assert list(episode_blocks([])) == []
 
 
 def test_parts() -> None:
     base = np.arange(60).reshape(10, 6)
-    view = part(base, 3, 8)
+    view = array_slice(base, 3, 8)
     assert view.shape == (5, 6)
     for rows in (slice(None), slice(0, 2), slice(2, 9), slice(4, 4), slice(5, 3), slice(-2, None)):
         np.testing.assert_array_equal(view[rows], base[3:8][rows])
-    folded = fitted(base, (2, 3))
+    folded = reshaped(base, (2, 3))
     np.testing.assert_array_equal(folded[slice(1, 4)], base[1:4].reshape(3, 2, 3))
-    assert fitted(base, (6,)) is base
-    assert fitted(base, (4,)) is base  # what does not fit is told by whoever compares shapes
+    assert reshaped(base, (6,)) is base
+    assert reshaped(base, (4,)) is base  # what does not fit is told by whoever compares shapes
 
 
 def test_ends() -> None:
     flags = np.array([False, True, False]), np.array([False, False, False])
-    assert ends(*flags).tolist() == [False, True, True]
+    assert episode_ends(*flags).tolist() == [False, True, True]
     assert flags[0].tolist() == [False, True, False]
-    assert ends(flags[0][:0], flags[0][:0]).tolist() == []
+    assert episode_ends(flags[0][:0], flags[0][:0]).tolist() == []
 
 
 def test_the_widest_space() -> None:

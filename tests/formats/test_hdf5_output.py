@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.formats.hdf5_output import Output
+from diskreplay.formats.files.hdf5_output import Output
 
 SCRIPT = """
 import errno, pathlib, resource, signal, sys

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from diskreplay.formats import hdf5
-from diskreplay.formats.parquet import ParquetArray
+from diskreplay.formats.files import hdf5
+from diskreplay.formats.files.parquet_array import ParquetArray
 
 GROUPS, ROWS, VALUE_BYTES = 16, 64, 1 << 14
 

@@ -19,7 +19,7 @@ from gymnasium import spaces
 import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import InputError
-from diskreplay.formats.minari_dataset import dataset_id, space_from_json, space_to_json
+from diskreplay.formats.files.minari_dataset import dataset_id, space_from_json, space_to_json
 from diskreplay.ops.convert import export, import_dataset
 
 COLUMNS = next(case for case in CASES if case.columns)

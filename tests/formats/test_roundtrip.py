@@ -10,7 +10,7 @@ from formats.roundtrip import CASES, Case, check, expected, read
 import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import InputError
-from diskreplay.formats.facts import Format, check_installed
+from diskreplay.formats.core.format import Format, check_installed
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
 

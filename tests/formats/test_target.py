@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from diskreplay.formats.target import final_path, replacing
+from diskreplay.formats.core.target import final_path, replacing
 
 
 def names(folder: pathlib.Path) -> list[str]:
@@ -68,7 +68,7 @@ def test_a_directory_comes_back_where_the_new_one_cannot_take_its_place(
 def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_path: pathlib.Path) -> None:
     script = """
 import pathlib, sys, time
-from diskreplay.formats.target import replacing
+from diskreplay.formats.core.target import replacing
 with replacing(pathlib.Path(sys.argv[1]), "file") as temporary:
     temporary.write_text("half")
     print("there", flush=True)

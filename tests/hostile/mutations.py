@@ -271,16 +271,15 @@ def _forged_index(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: R
     schema = Schema.from_json(json.loads((store / "zarr.json").read_bytes())["attributes"]["diskreplay"]["schema"])
     folder = _pick((store / "streams").glob("*/"), rng)
     record = Commit.from_json(json.loads((folder / "zarr.json").read_bytes())["attributes"]["diskreplay"], "")
-    path, column = _pick(stream.column_paths(schema), rng)
+    path, column = _pick(schema.arrays.items(), rng)
     files = sorted(file for file in (folder / path).iterdir() if shard_number(file.name, column) is not None)
     if not files:
         return None
     file = _pick(files, rng)
     shard = shard_number(file.name, column)
-    end = record.patch_end if stream.is_patch(path) else record.end
-    count, groups = column.shard_rows // column.chunk_rows, 1 if column.resident else record.num_envs
-    if stream.is_patch(path):
-        groups = 1
+    span = record.span(path, schema.context)
+    end = span.end
+    count, groups = column.shard_rows // column.chunk_rows, 1 if column.resident else span.num_envs
     seal = stream.identity(schema, record, path)
     seal = seal and f"{seal}/{shard}/{min(end, (shard + 1) * column.shard_rows)}"
     data = file.read_bytes()

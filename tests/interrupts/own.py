@@ -52,10 +52,11 @@ class View(dr.Transition):
         found = super().standing(part, ids)
         return found
 
-    def draft(self, *arguments: Any, **options: Any) -> Any:
-        draft = super().draft(*arguments, **options)
-        draft.rest.append(finished)
-        return draft
+    def draft(self, *arguments: Any) -> Any:
+        batch = super().draft(*arguments)
+        reads = arguments[-1]
+        reads.then(finished)
+        return batch
 
 
 def finished() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import pathlib
@@ -22,8 +23,8 @@ import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import DiskFullError, InputError, StoreNotFoundError
 from diskreplay.formats.arrays import from_arrays
+from diskreplay.formats.core.transitions import Source, Timesteps, with_next_obs
 from diskreplay.formats.selection import Selection
-from diskreplay.formats.steps import Piece, Source, joined
 from diskreplay.ops import convert
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
@@ -267,7 +268,7 @@ def test_a_failed_append_leaves_the_store_as_it_was(small: str, length: int) -> 
 
     def blocks() -> Iterator[Any]:
         for steps in good.blocks():
-            yield steps.part(0, length - 1)
+            yield steps.span(0, length - 1)
             raise InputError("the source ends too early")
 
     bad = Source(good.layout, good.steps, blocks)
@@ -313,7 +314,7 @@ def test_a_full_disk_while_appending(small: str, length: int, monkeypatch: pytes
         monkeypatch.setattr(LocalFile, "pwrite", pwrite)
         yield from good.blocks()
 
-    monkeypatch.setattr(convert, "read_ahead", lambda blocks: blocks())
+    monkeypatch.setattr(convert, "prefetched", lambda blocks: contextlib.nullcontext(blocks()))
     monkeypatch.setitem(convert.PLAIN, "commit_rows", 1)
     with pytest.raises(DiskFullError, match="takes it back") as raised:
         import_dataset(dataclasses.replace(good, blocks=blocks), small, append=True)
@@ -354,14 +355,14 @@ def test_capacity(path: str) -> None:
 # Joining
 
 
-def pieces(flags: list[tuple[bool, bool, bool]], size: int, finals: bool) -> Iterator[Piece]:
+def pieces(flags: list[tuple[bool, bool, bool]], size: int, finals: bool) -> Iterator[Timesteps]:
     """Steps 0, 1, 2, ... with (terminated, truncated, last), a few at a time; final observations are negative."""
     numbers = np.arange(len(flags))
     table = np.array(flags, bool).reshape(-1, 3)
     for start in range(0, len(flags), size):
         at, ends = numbers[start : start + size], table[start : start + size]
         final = {"obs": -at[ends[:, 2]]} if finals else None
-        yield Piece({"obs": at}, {"action": at}, {}, at.astype(float), ends[:, 0], ends[:, 1], ends[:, 2], final)
+        yield Timesteps({"obs": at}, {"action": at}, {}, at.astype(float), ends[:, 0], ends[:, 1], ends[:, 2], final)
 
 
 def naive(flags: list[tuple[bool, bool, bool]], finals: bool) -> list[tuple[int, int, bool, bool, bool]]:
@@ -393,7 +394,7 @@ def test_joining(seed: int, finals: bool) -> None:
         flags.append((bool(last and rng.random() < 0.4), bool(last and rng.random() < 0.4), bool(last)))
     for size in (1, 2, 3, 7, 50):
         found = []
-        for steps in joined(pieces(flags, size, finals)):
+        for steps in with_next_obs(pieces(flags, size, finals)):
             assert len(steps)
             columns = steps.obs["obs"], steps.next_obs["obs"], steps.terminated, steps.truncated, steps.last
             found += list(zip(*(values.tolist() for values in columns), strict=True))

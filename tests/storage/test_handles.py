@@ -30,7 +30,7 @@ from diskreplay.ops.compact import compact
 from diskreplay.reading import gather
 from diskreplay.reading.stream import StreamPart
 from diskreplay.storage import column, handles
-from diskreplay.storage.handles import Handles, Pool, Slot
+from diskreplay.storage.handles import Handles, Pool, PooledFile
 from diskreplay.storage.stream import StreamReader
 from diskreplay.testing import FaultyFiles, SimulatedDisk
 
@@ -93,7 +93,7 @@ def reader(path: str, **options: Any) -> dr.ReplayBuffer:
 
 def put(of: Handles, shard: int) -> None:
     """Opens a file."""
-    of.keep({shard: Slot(Open())})
+    of.keep({shard: PooledFile(Open())})
     of.lend(shard)
 
 

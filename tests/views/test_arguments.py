@@ -12,8 +12,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 from view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, name_of, reward_fn
 
 import diskreplay as dr
-from diskreplay.buffers.state import VIEWS as KINDS
 from diskreplay.errors import FormatVersionError, InputError, OpenError
+from diskreplay.views.registry import VIEWS as KINDS
 from diskreplay.views.view import View
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from diskreplay.checks import check_count
 from diskreplay.errors import InputError
-from diskreplay.schema import check_count
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

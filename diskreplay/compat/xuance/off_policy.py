@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count, checked_number
 from diskreplay.compat import draws
 from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.rows import SLOT, ids_of, read_once, ring_array, rows_at, window
@@ -27,8 +28,7 @@ from diskreplay.compat.xuance.memory import Shape, Shapes, checked_shape, space_
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.sampling.window import Sampler, checked_number
-from diskreplay.schema import check_count
+from diskreplay.sampling.window import Sampler
 from diskreplay.views.batch import Batch
 
 Array = NDArray[Any]

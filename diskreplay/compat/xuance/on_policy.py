@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count, check_share
 from diskreplay.compat.keeper import PendingStep, RamState, set_item
 from diskreplay.compat.opening import open_or_create
 from diskreplay.compat.place import Place
@@ -19,7 +20,6 @@ from diskreplay.compat.xuance.disk_buffer import DiskBuffer, fit_flags, fit_step
 from diskreplay.compat.xuance.memory import create_memory, sample_batch, space_shape
 from diskreplay.errors import InputError
 from diskreplay.paths import PathLike
-from diskreplay.schema import check_count, check_share
 
 CACHE_BYTES = 256 << 20
 VALUE = "value"
@@ -246,7 +246,7 @@ class DummyOnPolicyBuffer(DiskBuffer):
             set_item(self.returns, (env, slots), rollouts.path_estimates(*path, self.gamma, lambdas[0])[0][:, 0]),
             set_item(self.advantages, (env, slots), rollouts.path_estimates(*path, self.gamma, lambdas[1])[1][:, 0]),
             *rollouts.end_path(ram, env),
-            *self._keeper.cut(env),
+            *self._keeper.cut_off(env),
         )
 
     def sample(self, indexes: Any) -> tuple[Any, ...]:

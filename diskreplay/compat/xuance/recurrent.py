@@ -16,13 +16,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.rows import SLOT, Window, column, ids_of, read_once, window
 from diskreplay.compat.xuance.disk_buffer import DiskBuffer, open_off_policy, stored_space
 from diskreplay.compat.xuance.memory import EpisodeBuffer, Shapes, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import check_count
 from diskreplay.views.batch import map_arrays
 
 Array = NDArray[Any]

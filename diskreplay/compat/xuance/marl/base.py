@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
+from diskreplay.checks import check_count
 from diskreplay.compat.arrays import Shape, fit
 from diskreplay.compat.keeper import Keeper, RamState, ring_part
 from diskreplay.compat.rows import ring
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
-from diskreplay.schema import check_count
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]

@@ -336,7 +336,7 @@ def padded(batch: MultiAgentBatch, specs: Mapping[str, Spec]) -> dict[str, Array
         values, following = sources[key]
         out = empty((count,), spec)
         by_time = out if key in WITHOUT_AGENTS else np.moveaxis(out, 2, 1)
-        by_time[:, : values.shape[1]][batch.filled] = values[batch.filled]
+        by_time[:, : values.shape[1]][batch.mask] = values[batch.mask]
         if following is not None:
             by_time[np.arange(count), length] = following[np.arange(count), length - 1]
         found[key] = out

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.checks import check_count
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.rows import SLOT, ids_of, read_once, ring, ring_array, rows_at
 from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, take_step, team_reward
 from diskreplay.compat.xuance.marl.steps import REWARDS, TERMINALS, open_steps
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import NotEnoughDataError
-from diskreplay.schema import check_count
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]

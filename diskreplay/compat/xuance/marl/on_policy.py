@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
+from diskreplay.checks import check_count, check_share
 from diskreplay.compat.keeper import PendingStep, set_item
 from diskreplay.compat.rows import SLOT, ids_of, read_once, ring_array, rows_at
 from diskreplay.compat.xuance import rollouts
@@ -19,7 +20,6 @@ from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, empty, ne
 from diskreplay.compat.xuance.marl.steps import open_steps
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
-from diskreplay.schema import check_count, check_share
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
@@ -173,7 +173,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
                 if key in data
             ),
             *rollouts.end_path(ram, i_env),
-            *self._pending.cut(i_env),
+            *self._pending.cut_off(i_env),
         )
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:

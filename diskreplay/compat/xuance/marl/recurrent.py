@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import check_count, check_share
 from diskreplay.compat.keeper import set_item
 from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.marl.base import Spec, needed
@@ -16,7 +17,6 @@ from diskreplay.compat.xuance.marl.episodes import FILLED, MARKS, EpisodeRing
 from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
 from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, onehot
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.schema import check_count, check_share
 
 Array = NDArray[Any]
 

@@ -1,0 +1,93 @@
+"""Signs that a program means something else than what it adds; each is told once, with the line to write instead.
+
+1. Rows that do not continue the one before, though no flag says that an episode ended there: the observations differ.
+2. Rows after an end that begin with the end's own ``next_obs``: a vector environment that resets by itself, whose
+   final observations, or whose reset steps, are taken for something else.
+
+Counts are a guess at what was meant, of this process alone; what is stored does not depend on them.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import MisuseWarning
+
+Mask = NDArray[np.bool]
+
+WATCHED_STEPS = 100
+"""Steps of environments before anything is said of cuts."""
+MOST_CUTS = 0.05
+"""The share of steps that are cut without a flag from which on it is no accident."""
+WATCHED_ENDS = 3
+"""Ends of episodes, all alike, before anything is said of them."""
+
+CUTS = (
+    "{cuts} of {steps} steps do not continue the one before them: their obs is not its next_obs, bit for bit, and no "
+    "flag said that its episode had ended. n-step returns and sequences end there, and both observations are stored. "
+    "If the episodes went on (observations are normalised or encoded anew), create the store with continuity='flags'; "
+    "if they were left, set truncated, or call cut() before the next add"
+)
+NEXT_STEP = (
+    "after each of the last {ends} ends of an episode came a step without reward that began with the final "
+    "observation: the resets of a vector environment with next-step autoreset. They are no transitions, and are "
+    "sampled like ones. Write add(..., valid=~previous_done), where previous_done is terminated | truncated of the "
+    "step before"
+)
+SAME_STEP = (
+    "after each of the last {ends} ends of an episode the next step began with the end's own next_obs: a vector "
+    "environment with same-step autoreset, whose next_obs is that of the new episode already. Write "
+    "add(obs, action, reward, diskreplay.final_observations(next_obs, info), ...)"
+)
+
+
+class Watch:
+    """What one buffer was given so far."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.cuts = 0
+        self.ends = 0
+        self.unmoved_ends = 0
+        self.empty_ends = 0
+        self.to_say: str | None = None
+        """A warning that is due."""
+        self._said: set[str] = set()
+
+    def look(self, steps: int, cut: Mask, after: Mask, unmoved: Mask, empty: Mask) -> None:
+        """A row in which some environment does not go on; masks ``(num_envs,)``.
+
+        Args:
+            steps: of all environments so far.
+            cut: begins an episode though no flag ended the one before.
+            after: is the first transition after an end that a flag told.
+            unmoved: those of them that begin with the ``next_obs`` of the end, and go on from there.
+            empty: steps without reward.
+        """
+        self.steps = steps
+        self.cuts += int(np.count_nonzero(cut))
+        self.ends += int(np.count_nonzero(after))
+        self.unmoved_ends += int(np.count_nonzero(unmoved))
+        self.empty_ends += int(np.count_nonzero(unmoved & empty))
+        if self.cuts > MOST_CUTS * self.steps and self.steps >= WATCHED_STEPS:
+            self._due(CUTS)
+        elif WATCHED_ENDS <= self.ends == self.unmoved_ends:
+            self._due(NEXT_STEP if self.empty_ends == self.ends else SAME_STEP)
+
+    def _due(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.to_say = text.format(cuts=self.cuts, steps=self.steps, ends=self.ends)
+
+    def say(self) -> None:
+        """Gives the warning that is due, in the name of the line outside of this package that led here."""
+        text, self.to_say = self.to_say, None
+        level, frame = 1, sys._getframe()
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("diskreplay."):
+            level, frame = level + 1, frame.f_back
+        if text is not None:
+            warnings.warn(text, MisuseWarning, stacklevel=level)

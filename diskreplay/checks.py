@@ -1,0 +1,53 @@
+"""Arguments that many modules take: each check gives the value back in one type of Python's, or raises InputError."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import InputError, SchemaError
+
+MAX_KEY_BYTES = 128
+"""A key names a file or directory, with a few letters more while it is being made."""
+
+
+def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> int:
+    """``value`` as an int in ``[least, most]``, else InputError."""
+    if isinstance(value, bool | np.bool) or not isinstance(value, int | np.integer):
+        raise InputError(f"{what} must be an integer, got {value!r}")
+    if not least <= value <= most:
+        raise InputError(f"{what} must be {least} to {most}, got {value}")
+    return int(value)
+
+
+def check_share(what: str, value: Any) -> float:
+    """``value``, a number of Python's or numpy's, as a float in ``[0, 1]``, else InputError."""
+    if not isinstance(value, int | float | np.integer | np.floating) or not 0.0 <= value <= 1.0:
+        raise InputError(f"{what} must be 0 to 1, got {value!r}")
+    return float(value)
+
+
+def checked_number(name: str, value: Any, *, above: bool = False) -> float:
+    """``value`` as a float of at least, or above, 0."""
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not np.isfinite(value) or value < 0 or (above and value == 0):
+        raise InputError(f"{name} must be a finite number {'above' if above else 'of at least'} 0, got {value!r}")
+    return float(value)
+
+
+def check_flag(what: str, value: Any) -> bool:
+    """``value``, of Python or numpy, as a bool, else InputError."""
+    if not isinstance(value, bool | np.bool):
+        raise InputError(f"{what} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def check_key(key: object, where: str) -> str:
+    """``key`` if it can name a Zarr node, else SchemaError."""
+    if not isinstance(key, str) or not key or len(key.encode(errors="replace")) > MAX_KEY_BYTES:
+        raise SchemaError(f"{where}: keys must be strings of 1 to {MAX_KEY_BYTES} bytes, got {key!r}")
+    bad = set(key) & set('/\\\0:*?"<>|')
+    if bad or key.startswith((".", "__")) or key == "zarr.json" or not key.isprintable():
+        raise SchemaError(f"{where}: the key {key!r} cannot name a Zarr array; use letters, digits, '_' and '-'")
+    return key

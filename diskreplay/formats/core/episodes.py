@@ -1,0 +1,164 @@
+"""Datasets in which every episode has arrays of its own: read one after another, and written while they come.
+
+A reader says how an episode is opened as :class:`FlatArrays`; :func:`episodes_source` does the rest. A writer takes the
+parts that :func:`episode_blocks` gives, so that an episode of any length goes through in blocks of a few MB.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import spaces
+from diskreplay.errors import InputError
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays
+from diskreplay.formats.core.layout import Layout, infer_discrete
+from diskreplay.formats.core.transitions import Source, Transitions, by_episode
+
+Array = NDArray[Any]
+Key = TypeVar("Key")
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySlice:
+    """Entries ``[start, stop)`` of an array, each of shape ``value_shape``: nothing is read before it is asked for."""
+
+    base: ArrayLike
+    start: int
+    stop: int
+    value_shape: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stop - self.start, *self.value_shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.base.dtype
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """Of the array below, where they begin with this part."""
+        return None if self.start else getattr(self.base, "chunks", None)
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.stop - self.start)
+        values = np.asarray(self.base[slice(self.start + start, self.start + max(start, stop))])
+        return values.reshape(len(values), *self.value_shape)
+
+
+def array_slice(array: ArrayLike, start: int, stop: int) -> ArraySlice:
+    """Entries ``[start, stop)``, as they are."""
+    return ArraySlice(array, start, stop, tuple(array.shape[1:]))
+
+
+def reshaped(array: ArrayLike, shape: tuple[int, ...]) -> ArrayLike:
+    """The array with entries of another shape; the array itself where their sizes differ."""
+    own = tuple(array.shape[1:])
+    if not array.shape or own == shape or math.prod(own) != math.prod(shape):
+        return array
+    return ArraySlice(array, 0, array.shape[0], shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeBlock:
+    """Some steps of one episode.
+
+    Attributes:
+        number: of the episode.
+        start: of these steps in it.
+        steps: all of the same episode.
+        ends: whether the episode ends here.
+    """
+
+    number: int
+    start: int
+    steps: Transitions
+    ends: bool
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.steps)
+
+
+def episode_blocks(blocks: Iterable[Transitions]) -> Iterator[EpisodeBlock]:
+    """The same steps by episode, a block at a time; the last episode ends at the last step."""
+    number = start = 0
+    before: Transitions | None = None
+    for steps in by_episode(blocks):
+        if before is not None:
+            yield EpisodeBlock(number, start, before, bool(before.last[-1]))
+            number, start = (number + 1, 0) if before.last[-1] else (number, start + len(before))
+        before = steps
+    if before is not None:
+        yield EpisodeBlock(number, start, before, True)
+
+
+def episodes_source(
+    where: str, each: Sequence[Key], lengths: Sequence[int], opened: Callable[[Key, Layout | None], FlatArrays],
+    layout: Layout | None = None, ignored: tuple[str, ...] = (),
+) -> Source:  # fmt: skip
+    """Episodes as a source.
+
+    Args:
+        where: what to call the dataset in errors.
+        each: what the episodes are called.
+        lengths: steps of each, as the dataset declares them.
+        opened: an episode's arrays; the layout is None as long as it is being inferred.
+        layout: as the dataset says; inferred from the first episode, and from all single integers as actions, if None.
+        ignored: names of what is not read.
+
+    Raises InputError where there is neither a layout nor an episode. Episodes of another length than declared raise it
+    when they are read.
+    """
+    if layout is None:
+        layout = _inferred(where, each, opened)
+
+    def blocks() -> Iterator[Transitions]:
+        for key, length in zip(each, lengths, strict=True):
+            arrays = opened(key, layout)
+            if len(arrays.last) != length:
+                raise InputError(
+                    f"{arrays.where}: ragged lengths: {length:,} steps are declared, rewards has {len(arrays.last):,}"
+                )
+            if length:
+                yield from arrays.source().blocks()
+
+    return Source(layout, sum(lengths), blocks, None, len(each), ignored)
+
+
+def _inferred(where: str, each: Sequence[Key], opened: Callable[[Key, Layout | None], FlatArrays]) -> Layout:
+    if not each:
+        raise InputError(f"{where}: there is no episode, and nothing else says what its steps look like")
+    first = opened(each[0], None).source().layout
+    if not any(isinstance(space, gymnasium.spaces.Discrete) for space in spaces.leaf_spaces(first.action_space)):
+        return first
+    every = [opened(key, None).source().layout.action_space for key in each[1:]]
+    return dataclasses.replace(first, action_space=widest([first.action_space, *every]))
+
+
+def widest(each: Sequence[gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
+    """The first of spaces that were inferred from episodes of one dataset, its Discrete parts as wide as any."""
+    first = each[0]
+    if isinstance(first, gymnasium.spaces.Dict):
+        keys = [(key, [sub[key] for sub in each if isinstance(sub, gymnasium.spaces.Dict) and key in sub.spaces])
+                for key in first.spaces]  # fmt: skip
+        return gymnasium.spaces.Dict([(key, widest(subs)) for key, subs in keys])
+    if not isinstance(first, gymnasium.spaces.Discrete):
+        return first
+    ranges = [(int(s.start), int(s.start + s.n) - 1) for s in each if isinstance(s, gymnasium.spaces.Discrete)]
+    return infer_discrete(min(low for low, _ in ranges), max(high for _, high in ranges), np.dtype(first.dtype))
+
+
+def episode_ends(terminated: Array, truncated: Array) -> Array:
+    """Last steps, ``(n,)`` bool: those that are flagged, and the very last."""
+    last: Array = terminated | truncated
+    if len(last):
+        last[-1] = True
+    return last

@@ -1,0 +1,257 @@
+"""Datasets of flat arrays: one array a column, one entry a step, episodes one after another.
+
+:class:`FlatArrays` reads them in blocks, whatever holds them: HDF5, Zarr, NPZ or RAM. All that is needed of an array is
+its ``shape``, its ``dtype``, and slicing along the first axis.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats.core.layout import Layout, infer_dict, infer_discrete, infer_space
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Timesteps, Transitions, with_next_obs
+from diskreplay.schema import ACTION, OBS
+
+Array = NDArray[Any]
+Named = TypeVar("Named")
+
+
+class ArrayLike(Protocol):
+    """What an array of steps must have."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    def __getitem__(self, rows: slice) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class FlatArrays:
+    """The arrays of a dataset.
+
+    Attributes:
+        where: what to call the dataset in errors.
+        obs, action, extra: arrays ``(N, *shape)`` by our names, such as ``obs/camera``.
+        reward: ``(N,)`` or ``(N, 1)``; zeros if None.
+        terminated, truncated: ``(N,)`` bool, in RAM.
+        last: ``(N,)`` bool, in RAM: the step ends an episode.
+        next_obs: as ``obs``, or None where only ``finals`` or nothing is known.
+        finals: the final observation of each episode, ``(episodes, *shape)`` by leaf.
+        layout: as the dataset says; inferred if None.
+        ignored: names of what is not read.
+    """
+
+    where: str
+    obs: Mapping[str, ArrayLike]
+    action: Mapping[str, ArrayLike]
+    terminated: Array
+    truncated: Array
+    last: Array
+    reward: ArrayLike | None = None
+    extra: Mapping[str, ArrayLike] = dataclasses.field(default_factory=dict)
+    next_obs: Mapping[str, ArrayLike] | None = None
+    finals: Mapping[str, ArrayLike] | None = None
+    layout: Layout | None = None
+    ignored: tuple[str, ...] = ()
+
+    def source(self) -> Source:
+        """The dataset as a source; InputError for ragged lengths, or a layout that is not that of the arrays."""
+        count = len(self.last)
+        self._check_lengths()
+        layout = self.layout or self._inferred()
+        check_layout(self.where, layout, self.obs, self.action, self.extra)
+        self._check_next_obs()
+        cuts = int((self.last & ~self.terminated & ~self.truncated).sum())
+        blocks = self._transitions if self.next_obs is not None else lambda: with_next_obs(self._timesteps())
+        open_end = count > 0 and not self.last[-1]
+        return Source(layout, count, blocks, int(self.last.sum()) + open_end, cuts + open_end, self.ignored)
+
+    def _check_lengths(self) -> None:
+        """InputError where an array has not one entry a step."""
+        count = len(self.last)
+        following = {f"next {name}": array for name, array in (self.next_obs or {}).items()}
+        for name, array in {**self.obs, **self.action, **self.extra, **following}.items():
+            check_length(self.where, name, array, count)
+        if self.reward is not None:
+            check_length(self.where, "reward", self.reward, count)
+            if math.prod(self.reward.shape[1:]) != 1:
+                raise InputError(f"{self.where}: rewards must be one number a step, got {tuple(self.reward.shape[1:])}")
+
+    def _check_next_obs(self) -> None:
+        """InputError where next or final observations are not like the observations."""
+        for what, leaves in (("next", self.next_obs), ("final", self.finals)):
+            if leaves is not None and leaves.keys() != self.obs.keys():
+                raise InputError(
+                    f"{self.where}: the {what} observations {', '.join(leaves)} are not the observations "
+                    f"{', '.join(self.obs)}"
+                )
+        for name, array in (self.next_obs or {}).items():
+            if tuple(array.shape) != tuple(self.obs[name].shape):
+                raise InputError(f"{self.where}: the next observations of shape {array.shape} do not fit {name}")
+        for name, array in (self.finals or {}).items():
+            check_length(self.where, f"final {name}", array, int(self.last.sum()), "episodes")
+            one, other = ((tuple(each.shape[1:]), native(each.dtype)) for each in (array, self.obs[name]))
+            if one != other:
+                raise InputError(
+                    f"{self.where}: the final observations of {one[1]} {one[0]} are not those of {name}, {other[1]} "
+                    f"{other[0]}"
+                )
+
+    def _inferred(self) -> Layout:
+        obs = {
+            name.removeprefix(OBS).removeprefix("/"): infer_space(tuple(array.shape[1:]), native(array.dtype), name)
+            for name, array in self.obs.items()
+        }
+        actions = {
+            name.removeprefix(ACTION).removeprefix("/"): self._action_space(name, array)
+            for name, array in self.action.items()
+        }
+        columns = {name: (tuple(array.shape[1:]), native(array.dtype)) for name, array in self.extra.items()}
+        reward = np.dtype(np.float32) if self.reward is None else native(self.reward.dtype)
+        if reward.kind != "f":
+            reward = np.dtype(np.float32 if reward.itemsize <= 2 else np.float64)
+        return Layout(infer_dict(obs), infer_dict(actions), columns, reward)
+
+    def _action_space(self, name: str, array: ArrayLike) -> Any:
+        dtype = native(array.dtype)
+        if len(array.shape) > 1 or dtype.kind not in "iu":
+            return infer_space(tuple(array.shape[1:]), dtype, name)
+        bounds = [(int(part.min()), int(part.max())) for part in chunks_of(array)]
+        if not bounds:
+            return infer_discrete(0, 0, dtype)
+        return infer_discrete(min(low for low, _ in bounds), max(high for _, high in bounds), dtype)
+
+    def _spans(self) -> Iterator[slice]:
+        """Ranges of steps of a few MB, whole chunks of the largest array."""
+        arrays = [*self.obs.values(), *self.action.values(), *self.extra.values()]
+        widths = [item_bytes(array) for array in arrays]
+        step = chunk_rows(arrays[int(np.argmax(widths))])
+        size = max(1, BLOCK_BYTES // max(1, sum(widths)) // step) * step
+        for start in range(0, len(self.last), size):
+            yield slice(start, min(start + size, len(self.last)))
+
+    def _columns(self, rows: slice) -> dict[str, Any]:
+        reward = np.zeros(rows.stop - rows.start, np.float32) if self.reward is None else _values(self.reward, rows)
+        return {
+            "obs": {name: _values(array, rows) for name, array in self.obs.items()},
+            "action": {name: _values(array, rows) for name, array in self.action.items()},
+            "extra": {name: _values(array, rows) for name, array in self.extra.items()},
+            "reward": reward.reshape(len(reward)),
+            "terminated": self.terminated[rows],
+            "truncated": self.truncated[rows],
+            "last": self.last[rows],
+        }
+
+    def _transitions(self) -> Iterator[Transitions]:
+        assert self.next_obs is not None
+        for rows in self._spans():
+            following = {name: _values(array, rows) for name, array in self.next_obs.items()}
+            yield Transitions(**self._columns(rows), next_obs=following)
+
+    def _timesteps(self) -> Iterator[Timesteps]:
+        done = 0
+        for rows in self._spans():
+            ends = int(self.last[rows].sum())
+            finals = (
+                None
+                if self.finals is None
+                else {name: _values(array, slice(done, done + ends)) for name, array in self.finals.items()}
+            )
+            done += ends
+            yield Timesteps(**self._columns(rows), finals=finals)
+
+
+def leaves_of(arrays: Mapping[str, Named], root: str) -> dict[str, Named]:
+    """What is called ``root``, such as ``obs``, or is a leaf below it, such as ``obs/camera``."""
+    return {name: array for name, array in arrays.items() if name == root or name.startswith(f"{root}/")}
+
+
+def native(dtype: Any) -> np.dtype[Any]:
+    """The data type in this machine's order of bytes."""
+    found: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+    return found
+
+
+def _values(array: ArrayLike, rows: slice) -> Array:
+    """Entries of an array, in this machine's order of bytes."""
+    found: Array = np.asarray(array[rows])
+    return found.astype(native(found.dtype), copy=False)
+
+
+def length(where: str, name: str, array: ArrayLike) -> int:
+    """Entries of an array; InputError for a single value."""
+    if not array.shape:
+        raise InputError(f"{where}: {name} must have an entry for each step, and is a single value")
+    return int(array.shape[0])
+
+
+def check_length(where: str, name: str, array: ArrayLike, count: int, what: str = "steps") -> None:
+    """InputError for an array that has not one entry a step."""
+    length = array.shape[0] if array.shape else None
+    if length != count:
+        got = "is a single value" if length is None else f"has {length:,} entries"
+        raise InputError(f"{where}: ragged lengths: {name} {got} for {count:,} {what}")
+
+
+def check_layout(
+    where: str, layout: Layout, obs: Mapping[str, ArrayLike], action: Mapping[str, ArrayLike],
+    extra: Mapping[str, ArrayLike],
+) -> None:  # fmt: skip
+    """InputError where arrays are not those of a layout."""
+    expected = {**layout.obs, **layout.action, **layout.columns}
+    found = {**obs, **action, **extra}
+    if expected.keys() != found.keys():
+        odd = sorted(expected.keys() ^ found.keys())[0]
+        raise InputError(f"{where}: {odd} is {'missing' if odd in expected else 'not in the description of its steps'}")
+    for name, (shape, dtype) in expected.items():
+        array = found[name]
+        if tuple(array.shape[1:]) != shape or native(array.dtype) != dtype:
+            raise InputError(
+                f"{where}: {name} holds {np.dtype(array.dtype)} {tuple(array.shape[1:])} a step, where {dtype} {shape} "
+                f"was described"
+            )
+
+
+def flags(where: str, name: str, array: ArrayLike | None, count: int) -> Array:
+    """``(count,)`` bool of an array of flags, which may be numbers and ``(count, 1)``; all False of None."""
+    if array is None:
+        return np.zeros(count, bool)
+    check_length(where, name, array, count)
+    if math.prod(array.shape[1:]) != 1:
+        raise InputError(f"{where}: {name} must be one flag a step, got {tuple(array.shape[1:])}")
+    values = np.asarray(array[slice(None)])
+    if values.dtype.kind == "b":
+        values = values.view(np.uint8)  # a damaged file's booleans can be more than 0 and 1
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        fine = values.size == count and values.dtype.kind in "iuf" and np.isin(values, (0, 1)).all()
+    if not fine:
+        raise InputError(f"{where}: {name} must be {count:,} flags, each 0 or 1")
+    return values.reshape(count).astype(bool)
+
+
+def item_bytes(array: ArrayLike) -> int:
+    """Bytes of one entry."""
+    return int(np.prod(array.shape[1:], dtype=np.int64)) * int(np.dtype(array.dtype).itemsize)
+
+
+def chunk_rows(array: ArrayLike) -> int:
+    """Entries of an array's chunk; 1 where it has none."""
+    chunks = getattr(array, "chunks", None)
+    return int(chunks[0]) if chunks else 1
+
+
+def chunks_of(array: ArrayLike) -> Iterable[Array]:
+    """An array, some MB at a time."""
+    size = max(1, BLOCK_BYTES // max(1, item_bytes(array)))
+    for start in range(0, array.shape[0], size):
+        yield np.asarray(array[slice(start, start + size)])

@@ -1,0 +1,134 @@
+"""What a format is. The command line, the documentation and the tests go by what its :class:`Format` says.
+
+Where a dataset has what a format's :class:`Holds` lacks, that is a :class:`Loss`, which may be allowed, or an error:
+``Holds`` says which.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import pathlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Literal
+
+from diskreplay.errors import InputError
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.transitions import Source
+from diskreplay.schema import DTYPES
+
+
+@dataclasses.dataclass(frozen=True)
+class Holds:
+    """What a format can hold of a store. What it lacks among the first six is a loss, among the rest an error.
+
+    Attributes:
+        final_obs: the true next observation of an episode's last step. A format without it gives back episodes that
+            were not terminated one step shorter.
+        truncated: truncation, apart from termination.
+        unfinished: an episode's end in neither flag, apart from truncation.
+        columns: the user's own columns.
+        layout: spaces with their bounds, and how frames are stacked; without it they are inferred.
+        stacks: stacked observations just as they were given; without it single frames, stacked again when they are
+            sampled.
+        envs: which environment and stream an episode comes from. A format without it keeps episodes one after another,
+            environment by environment.
+        nested_obs, nested_action: Dict and Tuple spaces.
+        empty: a dataset without a step.
+        dtypes: names of the data types that it keeps as they are.
+    """
+
+    final_obs: bool = True
+    truncated: bool = True
+    unfinished: bool = True
+    columns: bool = True
+    layout: bool = True
+    stacks: bool = False
+    envs: bool = False
+    nested_obs: bool = True
+    nested_action: bool = True
+    empty: bool = True
+    dtypes: frozenset[str] = DTYPES
+
+
+Read = Callable[[pathlib.Path], AbstractContextManager[Source]]
+Write = Callable[[Source, pathlib.Path, str], None]
+"""Writes a source to a path that does not exist, with one of the format's compressions."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A format that datasets come in from, go out to, or both.
+
+    Attributes:
+        name: as the command line knows it.
+        title: one line about it.
+        kind: whether a dataset is a file or a directory.
+        holds: what it can hold.
+        recognise: whether a path holds a dataset of this format; looks at as little as it can. Raises InputError only
+            for a file that nobody can read.
+        read: opens a dataset as a source, until the context ends; raises InputError for what is wrong in it. None where
+            datasets only go out.
+        write: None where datasets only come in.
+        compressions: that ``write`` knows, the first one is used if none is named.
+        requires: modules that reading and writing import, beyond what this package always needs.
+        extra: of this package, that installs them.
+        check: raises InputError for a layout that the format cannot hold for a reason of its own.
+    """
+
+    name: str
+    title: str
+    kind: Literal["file", "directory"]
+    holds: Holds
+    recognise: Callable[[pathlib.Path], bool]
+    read: Read | None = None
+    write: Write | None = None
+    compressions: tuple[str, ...] = ("none",)
+    requires: tuple[str, ...] = ()
+    extra: str = ""
+    check: Callable[[Layout], None] = lambda layout: None
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """Something that a dataset has and a format cannot hold.
+
+    Attributes:
+        what: named in the plural, such as ``"final observations"``.
+        count: of them.
+    """
+
+    what: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.count:,})"
+
+
+def check_installed(format: Format) -> None:
+    """ModuleNotFoundError, saying what to install, where a module is missing that a format needs."""
+    for module in format.requires:
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(
+                f"{format.name} datasets need {module}: pip install 'diskreplay[{format.extra}]'", name=module
+            )
+
+
+def check_holds(format: Format, layout: Layout, steps: int) -> None:
+    """InputError where a format has no way to hold such steps at all."""
+    holds, name = format.holds, format.name
+    if not holds.nested_obs and "obs" not in layout.obs:
+        raise InputError(
+            f"{name} holds one observation array, not {', '.join(layout.obs)}; choose one of its --columns"
+        )
+    if not holds.nested_action and "action" not in layout.action:
+        raise InputError(f"{name} holds one action array, not {', '.join(layout.action)}")
+    if not steps and not holds.empty:
+        raise InputError(f"{name} cannot hold a dataset without a step")
+    for column, (_, dtype) in {**layout.obs, **layout.action, **layout.columns}.items():
+        if dtype.name not in holds.dtypes:
+            raise InputError(
+                f"{name} cannot hold {column}, of dtype {dtype}; it holds {', '.join(sorted(holds.dtypes))}"
+            )
+    format.check(layout)

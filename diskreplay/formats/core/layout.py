@@ -1,0 +1,325 @@
+"""What each step of a dataset looks like: its spaces, further columns, and how its frames are stacked.
+
+A :class:`Layout` stands between a store's schema and a format's arrays. Observations are the frames that a store keeps:
+single, however many of them an observation stacks; :attr:`Layout.stacks` says how many. Formats that have a place for
+it keep the layout as JSON, so that nothing has to be inferred when the dataset is read again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import schema as schemas
+from diskreplay import spaces
+from diskreplay.errors import CorruptionError, InputError, SchemaError
+from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
+from diskreplay.schema import (
+    ACTION,
+    OBS,
+    RESERVED,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Column,
+    Continuity,
+    Schema,
+    Stack,
+    Start,
+)  # fmt: skip
+
+Array = NDArray[Any]
+Shape = tuple[tuple[int, ...], np.dtype[Any]]
+"""Shape and dtype of one value."""
+ChangeLeaf = Callable[[gymnasium.Space[Any], str], gymnasium.Space[Any]]
+BAD_DESCRIPTION = (CorruptionError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+FLOAT32: np.dtype[Any] = np.dtype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What each step of a dataset looks like.
+
+    Attributes:
+        observation_space: of what is in the dataset: single frames, unless a stack's ``axis`` says otherwise.
+        action_space: of its actions.
+        columns: shape and dtype of each further column, by name.
+        reward_dtype: a floating point type.
+        stacks: one for each observation leaf, in order.
+        padding: what single frames are stacked with at an episode's start.
+        finite, continuity: of the store that the steps come from; datasets of other formats do not hold them.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    columns: Mapping[str, Shape] = dataclasses.field(default_factory=dict)
+    reward_dtype: np.dtype[Any] = FLOAT32
+    stacks: tuple[Stack, ...] = ()
+    padding: Start = Start.ZEROS
+    finite: bool = False
+    continuity: Continuity = "observations"
+
+    def __post_init__(self) -> None:
+        if not self.stacks:
+            object.__setattr__(self, "stacks", tuple(Stack() for _ in self.obs))
+
+    @property
+    def obs_tree(self) -> spaces.Tree:
+        return spaces.tree(self.observation_space, OBS)
+
+    @property
+    def action_tree(self) -> spaces.Tree:
+        return spaces.tree(self.action_space, ACTION)
+
+    @property
+    def obs(self) -> dict[str, Shape]:
+        """The observation leaves by name, such as ``obs/camera``."""
+        return _leaves(self.observation_space, OBS)
+
+    @property
+    def action(self) -> dict[str, Shape]:
+        """The action leaves by name."""
+        return _leaves(self.action_space, ACTION)
+
+    @property
+    def step_shapes(self) -> dict[str, Shape]:
+        """Everything that a step has, but its next observation, by the names of ``Transitions.columns()``."""
+        flag: Shape = (), np.dtype(bool)
+        own: dict[str, Shape] = {REWARD: ((), self.reward_dtype), TERMINATED: flag, TRUNCATED: flag}
+        return {**self.obs, **self.action, **self.columns, **own}
+
+    @property
+    def step_bytes(self) -> int:
+        """Decoded bytes of one step: observation, action, reward, flags and columns."""
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.step_shapes.values())
+
+    @property
+    def stacked(self) -> bool:
+        """Whether observations hold stacks, and not single frames."""
+        return any(stack.axis is not None for stack in self.stacks)
+
+    @classmethod
+    def of(cls, schema: Schema, *, stacked: bool = False) -> Layout:
+        """Of a store: of its single frames, or with ``stacked`` of observations just as they were given."""
+        columns = {column.name: (column.shape, column.dtype) for column in schema.extra_columns}
+        reward = schema.column(REWARD).dtype
+        space, stacks = schema.observation_space, schema.stacks
+        if not stacked:
+            frames = {c.name: (stack, c) for stack, c in zip(schema.stacks, schema.obs_columns, strict=True)}
+            space = map_leaves(space, OBS, lambda leaf, name: _frame_space(leaf, *frames[name]))
+            stacks = tuple(Stack(stack.frames) for stack in stacks)
+        return cls(
+            space, schema.action_space, columns, reward, stacks, schema.padding, schema.finite, schema.continuity
+        )
+
+    def only(self, names: tuple[str, ...] | None) -> Layout:
+        """The layout with the named columns only; action, reward and flags stay.
+
+        Args:
+            names: of observation leaves (``obs`` for all) and of further columns; None for everything.
+
+        Raises InputError for a name that does not exist, or where no observation would be left.
+        """
+        if names is None:
+            return self
+        known = [*self.obs, *self.columns]
+        wanted = {leaf for name in names for leaf in known if leaf == name or leaf.startswith(f"{name}/")}
+        for name in names:
+            if not any(leaf == name or leaf.startswith(f"{name}/") for leaf in known):
+                raise InputError(f"there is no column {name!r} to choose; there are {', '.join(known)}")
+        if not any(leaf in wanted for leaf in self.obs):
+            raise InputError(f"no observation is left; name one of {', '.join(self.obs)}, or obs for all of them")
+        space = _without(self.observation_space, OBS, wanted)
+        stacks = tuple(stack for leaf, stack in zip(self.obs, self.stacks, strict=True) if leaf in wanted)
+        columns = {name: shape for name, shape in self.columns.items() if name in wanted}
+        return dataclasses.replace(self, observation_space=space, stacks=stacks, columns=columns)
+
+    def create_arguments(self) -> dict[str, Any]:
+        """What ``ReplayBuffer.create`` is to be called with for such steps."""
+        given: dict[str, Any] = {
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "columns": dict(self.columns),
+            "reward_dtype": self.reward_dtype,
+            "frame_stack": {leaf: stack.frames for leaf, stack in zip(self.obs, self.stacks, strict=True)},
+            "stack_padding": "zero" if self.padding == Start.ZEROS else "reset",
+            "finite": self.finite,
+            "continuity": self.continuity,
+        }
+        for axis in (None, "auto", 0, -1):
+            try:
+                if schemas.build(**given, capacity=1, stack_axis=axis).stacks == self.stacks:
+                    return {**given, "stack_axis": axis}
+            except SchemaError:
+                raise
+            except InputError:
+                continue
+        raise InputError(f"no stack_axis describes the stacks {self.stacks}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "observation_space": spaces.to_json(self.observation_space),
+            "action_space": spaces.to_json(self.action_space),
+            "columns": {name: [list(shape), dtype.name] for name, (shape, dtype) in self.columns.items()},
+            "reward_dtype": self.reward_dtype.name,
+            "frame_stack": [stack.frames for stack in self.stacks],
+            "padding": self.padding.name.lower(),
+        }
+
+    @classmethod
+    def from_json(cls, stored: Any, where: str) -> Layout:
+        """What :meth:`to_json` gave, or a JSON text of it; InputError, naming ``where``, for anything else."""
+        if isinstance(stored, str | bytes):
+            stored = parse_json(stored, where)
+        try:
+            columns = {
+                str(name): (tuple(declared_count(size, "a size") for size in shape), _dtype(dtype))
+                for name, (shape, dtype) in stored["columns"].items()
+            }
+            _check_spaces([stored["observation_space"], stored["action_space"]])
+            with np.errstate(invalid="raise", over="raise"):  # bounds that their dtype does not hold
+                observations, actions = (spaces.from_json(stored[f"{key}_space"]) for key in ("observation", "action"))
+            stacks = tuple(Stack(declared_count(frames, "frame_stack")) for frames in stored["frame_stack"])
+            padding = Start[stored["padding"].upper()]
+            layout = cls(observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding)
+            layout.create_arguments()
+            return layout
+        except BAD_DESCRIPTION as error:
+            raise InputError(f"{where}: the description that diskreplay left there cannot be read: {error}") from error
+
+
+def read_description(stored: Any, where: str) -> tuple[Layout, dict[str, str]]:
+    """The layout, and our name of each array, of a description ``{"layout": ..., "keys": {name: array}}``.
+
+    Raises InputError, naming ``where``, for anything else.
+    """
+    try:
+        layout, names = stored["layout"], {str(key): str(name) for name, key in stored["keys"].items()}
+    except BAD_DESCRIPTION as error:
+        raise InputError(f"{where}: the description that diskreplay left there cannot be read: {error}") from error
+    return Layout.from_json(layout, where), names
+
+
+def _dtype(name: Any) -> np.dtype[Any]:
+    """The data type of that name; ValueError for one that no store holds."""
+    if name not in schemas.DTYPES:
+        raise ValueError(f"there is no dtype {str(name)[:40]!r}")
+    found: np.dtype[Any] = np.dtype(name)
+    return found
+
+
+def _check_spaces(documents: Any) -> None:
+    """ValueError for spaces whose bounds would take more memory than a step's value may."""
+    for document in documents:
+        parts = document.get("spaces", [])
+        _check_spaces(parts.values() if isinstance(parts, dict) else parts)
+        check_bounds(document.get("shape", ()), document.get("dtype", "bool"))
+
+
+def check_bounds(shape: Any, dtype: Any) -> None:
+    """ValueError for a space whose values would take more memory than a step's value may."""
+    if math.prod(declared_count(size, "a size") for size in shape) * _dtype(dtype).itemsize > VALUE_BYTES:
+        raise ValueError(f"values of {dtype} {shape} are too large")
+
+
+def map_leaves(space: gymnasium.Space[Any], name: str, change: ChangeLeaf) -> gymnasium.Space[Any]:
+    """The space called ``name`` with ``change(leaf, leaf's name)`` in the place of each leaf."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return gymnasium.spaces.Dict(
+            [(key, map_leaves(sub, f"{name}/{key}", change)) for key, sub in space.spaces.items()]
+        )
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return gymnasium.spaces.Tuple([map_leaves(sub, f"{name}/{at}", change) for at, sub in enumerate(space.spaces)])
+    return change(space, name)
+
+
+def infer_space(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> gymnasium.Space[Any]:
+    """The widest Box of this shape and dtype: what an array alone says about a space."""
+    if dtype.name not in schemas.DTYPES or dtype.kind == "c":
+        raise InputError(f"{name}: a store holds no values of dtype {dtype}; convert the source first")
+    if math.prod(shape) == 0:
+        raise InputError(f"{name}: has no element a step (shape {shape})")
+    check_bounds(shape, dtype.name)
+    if dtype.kind == "f":
+        return gymnasium.spaces.Box(-np.inf, np.inf, shape, dtype.type)
+    if dtype.kind == "b":
+        return gymnasium.spaces.Box(0, 1, shape, np.bool_)
+    bounds = np.iinfo(dtype)
+    return gymnasium.spaces.Box(bounds.min, bounds.max, shape, dtype.type)
+
+
+def infer_discrete(low: int, high: int, dtype: np.dtype[Any]) -> gymnasium.Space[Any]:
+    """The Discrete space of scalar integers that go from ``low`` to ``high``; it begins at 0 where they may.
+
+    Raises InputError where it cannot be so wide.
+    """
+    start = min(0, low)
+    if high - start >= np.iinfo(np.int64).max:
+        raise InputError(f"actions from {low} to {high} are more than a Discrete space has")
+    # Older versions of Gymnasium know int64 alone, and no argument for it.
+    kind: dict[str, Any] = {} if dtype == np.int64 else {"dtype": dtype.type}
+    space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(max(1, high - start + 1), start=start, **kind)
+    return space
+
+
+def infer_dict(leaves: Mapping[str, gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
+    """Nested Dict spaces of leaves by path: ``{"camera": ..., "arm/joints": ...}``; of ``{"": ...}`` that space."""
+    if "" in leaves:
+        return leaves[""]
+    nested: dict[str, dict[str, gymnasium.Space[Any]]] = {}
+    for path, space in leaves.items():
+        first, _, rest = path.partition("/")
+        nested.setdefault(first, {})[rest] = space
+    return gymnasium.spaces.Dict([(key, infer_dict(parts)) for key, parts in nested.items()])
+
+
+def column_name(key: str) -> str:
+    """A name that a store allows for a source's column ``key``: slashes and leading dots replaced, ours avoided."""
+    name = key.replace("/", ".").strip(".") or "column"
+    return f"info_{name}" if name in RESERVED else name
+
+
+def _leaves(space: gymnasium.Space[Any], root: str) -> dict[str, Shape]:
+    names = spaces.leaves(spaces.tree(space, root))
+    return {name: spaces.leaf_layout(leaf, name) for name, leaf in zip(names, spaces.leaf_spaces(space), strict=True)}
+
+
+def _without(space: gymnasium.Space[Any], name: str, wanted: set[str]) -> gymnasium.Space[Any]:
+    """The space without the leaves that are not wanted."""
+
+    def has(part: gymnasium.Space[Any], path: str) -> bool:
+        return any(leaf in wanted for leaf in spaces.leaves(spaces.tree(part, path)))
+
+    if isinstance(space, gymnasium.spaces.Dict):
+        parts = [(key, sub) for key, sub in space.spaces.items() if has(sub, f"{name}/{key}")]
+        return gymnasium.spaces.Dict([(key, _without(sub, f"{name}/{key}", wanted)) for key, sub in parts])
+    if isinstance(space, gymnasium.spaces.Tuple):
+        if not all(has(sub, f"{name}/{position}") for position, sub in enumerate(space.spaces)):
+            raise InputError(f"{name}: the parts of a Tuple space have no names of their own; choose all of them")
+        parts_of = [_without(sub, f"{name}/{position}", wanted) for position, sub in enumerate(space.spaces)]
+        return gymnasium.spaces.Tuple(parts_of)
+    return space
+
+
+def _frame_space(space: gymnasium.Space[Any], stack: Stack, column: Column) -> gymnasium.Space[Any]:
+    """The space of a leaf's single frames."""
+    if stack.axis is None:
+        return space
+    if isinstance(space, gymnasium.spaces.Box):
+        low, high = (_newest(bound, stack, column.shape) for bound in (space.low, space.high))
+        return gymnasium.spaces.Box(low, high, column.shape, column.dtype.type)
+    return infer_space(column.shape, column.dtype, column.name)
+
+
+def _newest(bound: Array, stack: Stack, shape: tuple[int, ...]) -> Array:
+    """The part of a stacked bound that belongs to the newest frame."""
+    if stack.channels:
+        depth = shape[0] if stack.axis == 0 else shape[-1]
+        return bound[-depth:] if stack.axis == 0 else bound[..., -depth:]
+    return bound[-1] if stack.axis == 0 else bound[..., -1]

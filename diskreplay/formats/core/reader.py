@@ -1,0 +1,97 @@
+"""What all readers of datasets have in common: errors of one line that name the dataset, and steps that a store takes.
+
+1. A format's reader is decorated with :func:`reader`. A damaged dataset then raises InputError, and a file that the
+   system cannot read ReadFailedError; both name the dataset. Pipes and devices, which could block, are refused.
+2. Every step is checked here for what a store would refuse, so that the error says which dataset it came from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from diskreplay import spaces
+from diskreplay.buffers.inputs import Slot
+from diskreplay.errors import DiskReplayError, InputError, ReadFailedError
+from diskreplay.formats.core.format import Read
+from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.core.untrusted import check_regular, check_size, one_line, stored_bytes
+
+
+def reader(read: Callable[[pathlib.Path], Iterator[Source]]) -> Read:
+    """Makes a format's ``read`` of a generator that opens a dataset, yields it as a source, and closes it."""
+    opened = contextlib.contextmanager(read)
+
+    @functools.wraps(read)
+    @contextlib.contextmanager
+    def named(path: pathlib.Path) -> Iterator[Source]:
+        with contextlib.ExitStack() as stack:
+            with naming(path):
+                check_regular(path)
+                source = stack.enter_context(opened(path))
+                check_size(str(path), (source.steps,), 1, lambda: stored_bytes(path))
+                source.layout.create_arguments()
+            yield dataclasses.replace(source, blocks=lambda: _checked(path, source))
+
+    return named
+
+
+@contextlib.contextmanager
+def naming(path: pathlib.Path) -> Iterator[None]:
+    """Raises the errors of its block again, as InputError or ReadFailedError of one line that names the dataset."""
+    try:
+        yield
+    except InputError as error:
+        text = one_line(error)
+        raise type(error)(text if path.name in text else f"{path}: {text}") from error
+    except DiskReplayError:
+        raise
+    except OSError as error:
+        file = error.filename if isinstance(error.filename, str) else path
+        raise ReadFailedError(
+            error.errno, f"reading {str(file)!r} failed: {error.strerror or one_line(error)}"
+        ) from error
+
+
+def _checked(path: pathlib.Path, source: Source) -> Iterator[Transitions]:
+    """The steps, each value of the dtype that the layout says; InputError for what a store does not take."""
+    layout, blocks = source.layout, source.blocks()
+    reward = Slot("reward", (), layout.reward_dtype, 1)
+    observed, acted = (
+        dict(zip(leaves, map(spaces.choices, spaces.leaf_spaces(space)), strict=True))
+        for leaves, space in ((layout.obs, layout.observation_space), (layout.action, layout.action_space))
+    )
+    while True:
+        with naming(path):
+            steps = next(blocks, None)
+            if steps is None:
+                return
+            rewards = reward.check_steps(steps.reward, len(steps))
+            if not np.isfinite(rewards).all():
+                raise InputError(f"the rewards must be finite, got {rewards[~np.isfinite(rewards)][0]}")
+            steps = dataclasses.replace(
+                steps, obs=_values(steps.obs, layout.obs, observed), reward=rewards,
+                next_obs=_values(steps.next_obs, layout.obs, observed, "next "),
+                action=_values(steps.action, layout.action, acted), extra=_values(steps.extra, layout.columns, {}),
+            )  # fmt: skip
+        yield steps
+
+
+def _values(
+    given: Mapping[str, Any], shapes: Mapping[str, Any], choices: Mapping[str, Any], what: str = ""
+) -> dict[str, Any]:
+    slots = {
+        name: Slot(f"{what}{name}", shape, dtype, 1, choices=choices.get(name))
+        for name, (shape, dtype) in shapes.items()
+    }
+    found = {name: slot.check_steps(given[name], len(given[name])) for name, slot in slots.items()}
+    for name, values in found.items():
+        if values.dtype.kind == "b" and (values.view(np.uint8) > 1).any():
+            raise InputError(f"{what}{name} holds booleans that are neither 0 nor 1")
+    return found

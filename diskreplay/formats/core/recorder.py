@@ -1,0 +1,78 @@
+"""Transitions into a store, through ``ReplayBuffer.extend``.
+
+A store of one environment takes episodes one after another. ``add`` finds an episode's end by its flags, or where the
+next observation given is not the one added. An episode that ends in neither flag, and with the very observation that
+the next one begins with, would go on in it: a row that is no transition is put between them. So it is where the store's
+continuity is that of flags, whatever the observations are.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import spaces
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.transitions import Transitions
+from diskreplay.views.batch import map_arrays
+
+Array = NDArray[Any]
+
+
+def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: bool = False) -> tuple[int, int]:
+    """Adds steps to a buffer that writes a stream of one environment; how many they were, and how many episodes.
+
+    Args:
+        buffer: open for writing.
+        blocks: of steps.
+        open_end: whether the stream's newest episode has not ended; the steps do not go on in it.
+
+    Raises what :meth:`ReplayBuffer.add` raises; the steps before stay.
+    """
+    layout = Layout.of(buffer.schema, stacked=True)
+    obs_tree, action_tree = layout.obs_tree, layout.action_tree
+    count = episodes = 0
+    before: Transitions | None = None
+    for steps in blocks:
+        apart = _needing_gap(before, steps, by_flags=buffer.schema.continuity == "flags")
+        if open_end and not count:
+            apart.add(0)
+        for start, stop in itertools.pairwise(sorted({0, len(steps), *apart})):
+            part = steps.span(start, stop)
+            obs = spaces.unflatten(obs_tree, [part.obs[leaf] for leaf in spaces.leaves(obs_tree)])
+            next_obs = spaces.unflatten(obs_tree, [part.next_obs[leaf] for leaf in spaces.leaves(obs_tree)])
+            action = spaces.unflatten(action_tree, [part.action[leaf] for leaf in spaces.leaves(action_tree)])
+            if start in apart:
+                first = functools.partial(map_arrays, lambda array: array[0])
+                buffer.add(
+                    first(obs), first(action), 0.0, first(obs), False, False, valid=False, **first(dict(part.extra))
+                )
+            buffer.extend(obs, action, part.reward, next_obs, part.terminated, part.truncated, **part.extra)
+        count += len(steps)
+        episodes += int(steps.last.sum())
+        before = steps.span(len(steps) - 1, len(steps))
+    return count, episodes + (before is not None and not before.last[0])
+
+
+def _needing_gap(before: Transitions | None, steps: Transitions, by_flags: bool) -> set[int]:
+    """Steps before which a row that is no transition must stand; ``before`` is the newest step of the block before.
+
+    They begin an episode with the very observation in which the episode before ended, in neither flag; or with any,
+    ``by_flags``, where observations are not compared.
+    """
+    ends = (np.flatnonzero(steps.last & ~steps.terminated & ~steps.truncated) + 1).tolist()
+    found = {at for at in ends if at < len(steps) and (by_flags or _same(steps, at - 1, steps, at))}
+    if before is not None and before.last[0] and not (before.terminated[0] or before.truncated[0]):
+        found |= {0} if by_flags or _same(before, 0, steps, 0) else set()
+    return found
+
+
+def _same(one: Transitions, end: int, other: Transitions, begin: int) -> bool:
+    """Whether the next observation of a step is another step's observation, bit for bit."""
+    return all(values[end].tobytes() == other.obs[name][begin].tobytes() for name, values in one.next_obs.items())

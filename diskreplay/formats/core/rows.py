@@ -1,0 +1,193 @@
+"""Rows of a store, environment by environment in the order of its log, as exports need them.
+
+1. A :class:`LogRows` is one stream as of its last commit, opened beside a possible writer.
+2. :meth:`LogRows.blocks` walks the window of one environment from its first row to its last, decoding each chunk once.
+3. A row's next observation is the next row's, except where the patch table holds another one.
+4. Rows that are no transition (``valid`` is false) are left out.
+
+Frames are given as they are stored: single, however many of them an observation stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import CorruptionError, StateError
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
+from diskreplay.index.episodes import Episode, episodes
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.opening import open_part
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
+from diskreplay.storage import stream
+from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+
+Array = NDArray[Any]
+
+
+class ChunkWalk:
+    """Rows of one environment and column, read forwards: the chunk at hand is kept, so that none is decoded twice."""
+
+    def __init__(self, column: ColumnReader, env: int) -> None:
+        self._column = column
+        self._env = env
+        self._at = -1
+        self._values = np.empty(column.chunk_shape, column.column.dtype)
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows ``[start, stop)``: ``(rows, *shape)``."""
+        column = self._column
+        out = np.empty((stop - start, *column.column.shape), column.column.dtype)
+        rows = column.column.chunk_rows
+        group, env = (0, self._env) if column.column.resident else (self._env, 0)
+        for chunk in range(start // rows, -(-stop // rows)):
+            if chunk != self._at:
+                self._at = -1
+                column.read_chunk(chunk, group, self._values)
+                self._at = chunk
+            low, high = max(start, chunk * rows), min(stop, (chunk + 1) * rows)
+            out[low - start : high - start] = self._values[low - chunk * rows : high - chunk * rows, env]
+        return out
+
+
+class LogRows:
+    """One stream as of its last commit, read in the order of its rows."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        """Raises CorruptionError when an index or a resident column is damaged."""
+        self.store = store
+        self.name = name
+        self.schema: Schema = store.schema
+        self._part = open_part(store, name, ChunkCache(0))
+        self.log = self._part.log
+
+    def __len__(self) -> int:
+        """Transitions in the window."""
+        return len(self.log)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Episodes of the window, by first row, then environment."""
+        return episodes(self.log)
+
+    def blocks(self, env: int, spans: Sequence[tuple[int, int]] | None = None) -> Iterator[Transitions]:
+        """Transitions of one environment, in order, a few MB at a time.
+
+        Args:
+            env: its number.
+            spans: half-open ranges of rows in the window, in order; the whole window if None.
+
+        Raises CorruptionError for a damaged chunk, StateError when a live writer evicted a row before it was read.
+        """
+        row_bytes = sum(column.item_bytes for column in self.schema.columns)
+        step = max((c.chunk_rows for c in self.schema.columns if not c.resident), default=1)
+        size = max(1, BLOCK_BYTES // row_bytes // step) * step
+        walks = {name: ChunkWalk(column, env) for name, column in self._part.stream.rows.items()}
+        try:
+            for begin, end in [(self.log.begin, self.log.end)] if spans is None else spans:
+                for start in range(begin // size * size, end, size):
+                    steps = self._steps(walks, env, max(start, begin), min(start + size, end))
+                    if len(steps):
+                        yield steps
+        except CorruptionError as error:
+            self._explain(error)
+
+    def valid_rows(self, env: int, spans: Sequence[tuple[int, int]]) -> Array:
+        """The rows of the spans that are transitions, int64: those that :meth:`blocks` gives."""
+        rows = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        kept: Array = rows[self.log.take(VALID, rows, np.full(len(rows), env))]
+        return kept
+
+    def frames(self, column: Column, env: int, start: int, stop: int) -> Iterator[Array]:
+        """The frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""
+        walk = ChunkWalk(self._part.stream.rows[column.name], env)
+        try:
+            for row in range(start, stop):
+                yield walk.read(row, row + 1)[0]
+        except CorruptionError as error:
+            self._explain(error)
+
+    def final_frame(self, column: Column, env: int, row: int) -> Array:
+        """The true next observation of a row, ``(*shape)``."""
+        walk = ChunkWalk(self._part.stream.rows[column.name], env)
+        found: Array = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)[0]
+        return found
+
+    def _explain(self, error: CorruptionError) -> None:
+        """Raises StateError where a live writer evicted the rows; else the error itself, for a shard is damaged."""
+        newest = stream.read_commit(self.store.files, self.store.stream_path(self.name))
+        ours = self._part.stream.commit_record
+        if (newest.begin, newest.timeline) != (ours.begin, ours.timeline):
+            raise StateError(
+                f"the stream {self.name!r} evicted rows while they were read; close its writer, or read a copy"
+            ) from error
+        raise error
+
+    def _steps(self, walks: dict[str, ChunkWalk], env: int, start: int, stop: int) -> Transitions:
+        def read(column: Column) -> Array:
+            if column.name in self.log.resident:
+                return self.log.span(column.name, start, stop)[:, env]
+            return walks[column.name].read(start, stop)
+
+        schema, values = self.schema, {column.name: read(column) for column in self.schema.columns}
+        obs = {column.name: values[column.name] for column in schema.obs_columns}
+        following = {
+            c.name: self._next(c, walks[c.name], env, start, obs[c.name][1:], stop) for c in schema.obs_columns
+        }
+        kept: Any = values[VALID]
+        if kept.all():
+            kept = slice(None)
+        return Transitions(
+            obs={name: part[kept] for name, part in obs.items()},
+            next_obs={name: part[kept] for name, part in following.items()},
+            action={column.name: values[column.name][kept] for column in schema.action_columns},
+            extra={column.name: values[column.name][kept] for column in schema.extra_columns},
+            reward=values[REWARD][kept],
+            terminated=values[TERMINATED][kept],
+            truncated=values[TRUNCATED][kept],
+            last=self._last(np.arange(start, stop), env)[kept],
+        )
+
+    def _last(self, rows: Array, env: int) -> Array:
+        """Whether each row is the last of its episode, or the newest of all."""
+        envs = np.full(len(rows), env)
+        last: Array = self.log.is_cut(rows, envs) | (rows + 1 == self.log.end)
+        return last
+
+    def _next(self, column: Column, walk: ChunkWalk, env: int, start: int, known: Array, stop: int) -> Array:
+        """Next observations of rows ``[start, stop)``; ``known`` are the observations of rows ``start + 1`` on."""
+        out = np.empty((stop - start, *column.shape), column.dtype)
+        out[: len(known)] = known
+        if stop < self.log.end:
+            resident = column.name in self.log.resident
+            out[-1] = self.log.span(column.name, stop, stop + 1)[0, env] if resident else walk.read(stop, stop + 1)[0]
+        rows = np.arange(start, stop)
+        patches = self.log.patch_numbers(rows, np.full_like(rows, env))
+        for at in np.flatnonzero(patches >= 0).tolist():
+            out[at] = self._patch(column.name, int(patches[at]))
+        return out
+
+    def _patch(self, name: str, patch: int) -> Array:
+        if name in self.log.patches.arrays:
+            held: Array = self.log.patches.span(name, patch, patch + 1)[0]
+            return held
+        values: Array = self._part.stream.patches[name].read_rows(patch, patch + 1)[0, 0]
+        return values
+
+
+def open_rows(path: str) -> tuple[Store, list[LogRows]]:
+    """The store at ``path`` and all its streams, for reading; changes nothing. The caller closes the store.
+
+    Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
+    """
+    store = Store(path, LocalFiles())
+    try:
+        return store, [LogRows(store, name) for name in store.stream_names()]
+    except BaseException:
+        store.close()
+        raise

@@ -1,0 +1,210 @@
+"""A store as a source: which episodes and columns of it, in which order, and what a format would lose of them.
+
+1. Episodes are numbered as ``ReplayBuffer.episodes`` has them, and as ``diskreplay episodes`` prints them.
+2. They are read environment by environment, stream by stream, each in the order of its steps, so that every chunk is
+   decoded once.
+3. Episodes that follow each other are read as one span of rows; rows between them are no transitions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from diskreplay import spaces
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.errors import InputError
+from diskreplay.formats.core.format import Holds, Loss
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.rows import LogRows, open_rows
+from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.index.episodes import Episode
+from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.paths import PathLike, checked_path
+from diskreplay.sampling.uniform import Uniform
+from diskreplay.schema import START, Start
+from diskreplay.views.transition import Transition
+
+STACKED_ROWS = 256
+"""Rows that are read at once where observations are wanted stacked."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Which part of a store.
+
+    Attributes:
+        episodes: of their numbers, a range or some; all if None.
+        min_return: the least undiscounted sum of an episode's rewards.
+        envs: numbers of environments, in each stream; all if None.
+        columns: names of observation leaves and of further columns; all if None. Action, reward and flags are always
+            part of it.
+    """
+
+    episodes: slice | tuple[int, ...] | None = None
+    min_return: float | None = None
+    envs: tuple[int, ...] | None = None
+    columns: tuple[str, ...] | None = None
+
+    def of(self, every: Sequence[Episode]) -> list[Episode]:
+        """The chosen ones; InputError for an episode or environment that is not there."""
+        for env in self.envs or ():
+            if every and env not in {episode.env for episode in every}:
+                most = max(episode.env for episode in every)
+                raise InputError(f"there is no environment {env}; they are 0 to {most}")
+        numbers = self.episodes
+        if isinstance(numbers, tuple):
+            for number in numbers:
+                if not 0 <= number < len(every):
+                    raise InputError(f"there is no episode {number}; there are {len(every):,}, counted from 0")
+            every = [every[number] for number in numbers]
+        elif numbers is not None:
+            every = every[numbers]
+        return [
+            episode
+            for episode in every
+            if (self.min_return is None or episode.total_reward >= self.min_return)
+            and (self.envs is None or episode.env in self.envs)
+        ]
+
+
+EVERYTHING = Selection()
+
+
+class SelectedStore:
+    """The selected part of a store, as of its last commit."""
+
+    def __init__(self, path: PathLike, streams: Sequence[LogRows], selection: Selection = EVERYTHING) -> None:
+        self.path = str(path)
+        self.schema = streams[0].schema
+        self.streams = streams
+        self.layout = Layout.of(self.schema).only(selection.columns)
+        self._columns = selection.columns
+        every = [(rows, episode) for rows in streams for episode in rows.episodes]
+        wanted = {_place(episode) for episode in selection.of([episode for _, episode in every])}
+        every.sort(key=lambda pair: _place(pair[1]))
+        self._chosen = [(rows, episode) for rows, episode in every if _place(episode) in wanted]
+        self._stop_before = {
+            _place(b): a.stop for (_, a), (_, b) in itertools.pairwise(every) if (a.stream, a.env) == (b.stream, b.env)
+        }
+        """Where the episode before each one in its environment stops."""
+        if Layout.of(self.schema, stacked=True).stacked:
+            usual = max((Start.ZEROS, Start.REPEAT), key=self._starts().count)
+            self.layout = dataclasses.replace(self.layout, padding=usual)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Those chosen, in the order in which they are read."""
+        return [episode for _, episode in self._chosen]
+
+    @property
+    def steps(self) -> int:
+        return sum(episode.length for _, episode in self._chosen)
+
+    def source(self, *, stacked: bool = False) -> Source:
+        """The part to be read: single frames, or with ``stacked`` observations just as they were given."""
+        layout = Layout.of(self.schema, stacked=True).only(self._columns) if stacked else self.layout
+        blocks = self._stacked_blocks if stacked and layout.stacked else self._blocks
+
+        def kept() -> Iterator[Transitions]:
+            for steps in blocks():
+                yield dataclasses.replace(
+                    steps,
+                    obs={name: steps.obs[name] for name in layout.obs},
+                    next_obs={name: steps.next_obs[name] for name in layout.obs},
+                    extra={name: steps.extra[name] for name in layout.columns},
+                )
+
+        cuts = sum(not (episode.terminated or episode.truncated) for episode in self.episodes)
+        return Source(layout, self.steps, kept, len(self._chosen), cuts)
+
+    def losses(self, holds: Holds) -> list[Loss]:
+        """What a format that holds just this would lose; nothing of count 0."""
+        ends = [(episode.terminated, episode.truncated) for episode in self.episodes]
+        losses = []
+        if not holds.final_obs:
+            losses.append(Loss("final observations", len(ends)))
+        if not holds.truncated:
+            losses.append(Loss("truncations apart from terminations", sum(truncated for _, truncated in ends)))
+        if not holds.unfinished:
+            losses.append(Loss("ends without a flag apart from truncations", sum(not any(end) for end in ends)))
+        if not holds.columns:
+            losses += [Loss(f"values of column {name!r}", self.steps) for name in self.layout.columns]
+        if not (holds.stacks and Layout.of(self.schema, stacked=True).stacked):
+            losses.append(Loss("stacked frames that are no steps of the episode", self._odd_stacks()))
+        return [loss for loss in losses if loss.count]
+
+    def _blocks(self) -> Iterator[Transitions]:
+        for rows, env, spans in self._spans():
+            yield from rows.blocks(env, spans)
+
+    def _stacked_blocks(self) -> Iterator[Transitions]:
+        """The same, with observations as ``ReplayBuffer.get`` gives them."""
+        with ReplayBuffer.open(self.path, mode="r", view=Transition(), sampler=Uniform()) as buffer:
+            for rows, env, spans in self._spans():
+                ids = (rows.log.stream << STREAM_SHIFT) + rows.valid_rows(env, spans) * rows.log.num_envs + env
+                at = 0
+                for steps in rows.blocks(env, spans):
+                    for start in range(0, len(steps), STACKED_ROWS):
+                        part = steps.span(start, start + STACKED_ROWS)
+                        batch = buffer.get(ids[at : at + len(part)])
+                        at += len(part)
+                        obs, following = (
+                            dict(zip(part.obs, spaces.flatten(self.schema.obs_tree, value, "obs"), strict=True))
+                            for value in (batch.obs, batch.next_obs)
+                        )
+                        yield dataclasses.replace(part, obs=obs, next_obs=following)
+
+    def _spans(self) -> Iterator[tuple[LogRows, int, list[tuple[int, int]]]]:
+        """Stream, environment and the ranges of rows to be read of it; neighbours are one range."""
+        for (rows, env), pairs in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env)):
+            spans: list[tuple[int, int]] = []
+            for _, episode in pairs:
+                if spans and spans[-1][1] == self._stop_before[_place(episode)]:
+                    spans[-1] = spans[-1][0], episode.stop
+                else:
+                    spans.append((episode.start, episode.stop))
+            yield rows, env, spans
+
+    def _starts(self) -> list[int]:
+        """The start code of each chosen episode."""
+        return [int(rows.log.take(START, np.array([e.start]), np.array([e.env]))[0]) for rows, e in self._chosen]
+
+    def _odd_stacks(self) -> int:
+        """Observations whose older frames no padding explains once single frames are stacked again."""
+        reach = max(stack.frames for stack in self.layout.stacks) - 1
+        odd = sum(
+            min(reach, episode.length)
+            for (_, episode), start in zip(self._chosen, self._starts(), strict=True)
+            if start != self.layout.padding or not episode.complete_start
+        )
+        unusual = {(rows.log.stream, row, env) for rows in self.streams for row, env in rows.log.next_older_patches}
+        return odd + sum(
+            e.stream == stream and e.env == env and e.start <= row < e.stop
+            for stream, row, env in unusual
+            for e in self.episodes
+        )
+
+
+@contextlib.contextmanager
+def open_selected(path: PathLike, selection: Selection = EVERYTHING) -> Iterator[SelectedStore]:
+    """The selected part of the store at ``path``; changes nothing, and may go on beside a writer.
+
+    Raises:
+        InputError: for a selection that names what is not there.
+        StoreNotFoundError, NotAStoreError, FormatVersionError, CorruptionError: when the store cannot be opened.
+    """
+    full = str(pathlib.Path(checked_path(path)).absolute())
+    store, streams = open_rows(full)
+    with contextlib.closing(store):
+        yield SelectedStore(full, streams, selection)
+
+
+def _place(episode: Episode) -> tuple[int, int, int]:
+    """Which episode it is, and where it comes in the order of reading."""
+    return episode.stream, episode.env, episode.start

@@ -1,0 +1,72 @@
+"""What formats can hold, from their facts: for the command line and for ``docs/formats.md``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from diskreplay.formats.core.format import Format, Holds
+from diskreplay.schema import DTYPES
+
+NAMES = {
+    "final_obs": "final observations",
+    "truncated": "truncation apart from termination",
+    "unfinished": "ends without a flag",
+    "columns": "columns",
+    "nested_obs": "Dict and Tuple observations",
+    "nested_action": "Dict and Tuple actions",
+    "empty": "no step at all",
+    "layout": "spaces and frame stacks",
+    "stacks": "stacks as given",
+    "envs": "which environment",
+}
+"""How each field of :class:`Holds` is called."""
+
+
+def ways(format: Format) -> str:
+    """``in and out``, ``in`` or ``out``."""
+    return " and ".join(way for way, there in (("in", format.read), ("out", format.write)) if there is not None)
+
+
+def lacks(format: Format) -> list[str]:
+    """What a format cannot hold."""
+    found = [name for field, name in NAMES.items() if not getattr(format.holds, field)]
+    missing = DTYPES - format.holds.dtypes
+    return [*found, f"dtypes {', '.join(sorted(missing))}"] if missing else found
+
+
+def facts(format: Format) -> dict[str, Any]:
+    """The facts about a format as JSON has them."""
+    holds = {field.name: getattr(format.holds, field.name) for field in dataclasses.fields(Holds)}
+    return {
+        "name": format.name,
+        "title": format.title,
+        "kind": format.kind,
+        "in": format.read is not None,
+        "out": format.write is not None,
+        "holds": {**holds, "dtypes": sorted(format.holds.dtypes)},
+        "compressions": list(format.compressions),
+        "requires": list(format.requires),
+        "extra": format.extra or None,
+    }
+
+
+def markdown(formats: Sequence[Format]) -> str:
+    """The table of ``docs/formats.md``."""
+    header = ["format", "in", "out", "a dataset is", *NAMES.values(), "dtypes", "extra"]
+    lines = [header, ["---"] * len(header)]
+    for format in formats:
+        missing = sorted(DTYPES - format.holds.dtypes)
+        lines.append(
+            [
+                f"`{format.name}`", _yes(format.read is not None), _yes(format.write is not None), f"a {format.kind}",
+                *(_yes(getattr(format.holds, field)) for field in NAMES),
+                f"not {', '.join(missing)}" if missing else "all", f"`{format.extra}`" if format.extra else "-",
+            ]
+        )  # fmt: skip
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _yes(there: bool) -> str:
+    return "yes" if there else "-"

@@ -1,0 +1,215 @@
+"""Transitions on their way from one dataset to another, a few MB at a time.
+
+A :class:`Source` is a dataset to be read: a store, or a file of some format. It gives blocks of :class:`Transitions`,
+in which every step has its true next observation. Formats that keep each observation once give :class:`Timesteps`
+instead, and :func:`with_next_obs` finds the next observations:
+
+1. Within an episode it is the next step's observation.
+2. At an episode's end it is the final observation, where the format holds one.
+3. Where it does not, and the episode was terminated, nothing depends on it: the last observation stands in for it.
+4. Otherwise the last step is no transition. It is left out, and the step before it becomes the episode's last, with
+   its flag.
+
+Formats that keep an episode in one place take the transitions through :func:`by_episode`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.formats.core.layout import Layout
+
+BLOCK_BYTES = 4 << 20
+"""Decoded bytes that a block of steps should have."""
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+"""Arrays by the name of the column, such as ``obs/camera``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Transitions:
+    """Transitions in the order of their episodes; every array leads with their number ``n``.
+
+    Attributes:
+        obs, next_obs: ``(n, *shape)`` by the name of the observation leaf, such as ``obs/camera``.
+        action, extra: ``(n, *shape)`` by the name of the column.
+        reward: ``(n,)``.
+        terminated, truncated: ``(n,)`` bool, as recorded.
+        last: ``(n,)`` bool: the next step is another episode's, or there is none.
+    """
+
+    obs: Arrays
+    next_obs: Arrays
+    action: Arrays
+    extra: Arrays
+    reward: Array
+    terminated: Array
+    truncated: Array
+    last: Array
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def span(self, start: int, stop: int) -> Transitions:
+        """Transitions ``[start, stop)``: views."""
+        found: Transitions = _sliced(self, slice(start, stop))
+        return found
+
+    def columns(self) -> dict[str, Array]:
+        """All but the next observations in one mapping: leaves and columns by name, ``reward`` and the flags."""
+        flags = {"reward": self.reward, "terminated": self.terminated, "truncated": self.truncated}
+        return {**self.obs, **self.action, **self.extra, **flags}
+
+
+@dataclasses.dataclass(frozen=True)
+class Timesteps:
+    """Steps without their next observations, of a format that keeps each observation once.
+
+    The attributes are those of :class:`Transitions`, and one more.
+
+    Attributes:
+        finals: the final observation of each episode that ends here, in order, ``(ends, *shape)`` by leaf;
+            None where the format holds none.
+    """
+
+    obs: Arrays
+    action: Arrays
+    extra: Arrays
+    reward: Array
+    terminated: Array
+    truncated: Array
+    last: Array
+    finals: Arrays | None = None
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A dataset that is open to be read.
+
+    Attributes:
+        layout: of its steps.
+        steps: in it; ``blocks`` gives at most so many.
+        blocks: an iterator over all steps; may be called again for another pass.
+        episodes: in it; None where only reading tells.
+        cuts: episodes that may end in neither flag.
+        ignored: names in the source that no step takes.
+    """
+
+    layout: Layout
+    steps: int
+    blocks: Callable[[], Iterator[Transitions]]
+    episodes: int | None = None
+    cuts: int = 0
+    ignored: tuple[str, ...] = ()
+
+
+def with_next_obs(blocks: Iterable[Timesteps]) -> Iterator[Transitions]:
+    """Blocks, of any size, with their next observations; see the module's docstring.
+
+    An episode that has not ended at the last block ends there, with neither flag.
+    """
+    kept: Timesteps | None = None
+    for block in blocks:
+        if not len(block):
+            continue
+        whole = block if kept is None else _concatenated(kept, block)
+        # An open episode's last two steps wait: the very last lacks its next observation, and may yet be left out.
+        back = 0 if whole.last[-1] else 1 if len(whole) == 1 or whole.last[-2] else 2
+        kept = _sliced(whole, slice(len(whole) - back, None)) if back else None
+        steps = _linked(whole, len(whole) - back)
+        if len(steps):
+            yield steps
+    if kept is not None:
+        last = kept.last.copy()
+        last[-1] = True
+        steps = _linked(dataclasses.replace(kept, last=last, finals=None), len(kept))
+        if len(steps):
+            yield steps
+
+
+def _linked(block: Timesteps, count: int) -> Transitions:
+    """The first ``count`` steps with their next observations; all but the last of them have a step after them."""
+    first = _sliced(block, slice(count))
+    ends = np.flatnonzero(first.last)
+    following = {}
+    for name, values in block.obs.items():
+        out = np.empty((count, *values.shape[1:]), values.dtype)
+        known = values[1 : count + 1]
+        out[: len(known)] = known
+        out[ends] = values[ends] if block.finals is None else block.finals[name]
+        following[name] = out
+    steps = Transitions(
+        first.obs, following, first.action, first.extra, first.reward, first.terminated, first.truncated, first.last
+    )
+    lost = ends[~first.terminated[ends]] if block.finals is None else ends[:0]
+    if not len(lost):
+        return steps
+    last, truncated = first.last.copy(), first.truncated.copy()
+    before = lost[(lost > 0) & ~last[lost - 1]]
+    last[before - 1] = True
+    truncated[before - 1] = truncated[before]
+    left = np.ones(count, bool)
+    left[lost] = False
+    found: Transitions = _sliced(dataclasses.replace(steps, last=last, truncated=truncated), left)
+    return found
+
+
+def by_episode(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
+    """The same steps in blocks that end where episodes end: never two episodes in one, several of a long one."""
+    for steps in blocks:
+        start = 0
+        for stop in (np.flatnonzero(steps.last) + 1).tolist():
+            yield steps.span(start, stop)
+            start = stop
+        if start < len(steps):
+            yield steps.span(start, len(steps))
+
+
+def whole_episodes(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
+    """The same steps, one block an episode; in memory stands one episode and a block."""
+    parts: list[Transitions] = []
+    for steps in by_episode(blocks):
+        parts.append(steps)
+        if steps.last[-1]:
+            yield parts[0] if len(parts) == 1 else _concatenated(*parts)
+            parts = []
+    if parts:
+        yield _concatenated(*parts)
+
+
+def _sliced(steps: Any, rows: Any) -> Any:
+    """The block with every array, or mapping of arrays, indexed by ``rows``; final observations are left."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(steps):
+        value = getattr(steps, field.name)
+        if field.name == "finals":
+            changes[field.name] = None
+        elif isinstance(value, Mapping):
+            changes[field.name] = {name: values[rows] for name, values in value.items()}
+        else:
+            changes[field.name] = value[rows]
+    return type(steps)(**changes)
+
+
+def _concatenated(*parts: Any) -> Any:
+    """Several in one; final observations are those of the last."""
+    first = parts[0]
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(first):
+        values = [getattr(part, field.name) for part in parts]
+        if field.name == "finals":
+            changes[field.name] = values[-1]
+        elif isinstance(values[0], Mapping):
+            changes[field.name] = {name: np.concatenate([value[name] for value in values]) for name in values[0]}
+        else:
+            changes[field.name] = np.concatenate(values)
+    return type(first)(**changes)

@@ -1,0 +1,375 @@
+"""Checkpoints of Dopamine's circular replay buffer, read; :mod:`diskreplay.formats.dopamine` says by which rules."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats.core.flat import flags, native
+from diskreplay.formats.core.layout import Layout, column_name, infer_discrete, infer_space
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Timesteps
+from diskreplay.formats.core.untrusted import declared_count, read_json
+from diskreplay.formats.files.gzip_arrays import gzip_array
+from diskreplay.formats.files.pickled_set import pickled_set
+from diskreplay.schema import ACTION, OBS, REWARD, Stack
+
+NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
+TERMINAL = "terminal"
+DESCRIPTION = "diskreplay.json"
+MAX_PADDING = 1023
+"""Rows: a store stacks no more than 1,024 frames."""
+STORED = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz", re.DOTALL)
+
+Array = NDArray[Any]
+
+
+def file_name(name: str, suffix: int) -> str:
+    """The file of an array of :data:`NAMES`, or of another column."""
+    return f"$store$_{name}_ckpt.{suffix}.gz"
+
+
+def padding_rows(layout: Layout) -> int:
+    """Rows before an episode."""
+    return layout.stacks[0].frames - 1
+
+
+def find(path: pathlib.Path) -> tuple[pathlib.Path, list[int]]:
+    """The directory and the numbers of the checkpoints that a path names."""
+    paths = list(path.iterdir()) if path.is_dir() else [path]
+    matches = [STORED.fullmatch(entry.name) for entry in paths if entry.is_file()]
+    suffixes = sorted({int(match[2]) for match in matches if match and match[1] == NAMES[OBS]})
+    return (path if path.is_dir() else path.parent), suffixes
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredCheckpoint:
+    """The files of one number.
+
+    Attributes:
+        folder, suffix: where they are.
+        paths: of the arrays, by Dopamine's names.
+        rows: entries of each array.
+        count: rows that were ever added.
+        around: entries of ``invalid_range``; None where that file is missing.
+    """
+
+    folder: pathlib.Path
+    suffix: int
+    paths: Mapping[str, pathlib.Path]
+    rows: int
+    count: int
+    around: int | None
+
+    @property
+    def where(self) -> str:
+        return str(self.folder / file_name(NAMES[OBS], self.suffix))
+
+    @property
+    def begin(self) -> int:
+        """The oldest row, counted from the first one ever added."""
+        return max(0, self.count - self.rows)
+
+    def spans(self, skip: int) -> list[tuple[int, int]]:
+        """Ranges of rows from the oldest to the newest, without the oldest ``skip``."""
+        cursor = self.count % self.rows if self.begin else 0
+        spans = [(cursor, self.rows), (0, cursor)] if self.begin else [(0, self.count)]
+        found = []
+        for start, stop in spans:
+            left = min(skip, stop - start)
+            skip -= left
+            if start + left < stop:
+                found.append((start + left, stop))
+        return found
+
+    def column(self, name: str, skip: int = 0) -> Array:
+        """A small array from the oldest row to the newest."""
+        array = gzip_array(self.paths[name])
+        values = array[slice(None)]
+        array.close()
+        parts = [values[start:stop] for start, stop in self.spans(skip)]
+        return np.concatenate(parts) if parts else values[:0]
+
+    def ends(self, skip: int) -> Array:
+        """Whether ``episode_end_indices`` names each row, from the oldest to the newest; none where it is missing."""
+        marked = np.zeros(self.rows, bool)
+        path = self.folder / f"episode_end_indices_ckpt.{self.suffix}.gz"
+        if path.exists():
+            found = pickled_set(path, self.rows)
+            if any(index < 0 for index in found):
+                raise InputError(f"{path}: names rows below 0")
+            marked[[index for index in found if index < self.rows]] = True
+        parts = [marked[start:stop] for start, stop in self.spans(skip)]
+        return np.concatenate(parts) if parts else marked[:0]
+
+
+def open_checkpoint(folder: pathlib.Path, suffix: int) -> StoredCheckpoint:
+    """The checkpoint of a number; InputError for what is missing, ragged or no array."""
+    paths = {}
+    for path in folder.iterdir():
+        match = STORED.fullmatch(path.name)
+        if match and int(match[2]) == suffix:
+            paths[match[1]] = path
+    for name in (*NAMES.values(), TERMINAL):
+        if name not in paths:
+            raise InputError(f"{str(folder)!r} lacks {file_name(name, suffix)}")
+    counted = folder / f"add_count_ckpt.{suffix}.gz"
+    if not counted.exists():
+        raise InputError(f"{str(folder)!r} lacks {counted.name}: without it nobody knows which row is the oldest")
+    count = gzip_array(counted).value()
+    if count.size != 1 or count.dtype.kind not in "iu" or count.reshape(-1)[0] < 0:
+        raise InputError(f"{counted}: must be one number of rows")
+    arrays = {name: gzip_array(path) for name, path in paths.items()}
+    for array in arrays.values():
+        if not array.shape:
+            raise InputError(f"{array.where}: is a single value, not an array of rows")
+    rows = arrays[NAMES[OBS]].shape[0]
+    for array in arrays.values():
+        if array.shape[0] != rows:
+            raise InputError(f"{array.where}: ragged lengths: {array.shape[0]:,} entries for {rows:,} observations")
+    for name in (NAMES[REWARD], TERMINAL):
+        shape = arrays[name].shape[1:]
+        if math.prod(shape) != 1:
+            raise InputError(f"{arrays[name].where}: holds values of shape {shape}, not one a step")
+    if not rows and count.reshape(-1)[0]:
+        raise InputError(f"{counted}: counts rows of an empty buffer")
+    around = folder / f"invalid_range_ckpt.{suffix}.gz"
+    width = math.prod(gzip_array(around).shape) if around.exists() else None
+    return StoredCheckpoint(folder, suffix, paths, rows, int(count.reshape(-1)[0]), width)
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkedCheckpoint:
+    """A checkpoint in its run.
+
+    Attributes:
+        checkpoint: the files.
+        skip: its oldest rows that the checkpoint before it holds, too.
+        follows: it goes on where the one before it ends.
+        goes_on: the next one follows it.
+    """
+
+    checkpoint: StoredCheckpoint
+    skip: int
+    follows: bool
+    goes_on: bool
+
+
+def linked(checkpoints: list[StoredCheckpoint]) -> list[LinkedCheckpoint]:
+    """The checkpoints in their runs; rule 2 of the module's docstring."""
+    found: list[LinkedCheckpoint] = []
+    for checkpoint in checkpoints:
+        before = found[-1].checkpoint if found else None
+        skip, follows = 0, False
+        if before is not None and before.rows == checkpoint.rows and before.count < checkpoint.count:
+            follows = checkpoint.begin <= before.count
+            skip = before.count - checkpoint.begin if follows else 0
+        if follows:
+            found[-1] = dataclasses.replace(found[-1], goes_on=True)
+        found.append(LinkedCheckpoint(checkpoint, skip, follows, False))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFlags:
+    """What the rows of a part are, from its oldest to its newest.
+
+    Attributes:
+        kept: the row is a step; others are padding.
+        terminated, truncated, last: as of :class:`diskreplay.formats.core.transitions.Timesteps`.
+        left: rows of padding that the next part begins with.
+    """
+
+    kept: Array
+    terminated: Array
+    truncated: Array
+    last: Array
+    left: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Logs:
+    """A dataset of checkpoints.
+
+    Attributes:
+        parts: the checkpoints in order.
+        layout: of the steps.
+        described: whether diskreplay wrote them: the layout then stands beside them, and padding is not looked for.
+        cut, both: rows that end an episode in neither flag, or in both, by the checkpoint's number.
+    """
+
+    parts: list[LinkedCheckpoint]
+    layout: Layout
+    described: bool
+    cut: Mapping[str, list[int]]
+    both: Mapping[str, list[int]]
+
+    def rows(self, part: LinkedCheckpoint, left: int) -> RowFlags:
+        """What the rows of a part are; it begins with ``left`` rows of padding."""
+        checkpoint, padding = part.checkpoint, padding_rows(self.layout)
+        terminated = self._flags(part, checkpoint.column(TERMINAL, part.skip))
+        count = len(terminated)
+        ends = terminated | checkpoint.ends(part.skip)
+        kept = np.ones(count, bool)
+        kept[:left] = ends[:left] = False
+        left = max(0, left - count)
+        for end in np.flatnonzero(ends).tolist():
+            if ends[end]:  # not in the padding of an earlier one
+                kept[end + 1 : end + 1 + padding] = ends[end + 1 : end + 1 + padding] = False
+                left = max(0, end + 1 + padding - count)
+        truncated = ends & ~terminated
+        for odd, flag in ((self.cut, False), (self.both, True)):
+            found = odd.get(str(checkpoint.suffix), [])
+            if not all(0 <= row < count and ends[row] for row in found):
+                raise InputError(f"{checkpoint.folder / DESCRIPTION}: names rows that end no episode")
+            truncated[found] = flag
+        if not part.goes_on and count:
+            if count > 1 and kept[-1] and not ends[-1] and terminated[-2]:
+                kept[-1] = False  # the first row of an episode, and all that there is of it
+            ends[np.flatnonzero(kept)[-1:]] = True
+        return RowFlags(kept, terminated, truncated, ends, left)
+
+    def _flags(self, part: LinkedCheckpoint, values: Array) -> Array:
+        return flags(str(part.checkpoint.paths[TERMINAL]), TERMINAL, values, len(values))
+
+    def each(self) -> Iterator[tuple[LinkedCheckpoint, RowFlags]]:
+        """The parts with what their rows are."""
+        left = 0
+        for part in self.parts:
+            if not part.follows:
+                left = padding_rows(self.layout) if self.described else 0
+            rows = self.rows(part, left)
+            left = rows.left
+            yield part, rows
+
+    def timesteps(self) -> Iterator[Timesteps]:
+        """All steps, a few MB at a time."""
+        size = max(1, BLOCK_BYTES // self.layout.step_bytes)
+        for part, rows in self.each():
+            arrays = {name: gzip_array(path) for name, path in part.checkpoint.paths.items() if name != TERMINAL}
+            with contextlib.ExitStack() as stack:
+                for array in arrays.values():
+                    stack.callback(array.close)
+                done = 0
+                begins = not part.follows
+                for start, stop in part.checkpoint.spans(part.skip):
+                    for at in range(start, stop, size):
+                        block = slice(at, min(at + size, stop))
+                        values = {name: array[block] for name, array in arrays.items()}
+                        there = slice(done, done + block.stop - block.start)
+                        yield self._block(part, values, rows, there, begins)
+                        done, begins = there.stop, False
+
+    def _block(
+        self, part: LinkedCheckpoint, values: Mapping[str, Array], rows: RowFlags, there: slice, begins: bool
+    ) -> Timesteps:
+        kept = rows.kept[there]
+        if not self.described:
+            if not _zero(values[NAMES[OBS]][~kept]).all():
+                raise InputError(
+                    f"{part.checkpoint.where}: the {padding_rows(self.layout)} rows before each episode are not all "
+                    f"zeros; nobody can tell how many frames its observations stack"
+                )
+            if begins:  # the rest of the padding of an episode whose begin is gone
+                zero = np.logical_and.reduce([_zero(array) for array in values.values()])
+                zero &= ~rows.last[there]
+                most = min(padding_rows(self.layout), len(zero))
+                kept = kept.copy()
+                kept[:most] &= ~np.logical_and.accumulate(zero[:most])
+        extra = {column_name(name): array[kept] for name, array in values.items() if name not in NAMES.values()}
+        reward = values[NAMES[REWARD]][kept]
+        return Timesteps(
+            {OBS: values[NAMES[OBS]][kept]}, {ACTION: values[NAMES[ACTION]][kept]}, extra,
+            reward.reshape(len(reward)), rows.terminated[there][kept],
+            rows.truncated[there][kept], rows.last[there][kept],
+        )  # fmt: skip
+
+
+def description(path: pathlib.Path) -> tuple[Layout, dict[str, list[int]], dict[str, list[int]]] | None:
+    """The layout and the odd ends that :func:`write` left; None where there is nothing."""
+    if not path.exists():
+        return None
+    stored = read_json(path)
+    try:
+        layout = Layout.from_json(stored["layout"], str(path))
+        cut, both = (
+            {str(key): [declared_count(row, "a row") for row in rows] for key, rows in stored[k].items()}
+            for k in ("cut", "both")
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: the description that diskreplay left there cannot be read: {error}") from error
+    return layout, cut, both
+
+
+def check_arrays(checkpoint: StoredCheckpoint, layout: Layout) -> None:
+    """InputError where a checkpoint's arrays are not those of the layout."""
+    arrays = {
+        name: gzip_array(path) for name, path in checkpoint.paths.items() if name not in (TERMINAL, NAMES[REWARD])
+    }
+    found = {
+        {NAMES[OBS]: OBS, NAMES[ACTION]: ACTION}.get(name, column_name(name)): (array.shape[1:], native(array.dtype))
+        for name, array in arrays.items()
+    }
+    expected = {**layout.obs, **layout.action, **layout.columns}
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
+            raise InputError(f"{checkpoint.where}: its arrays are not those of the other checkpoints: {name}")
+
+
+def infer_layout(checkpoints: list[StoredCheckpoint]) -> Layout:
+    """The layout of what we did not write."""
+    first = checkpoints[0]
+    arrays = {name: gzip_array(path) for name, path in first.paths.items()}
+    obs, action, reward = (arrays[NAMES[name]] for name in (OBS, ACTION, REWARD))
+    space = infer_space(tuple(obs.shape[1:]), native(obs.dtype), OBS)
+    if len(action.shape) == 1 and action.dtype.kind in "iu":
+        each = [checkpoint.column(NAMES[ACTION]) for checkpoint in checkpoints]
+        bounds = [(int(values.min()), int(values.max())) for values in each if len(values)] or [(0, 0)]
+        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+        actions = infer_discrete(low, high, native(action.dtype))
+    else:
+        actions = infer_space(tuple(action.shape[1:]), native(action.dtype), ACTION)
+    dtype = native(reward.dtype)
+    columns = {
+        column_name(name): (tuple(array.shape[1:]), native(array.dtype))
+        for name, array in arrays.items()
+        if name not in (*NAMES.values(), TERMINAL)
+    }
+    stacks = (Stack(_padding_found(first) + 1),)
+    return Layout(space, actions, columns, dtype if dtype.kind == "f" else np.dtype(np.float32), stacks)
+
+
+def _padding_found(checkpoint: StoredCheckpoint) -> int:
+    """The rows of zeros before each episode: no more than ``invalid_range`` allows, nor than stand after any end."""
+    most = 7 if checkpoint.around is None else min(max(0, checkpoint.around - 2), MAX_PADDING)
+    terminal, action, reward = (checkpoint.column(name) for name in (TERMINAL, NAMES[ACTION], NAMES[REWARD]))
+    count = len(terminal)
+    zero = _zero(terminal) & _zero(action) & _zero(reward)
+    starts = np.flatnonzero(terminal) + 1
+    starts = starts[starts + most <= count]
+    if len(starts):
+        after = np.stack([zero[starts + place] for place in range(most)], 1) if most else np.zeros((1, 0), bool)
+        most = int(np.logical_and.accumulate(after, axis=1).sum(1).min())
+    if not checkpoint.begin:
+        array = gzip_array(checkpoint.paths[NAMES[OBS]])
+        frames = array[slice(0, min(most, count))]
+        array.close()
+        black = _zero(frames) & zero[: len(frames)]
+        # None at all: the log of a run's end, which begins within an episode.
+        most = int(np.logical_and.accumulate(black).sum()) or most
+    return most
+
+
+def _zero(values: Array) -> Array:
+    """Whether each row is zero."""
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        found: Array = np.logical_not(values.any(axis=tuple(range(1, values.ndim))))
+    return found

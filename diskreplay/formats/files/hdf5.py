@@ -1,0 +1,276 @@
+"""HDF5 files as formats read them: opened with clear errors, a few MB at a time.
+
+Chunks are taken as they are (``H5Dread_chunk``) and decompressed here, several at a time in threads. HDF5's own filters
+do one chunk after another, under Python's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import pathlib
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats.core import untrusted
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.untrusted import check_chunk, check_size, declared_count, stored_bytes
+from diskreplay.formats.files.hdf5_output import Output
+from diskreplay.storage.encoders import Encoders, Task
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+MAX_ENTRIES = 1 << 16
+"""Of an array that is no column: names, counts, a flag."""
+MAX_LINKS = 16
+"""Soft links that lead to each other."""
+DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, NotImplementedError, MemoryError)
+"""What h5py and HDF5 raise for a damaged file. MemoryError: a damaged size, of an attribute or a string."""
+damage = functools.partial(untrusted.damage, errors=DAMAGE)
+DEFLATE, SHUFFLE = 1, 2
+"""HDF5's numbers of these filters."""
+METADATA_BYTES = 1 << 20
+"""Of the file's own structure that HDF5 keeps, several times as much in RAM. It would go up to 32 MB by itself, where a
+file of many episodes is walked through once."""
+
+Array = NDArray[Any]
+
+
+def open_file(path: pathlib.Path | Output, mode: str) -> h5py.File:
+    """The file, with a metadata cache that stays small."""
+    file = h5py.File(path, mode)
+    cache = file.id.get_mdc_config()
+    cache.set_initial_size = True
+    cache.initial_size = cache.min_size = cache.max_size = METADATA_BYTES
+    file.id.set_mdc_config(cache)
+    return file
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path) -> Iterator[h5py.File]:
+    """The file, to be read; InputError when it is none."""
+    if not is_hdf5(path):
+        raise InputError(f"{str(path)!r} is no HDF5 file")
+    with damage(repr(str(path))):
+        file = open_file(path, "r")
+    with file:
+        yield file
+
+
+def is_hdf5(path: pathlib.Path) -> bool:
+    """Whether a file begins as HDF5 does."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+class Hdf5Array:
+    """An array that is read some entries at a time."""
+
+    def __init__(self, data: h5py.Dataset, where: str) -> None:
+        self._data = data
+        self.where = where
+        self.shape: tuple[int, ...] = data.shape or ()
+        self.dtype: np.dtype[Any] = data.dtype
+        self.chunks: tuple[int, ...] | None = data.chunks
+        check_size(where, self.shape, self.dtype.itemsize, lambda: stored_bytes(pathlib.Path(data.file.filename)))
+        check_chunk(where, self.chunks or (), self.dtype.itemsize)
+        if self.dtype.kind == "O" and data.id.get_offset() is not None:
+            self._check_lengths(data.id.get_offset(), data.id.get_storage_size(), pathlib.Path(data.file.filename))
+
+    def _check_lengths(self, offset: int, size: int, path: pathlib.Path) -> None:
+        """InputError for texts that are longer than the file: HDF5 would take the memory before it looks for them."""
+        with path.open("rb") as file:
+            file.seek(offset)
+            entries = np.frombuffer(file.read(min(size, MAX_ENTRIES * 16)), np.uint8)
+        count = math.prod(self.shape)
+        if count and len(entries) == size and size % count == 0 and size // count >= 4:
+            lengths = entries.reshape(count, -1)[:, :4].copy().view("<u4")
+            if lengths.max() > stored_bytes(path):
+                raise InputError(f"{self.where}: has a text of {lengths.max():,} bytes, more than the file")
+
+    def __getitem__(self, rows: slice) -> Array:
+        with damage(self.where):
+            return np.asarray(self._data[rows])
+
+    def value(self) -> Any:
+        """All of a small array, or a single value as h5py has it."""
+        if math.prod(self.shape) > MAX_ENTRIES:
+            raise InputError(f"{self.where}: has {math.prod(self.shape):,} entries, where {MAX_ENTRIES:,} are read")
+        with damage(self.where):
+            return self._data[()]
+
+
+class Hdf5GzipArray(Hdf5Array):
+    """An array of gzip chunks, which are decompressed side by side."""
+
+    chunks: tuple[int, ...]
+
+    def __init__(self, data: h5py.Dataset, where: str, shuffled: bool) -> None:
+        super().__init__(data, where)
+        self._shuffled = shuffled and data.dtype.itemsize > 1
+        self._last: tuple[int, Array] | None = None
+        """Number and values of the chunk read last: the next entries may begin in it."""
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        size = self.chunks[0]
+        numbers = range(start // size, -(-stop // size)) if stop > start else range(0)
+        chunks: list[Array | Task[Array]] = []
+        for number in numbers:
+            if self._last is not None and self._last[0] == number:
+                chunks.append(self._last[1])
+            else:
+                chunks.append(self._chunk(number))
+        out = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        for number, chunk in zip(numbers, chunks, strict=True):
+            values = chunk.result() if isinstance(chunk, Task) else chunk
+            low, high = max(start, number * size), min(stop, (number + 1) * size)
+            out[low - start : high - start] = values[low - number * size : high - number * size]
+            self._last = number, values
+        return out
+
+    def _chunk(self, number: int) -> Array | Task[Array]:
+        first = number * self.chunks[0]
+        offset = first, *(0 for _ in self.shape[1:])
+        with damage(self.where):
+            if self._data.id.get_chunk_info_by_coord(offset).byte_offset is None:  # never written
+                return np.full(self.chunks, self._data.fillvalue, self.dtype)
+            left_out, data = self._data.id.read_direct_chunk(offset)
+            if left_out:  # filters that did not do this chunk any good
+                return np.asarray(self._data[first : first + self.chunks[0]])
+        return Encoders.submit(functools.partial(_gunzip, data, self.chunks, self.dtype, self._shuffled, self.where))
+
+
+def _gunzip(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], shuffled: bool, where: str) -> Array:
+    size = math.prod(shape) * dtype.itemsize
+    try:
+        found = zlib.decompressobj().decompress(data, size + 1)
+    except zlib.error as error:
+        raise InputError(f"{where} is damaged: {error}") from error
+    if len(found) != size:
+        raise InputError(f"{where} is damaged: a chunk has {len(found)} bytes, where {size} are needed")
+    if shuffled:
+        found = np.frombuffer(found, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
+    return np.frombuffer(found, dtype).reshape(shape)
+
+
+def array(data: h5py.Dataset, where: str = "") -> Hdf5Array:
+    """The same values, read in the fastest way there is; InputError for values that lie in other files."""
+    where = where or f"{data.file.filename}: {data.name}"
+    with damage(where):
+        plan = data.id.get_create_plist()
+        if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
+            raise InputError(f"{where}: its values lie in other files, which are not read")
+        shape, chunks = data.shape, data.chunks
+        if shape and chunks is not None and chunks[1:] == shape[1:] and data.dtype.kind in "biuf":
+            filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
+            if filters in ([DEFLATE], [SHUFFLE, DEFLATE]):
+                return Hdf5GzipArray(data, where, SHUFFLE in filters)
+        return Hdf5Array(data, where)
+
+
+# Finding groups and arrays. Links into other files are refused, not followed.
+
+
+def find(group: h5py.Group, path: str, where: str, depth: int = 0) -> Any:
+    """The group or array at a path; None where there is nothing."""
+    found: Any = group
+    with damage(f"{where}: {path!r}"):
+        for name in filter(None, path.split("/")):
+            if not isinstance(found, h5py.Group):
+                return None
+            key, links = name.encode(errors="surrogateescape"), found.id.links
+            if not links.exists(key):
+                return None
+            kind = links.get_info(key).type
+            if kind == h5py.h5l.TYPE_HARD:
+                found = found[name]
+            elif kind == h5py.h5l.TYPE_SOFT and depth < MAX_LINKS:
+                target = links.get_val(key).decode(errors="surrogateescape")
+                found = find(found.file if target.startswith("/") else found, target, where, depth + 1)
+            else:
+                raise InputError(f"{where}: {path!r} is a link into another file or into itself, which is not followed")
+    return found
+
+
+def keys(group: h5py.Group, where: str) -> list[str]:
+    """Names in a group."""
+    with damage(where):
+        return [key if isinstance(key, str) else key.decode(errors="replace") for key in group]
+
+
+def subgroup(group: h5py.Group, key: str, where: str) -> h5py.Group:
+    """The group ``key``; InputError where there is none."""
+    found = find(group, key, where)
+    if not isinstance(found, h5py.Group):
+        raise InputError(f"{where}: the group {key!r} is missing")
+    return found
+
+
+def optional(group: h5py.Group, key: str, where: str) -> Hdf5Array | None:
+    """The array ``key``; None where there is nothing."""
+    found = find(group, key, where)
+    return None if found is None else _array(found, key, where)
+
+
+def dataset(group: h5py.Group, key: str, where: str) -> Hdf5Array:
+    """The array ``key``; InputError where there is none."""
+    return _array(find(group, key, where), key, where)
+
+
+def _array(found: Any, key: str, where: str) -> Hdf5Array:
+    if not isinstance(found, h5py.Dataset):
+        raise InputError(f"{where}: the array {key!r} is missing")
+    return array(found, f"{where}: {key}")
+
+
+def datasets(group: h5py.Group, where: str) -> dict[str, Hdf5Array]:
+    """All arrays below a group, by path; each group once."""
+    found: dict[str, Hdf5Array] = {}
+    seen = set()
+
+    def walk(group: h5py.Group, path: str) -> None:
+        seen.add(group.id)
+        for key in keys(group, where):
+            node = find(group, key, where)
+            if isinstance(node, h5py.Dataset):
+                found[path + key] = array(node, f"{where}: {path}{key}")
+            elif isinstance(node, h5py.Group) and node.id not in seen:
+                walk(node, f"{path}{key}/")
+
+    with damage(where):  # groups in groups without end
+        walk(group, "")
+    return found
+
+
+def number(group: h5py.Group, key: str, where: str) -> int:
+    """The whole number that the array ``key`` is."""
+    return declared_count(dataset(group, key, where).value(), f"{where}: {key}")
+
+
+def attribute(group: h5py.Group, key: str, where: str) -> Any:
+    """An attribute; None where there is none."""
+    with damage(f"{where}: the attribute {key!r}"):
+        return group.attrs.get(key)
+
+
+def write_layout(group: h5py.Group, key: str, layout: Layout) -> None:
+    """Keeps a layout as JSON in a dataset: attributes may have 64 KB at most."""
+    group[key] = json.dumps(layout.to_json())
+
+
+def read_layout(group: h5py.Group, key: str, where: str) -> Layout | None:
+    """What :func:`write_layout` kept; None where there is nothing."""
+    found = optional(group, key, where)
+    if found is not None and found.shape:
+        raise InputError(f"{where}: {key} is no text that can be read")
+    return None if found is None else Layout.from_json(found.value(), where)

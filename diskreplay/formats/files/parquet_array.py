@@ -1,0 +1,191 @@
+"""Columns of Parquet files, read forwards a few MB at a time: numbers, lists of them, or images."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+from diskreplay.formats.core.layout import Shape
+from diskreplay.formats.core.transitions import BLOCK_BYTES
+from diskreplay.formats.files import images
+from diskreplay.formats.files.arrow import damage
+
+MAGIC = b"PAR1"
+
+Array = NDArray[Any]
+
+
+def is_parquet(path: pathlib.Path) -> bool:
+    """Whether a file begins as Parquet does."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+class ParquetArray:
+    """One column of some files, read forwards: asking for rows before those read last begins anew.
+
+    Args:
+        files: in order.
+        key: of the column.
+        count: rows in them that are wanted.
+        known: shape and dtype; found from the first row if None.
+        present: ``(rows,)`` bool: which rows have a value, others being null; all of them if None.
+    """
+
+    def __init__(
+        self, files: Sequence[pathlib.Path], key: str, count: int, known: Shape | None = None,
+        present: Array | None = None,
+    ) -> None:  # fmt: skip
+        self._files, self._key, self._known, self._present = files, key, known, present
+        self._size = 1
+        self._begin()
+        if known is None:
+            first = self._some(1) if count else np.empty(0, np.float32)
+            known = first.shape[1:], first.dtype
+        self.dtype = known[1]
+        self.shape = (count, *known[0])
+        item = int(np.prod(known[0], dtype=np.int64)) * self.dtype.itemsize
+        self._size = max(1, min(1 << 16, BLOCK_BYTES // max(1, item)))
+        self._begin()
+
+    @property
+    def where(self) -> str:
+        return f"{self._files[0] if len(self._files) == 1 else self._files[0].parent}: {self._key}"
+
+    def _begin(self) -> None:
+        self._at = 0
+        self._rest: list[Array] = []
+        self._batches = self._read()
+
+    def _read(self) -> Iterator[Array]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        done = 0
+        for path in self._files:
+            with damage(path), pq.ParquetFile(path) as file:
+                groups = range(file.num_row_groups)  # one by one: Arrow keeps what it has read of all that it is given
+                for batch in itertools.chain.from_iterable(
+                    file.iter_batches(self._size, [group], [self._key], use_threads=False) for group in groups
+                ):
+                    column = batch.column(0)
+                    if isinstance(column, pa.ExtensionArray):
+                        column = column.storage
+                    present: Any = True if self._present is None else self._present[done : done + len(column)]
+                    if (column.is_valid().to_numpy(zero_copy_only=False) != present).any():
+                        raise InputError(f"{self.where}: has rows without a value, or with one where none belongs")
+                    done += len(column)
+                    column = column.drop_null()
+                    if len(column):
+                        yield self._decoded(column)
+
+    def _decoded(self, column: Any) -> Array:
+        import pyarrow as pa
+
+        kind = column.type
+        if pa.types.is_struct(kind):
+            column = column.field("bytes")
+            kind = column.type
+            if column.null_count:
+                raise InputError(f"{self.where}: has images that are not in the file")
+        elif self._known is not None and _is_binary(kind):
+            return self._raw(column)
+        if _is_binary(kind):
+            each = images.decoded(column.to_pylist(), self.where)
+            if len({value.shape for value in each}) > 1:
+                raise InputError(f"{self.where}: has images of several sizes")
+            return self._shaped(np.stack(each), len(each))
+        return self._listed(column)
+
+    def _raw(self, column: Any) -> Array:
+        assert self._known is not None
+        shape, dtype = self._known
+        data = b"".join(column.to_pylist())
+        if len(data) != len(column) * int(np.prod(shape, dtype=np.int64)) * dtype.itemsize:
+            raise InputError(f"{self.where}: has values that are not {dtype} {shape}")
+        return np.frombuffer(data, dtype).reshape(len(column), *shape)
+
+    def _shaped(self, values: Array, count: int) -> Array:
+        if self._known is None:
+            return values
+        shape, dtype = self._known
+        if values.size != count * int(np.prod(shape, dtype=np.int64)) or values.dtype != dtype:
+            raise InputError(f"{self.where}: has values of {values.dtype} {values.shape[1:]}, not of {dtype} {shape}")
+        return values.reshape(count, *shape)
+
+    def _listed(self, column: Any) -> Array:
+        """Numbers, or lists of lists of them."""
+        import pyarrow.compute as pc
+
+        count, shape = len(column), [len(column)]
+        while _is_list(column.type):
+            length = pc.min_max(pc.list_value_length(column)).as_py()
+            if length["min"] != length["max"] or column.null_count:
+                raise InputError(f"{self.where}: has lists of several lengths")
+            shape.append(length["min"])
+            column = column.flatten()
+        if column.null_count:
+            raise InputError(f"{self.where}: has lists with values missing")
+        return self._shaped(column.to_numpy(zero_copy_only=False).reshape(shape), count)
+
+    def _some(self, count: int) -> Array:
+        """The next rows."""
+        there = sum(map(len, self._rest))
+        while there < count:
+            batch = next(self._batches, None)
+            if batch is None:
+                raise InputError(f"{self.where}: has too few rows with a value")
+            if self._rest and batch.shape[1:] != self._rest[0].shape[1:]:
+                raise InputError(f"{self.where}: has values of several shapes")
+            self._rest.append(batch)
+            there += len(batch)
+        whole = self._rest[0] if len(self._rest) == 1 else np.concatenate(self._rest)
+        self._rest = [whole[count:]]
+        return whole[:count]
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        if start < self._at:
+            self._begin()
+        while self._at < start:
+            self._at += len(self._some(min(self._size, start - self._at)))
+        if start >= stop:
+            return np.empty((0, *self.shape[1:]), self.dtype)
+        self._at = stop
+        found = self._some(stop - start)
+        if found.shape[1:] != self.shape[1:] or found.dtype != self.dtype:
+            raise InputError(f"{self.where}: has values of several shapes")
+        return found
+
+
+def _is_binary(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_readable(kind: Any) -> bool:
+    """Whether values of an Arrow type are numbers, lists of them, or images."""
+    import pyarrow as pa
+
+    if isinstance(kind, pa.ExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 and _is_binary(kind.field("bytes").type)
+    while _is_list(kind):
+        kind = kind.value_type
+    return bool(
+        _is_binary(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    )

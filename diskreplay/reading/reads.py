@@ -1,0 +1,38 @@
+"""What is still to be read of a batch: planned under the buffer's lock, read without it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
+
+from diskreplay.reading import gather
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.gather import Requests
+from diskreplay.storage.column import ColumnReader
+
+
+class Reads:
+    """The steps that fill the arrays of one batch, in order: chunks to read, and what is made of them afterwards."""
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], None]] = []
+
+    def fetch(
+        self, column: ColumnReader, requests: Requests, out: NDArray[Any], cache: ChunkCache, *, exact: bool = False
+    ) -> None:
+        """Copies what of the requests is in RAM, and takes up the rest; as :func:`gather.plan`. Needs the lock."""
+        plan = gather.plan(column, requests, out, cache, exact=exact)
+        if not plan.empty:
+            self.then(functools.partial(gather.run, plan, cache))
+
+    def then(self, step: Callable[[], None]) -> None:
+        """A step that needs the arrays of those before it."""
+        self._steps.append(step)
+
+    def finish(self) -> None:
+        """Does all steps; needs no lock. CorruptionError names the place of a damaged chunk."""
+        for step in self._steps:
+            step()

@@ -1,0 +1,125 @@
+"""The columns in RAM that transitions show, copied in one compiled call.
+
+numpy takes a column in a microsecond or more, however few its rows, which is most of the time of a small batch. The
+kernel needs numba, which takes a program half a second to load. So it is used where another part has loaded numba
+already, as samplers with priorities do, and where a batch is small: of a large one the time is that of the memory. Both
+ways give the same bits.
+
+The arrays of a batch are then parts of one block of memory.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.index.log import NEXT_PATCH, StreamLog
+from diskreplay.reading import blocks
+from diskreplay.ring import Table
+from diskreplay.schema import START, VALID, Schema
+
+Ids = NDArray[np.int64]
+Array = NDArray[Any]
+
+ALIGNED = 64
+"""Each array begins at a multiple of so many bytes."""
+
+
+NEXT = ".next "
+"""Before the names of observations: their true next values. No column has a name that starts with a point."""
+
+
+class Layout(NamedTuple):
+    """A block of memory for the rows of all columns of a batch."""
+
+    size: int
+    dtype: np.dtype[Any]
+    """Of the block; each of its fields is a column's array."""
+    offsets: Ids
+
+
+class Sources(NamedTuple):
+    """Where the columns of a table, and of its patches, stand in memory."""
+
+    table: Table
+    patches: Table
+    arrays: Ids
+    patch_arrays: Ids
+    next_patch: Ids
+
+
+class Resident:
+    """The columns of one stream that transitions of one step show: those in RAM that are no stacks of frames."""
+
+    def __init__(self, schema: Schema, log: StreamLog) -> None:
+        frames = {c.name: stack.frames for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)}
+        shown = [
+            c for c in schema.columns if c.resident and c.name not in (START, VALID) and frames.get(c.name, 1) == 1
+        ]
+        observed = [c for c in shown if c.name in frames]
+        self.log = log
+        self._columns = shown + observed
+        self._names = [c.name for c in shown] + [NEXT + c.name for c in observed]
+        self.following = np.arange(len(self._columns)) >= len(shown)
+        self.row_bytes = np.array([math.prod(c.shape) * c.dtype.itemsize for c in self._columns], np.int64)
+        self.all_row_bytes = int(self.row_bytes.sum())
+        self._sources: Sources | None = None
+        self._layout: Layout | None = None
+
+    def sources(self) -> Sources:
+        """Of the log's tables, which are replaced where they grow."""
+        table, patches, found = self.log.table, self.log.patches, self._sources
+        if found is None or found.table is not table or found.patches is not patches:
+            fields = [(column.name, bool(next)) for column, next in zip(self._columns, self.following, strict=True)]
+            arrays = [table.arrays[name].ctypes.data for name, _ in fields]
+            patched = [patches.arrays[name].ctypes.data if following else 0 for name, following in fields]
+            next_patch = table.arrays[NEXT_PATCH].reshape(-1)
+            found = Sources(table, patches, np.array(arrays, np.int64), np.array(patched, np.int64), next_patch)
+            self._sources = found
+        return found
+
+    def layout(self, size: int) -> Layout:
+        """Of a block for ``size`` rows."""
+        if self._layout is None or self._layout.size != size:
+            ends = np.cumsum(-(-self.row_bytes * size // ALIGNED) * ALIGNED)
+            offsets = np.concatenate([[0], ends])
+            fields = [(column.dtype, (size, *column.shape)) for column in self._columns]
+            dtype = np.dtype(
+                {
+                    "names": self._names,
+                    "formats": fields,
+                    "offsets": offsets[:-1].tolist(),
+                    "itemsize": int(offsets[-1]),
+                }
+            )
+            self._layout = Layout(size, dtype, offsets)
+        return self._layout
+
+
+def gather(groups: Sequence[tuple[Resident, Ids, Ids]], size: int, *, partial: bool) -> Array | None:
+    """The columns of rows: one structured value whose fields are arrays ``(size, *shape)``; None if left to numpy.
+
+    Args:
+        groups: one for each stream: its columns, and the places in the arrays and positions in the log of rows.
+        size: of the arrays.
+        partial: whether there are places that no row stands at, which are zeros.
+    """
+    first = groups[0][0]
+    if "diskreplay.index.jit" not in sys.modules or size * first.all_row_bytes >= blocks.LEAST_BYTES:
+        return None
+    from diskreplay.index import rows
+
+    layout = first.layout(size)
+    block = (np.zeros if partial else np.empty)(layout.dtype.itemsize, np.uint8)
+    for resident, place, positions in groups:
+        log, sources = resident.log, resident.sources()
+        rows.gather(
+            sources.arrays, sources.patch_arrays, resident.row_bytes, resident.following, sources.next_patch,
+            log.patches.length, log.num_envs, positions, place, block, layout.offsets,
+        )  # fmt: skip
+    return np.ndarray((), layout.dtype, block)

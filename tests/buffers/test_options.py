@@ -1,0 +1,45 @@
+"""What ``create`` and ``open`` of all buffers share: shown by help, and refused where it is misspelt."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay as dr
+
+BUFFERS = [dr.ReplayBuffer, dr.RolloutBuffer, dr.MultiAgentReplayBuffer, dr.MultiAgentRolloutBuffer]
+OBS, ACTION = Box(-1, 1, (3,), np.float32), Discrete(2)
+
+
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_each_option_is_shown_with_its_default(buffer: Any) -> None:
+    created, opened = (inspect.signature(method).parameters for method in (buffer.create, buffer.open))
+    assert created["cache_bytes"].default == opened["cache_bytes"].default == 256 << 20
+    assert created["codec"].default is None
+    assert opened["mode"].default == "r+"
+    assert opened["seed"].annotation == "int | None"
+    for parameters in (created, opened):
+        assert not any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_what_is_no_option_is_refused_and_nothing_made(buffer: Any, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.replay"
+    with pytest.raises(TypeError, match="no argument 'comit_rows'; did you mean 'commit_rows'"):
+        buffer.create(path, OBS, ACTION, comit_rows=3)
+    with pytest.raises(TypeError, match="no argument 'xyz'; it has path"):
+        buffer.open(path, xyz=3)
+    assert not path.exists()
+
+
+def test_all_that_is_left_out_is_filled_in(tmp_path: pathlib.Path) -> None:
+    with dr.ReplayBuffer.create(tmp_path / "a.replay", OBS, ACTION, capacity=10, cache_bytes=1) as buffer:
+        assert buffer.stats()["cache_bytes"] == 1
+        assert buffer.schema.stacks[0].frames == 1
+    with dr.ReplayBuffer.open(tmp_path / "a.replay") as buffer:
+        assert buffer.stats()["cache_bytes"] == 256 << 20
