@@ -268,7 +268,7 @@ class PendingStep(Keeper):
             self._release(step)
             self.change(set_attribute(self, "_newest", (window(self.buffer).end, step)), *assignments)
 
-    def cut_off(self, env: int) -> list[Assignment]:
+    def cut(self, env: int) -> list[Assignment]:
         """What marks the newest step as the last of an environment's episode, truncated if it is not terminal."""
         step = self._waiting()
         return [] if step is None else [set_item(step["truncated"], env, not step["terminated"][env])]

@@ -246,7 +246,7 @@ class DummyOnPolicyBuffer(DiskBuffer):
             set_item(self.returns, (env, slots), rollouts.path_estimates(*path, self.gamma, lambdas[0])[0][:, 0]),
             set_item(self.advantages, (env, slots), rollouts.path_estimates(*path, self.gamma, lambdas[1])[1][:, 0]),
             *rollouts.end_path(ram, env),
-            *self._keeper.cut_off(env),
+            *self._keeper.cut(env),
         )
 
     def sample(self, indexes: Any) -> tuple[Any, ...]:

@@ -173,7 +173,7 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
                 if key in data
             ),
             *rollouts.end_path(ram, i_env),
-            *self._pending.cut_off(i_env),
+            *self._pending.cut(i_env),
         )
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
