@@ -126,6 +126,11 @@ class Codec:
             raise SchemaError(f"codec level must be 1 to 9, got {level!r} in {text!r}")
         return cls(name, int(level) if level else defaults.get(name, 1))  # type: ignore[arg-type]  # checked above
 
+    @property
+    def lightest(self) -> Codec:
+        """The fastest level of this compressor: what it writes is decoded in the same way."""
+        return self if self.name == "none" else Codec(self.name, 1)
+
     def __str__(self) -> str:
         return self.name if self.name == "none" else f"{self.name}:{self.level}"
 

@@ -15,7 +15,7 @@ def blocks(readme: pathlib.Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", readme.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["README.md", "datasets/README.md"])
+@pytest.mark.parametrize("name", ["README.md", "datasets/README.md", "docs/samplers.md"])
 def test_examples(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pathlib.Path("datasets").symlink_to(ROOT / "datasets")

@@ -7,7 +7,7 @@ It is free again when its buffer is closed: for the same store, whose priorities
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from diskreplay.errors import InputError
 from diskreplay.sampling.window import Prioritized, Sampler
@@ -16,8 +16,17 @@ from diskreplay.schema import Schema
 if TYPE_CHECKING:
     from diskreplay.buffers.stored import StoredBuffer
 
-_owners: weakref.WeakKeyDictionary[Prioritized, tuple[weakref.ref[StoredBuffer], str]] = weakref.WeakKeyDictionary()
-"""The newest buffer of each sampler, and its store."""
+
+class Owned(NamedTuple):
+    """A sampler, its newest buffer, and that one's store."""
+
+    sampler: weakref.ref[Prioritized]
+    buffer: weakref.ref[StoredBuffer]
+    store: str
+
+
+_owned: dict[int, Owned] = {}
+"""By ``id`` of the sampler: a user's own may be equal to another, or not hashable."""
 
 
 def store_key(schema: Schema, path: str) -> str:
@@ -32,15 +41,15 @@ def check_free(sampler: Sampler | None, store: str | None) -> None:
         sampler: as it was given.
         store: the key of the store that is opened; None for a new one.
     """
-    if not isinstance(sampler, Prioritized) or sampler not in _owners:
+    owned = _owned.get(id(sampler))
+    if not isinstance(sampler, Prioritized) or owned is None or owned.sampler() is not sampler:
         return
-    owner, theirs = _owners[sampler]
-    buffer = owner()
+    buffer = owned.buffer()
     if buffer is not None and not buffer._closed:
         raise InputError(
             f"{sampler!r} holds the priorities of the open buffer {buffer.path!r}; give each buffer one of its own"
         )
-    if theirs != store and not sampler.is_new:
+    if owned.store != store and not sampler.is_new:
         raise InputError(
             f"{sampler!r} still holds the priorities of another store, whose buffer was closed; give a new one, or "
             "call its clear() before"
@@ -50,4 +59,6 @@ def check_free(sampler: Sampler | None, store: str | None) -> None:
 def take(sampler: Sampler, buffer: StoredBuffer) -> None:
     """Makes a buffer the one that a sampler belongs to."""
     if isinstance(sampler, Prioritized):
-        _owners[sampler] = weakref.ref(buffer), store_key(buffer.schema, buffer.path)
+        key = id(sampler)
+        gone = weakref.ref(sampler, lambda _: _owned.pop(key, None))
+        _owned[key] = Owned(gone, weakref.ref(buffer), store_key(buffer.schema, buffer.path))

@@ -13,14 +13,15 @@ from diskreplay.buffers.either import open_or_make
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.options import OpenOptions, PlaceOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
-from diskreplay.buffers.state import check_items, restore_sampler, sampler_state, settings
+from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings
 from diskreplay.buffers.stored import StoredBuffer, open_store
 from diskreplay.checks import check_count
-from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.errors import EvictedError, InputError, NotEnoughDataError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import StreamPart
-from diskreplay.sampling.window import Prioritized, Sampler
+from diskreplay.sampling.registry import is_own, takes_over
+from diskreplay.sampling.window import Prioritized, Sampler, checked_draw
 from diskreplay.schema import Schema
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
@@ -49,11 +50,13 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         """:meth:`clear` was begun and not ended."""
         self._view, self._sampler = settings({**store.settings, **state}, view, sampler)
         self._view.check(store.schema)
-        if checkpoint and sampler is None:
+        self._priorities = self._sampler if isinstance(self._sampler, Prioritized) else None
+        """The sampler, if it has some."""
+        if checkpoint and (sampler is None or takes_over(sampler, state.get("sampler", {}))):
             check_items(self._sampler, self._view, state.get("view", {}), checkpoint.name)
             restore_sampler(self._sampler, state.get("priorities"), store.read_arrays(checkpoint), checkpoint.name)
         # The sampler's own method: one of ours would make the buffer a reference cycle, and keep it and its lock alive.
-        forget = self._sampler.forget if isinstance(self._sampler, Prioritized) else lambda stream: None
+        forget = self._priorities.forget if self._priorities is not None else lambda stream: None
         super().__init__(store, stream=stream, checkpoint=checkpoint, forget=forget, **options)
         owners.take(self._sampler, self)
 
@@ -66,7 +69,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         owners.check_free(sampler, None)
         view, sampler = settings({}, view, sampler)
         view.check(schema)
-        kept = {"view": view.to_json(), "sampler": sampler.to_json(), **own}
+        kept = {"view": view.to_json(), "sampler": sampler_facts(sampler), **own}
         stream = options["stream"] or FIRST_STREAM
         store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream)
         return cls(store, stream=stream, view=view, sampler=sampler, **pick(options, RunOptions))
@@ -142,7 +145,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         priorities, arrays = sampler_state(self._sampler)
-        facts = {"view": self._view.to_json(), "sampler": self._sampler.to_json(), "priorities": priorities}
+        facts = {"view": self._view.to_json(), "sampler": sampler_facts(self._sampler), "priorities": priorities}
         return facts, arrays
 
     # Facts
@@ -181,8 +184,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             if self._companion is not None:
                 self._companion.forget()
             self._clear()
-            if isinstance(self._sampler, Prioritized):
-                self._sampler.clear()
+            if self._priorities is not None:
+                self._priorities.clear()
             self._clearing = False
 
     # Sampling
@@ -205,10 +208,18 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             )
         windows = self._streams.windows()
         try:
-            ids, weight = self._sampler.sample(self._rng, windows, self._standing, batch_size)
+            drawn = self._sampler.sample(self._rng, windows, self._standing, batch_size)
         except NotEnoughDataError as error:
             lacking = self._view.lacking(self._streams.parts) if isinstance(self._view, Explains) else None
             raise error if lacking is None else NotEnoughDataError(lacking) from error
+        if is_own(self._sampler):
+            ids, weight = drawn
+        else:
+            ids, weight = checked_draw(self._sampler, drawn, batch_size)
+            try:
+                self._streams.check(self._view, ids)
+            except (InputError, EvictedError) as error:
+                raise InputError(f"{self._sampler!r}.sample has drawn what cannot be sampled: {error}") from error
         return self._shown.draft(self.schema, self._streams.parts, ids, weight, self._rng, reads)
 
     def _open_parts(self) -> list[StreamPart]:
@@ -230,9 +241,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         """
         with self._lock:
             self._check_open()
-            if not isinstance(self._sampler, Prioritized):
+            if self._priorities is None:
                 raise InputError(f"{self._sampler!r} has no priorities; create or open the store with Proportional()")
-            self._sampler.update(index, priorities, self._streams.windows(), self._standing)
+            self._priorities.update(index, priorities, self._streams.windows(), self._standing)
 
     def get(self, index: Any) -> SomeBatch:
         """The transitions that ``index``, int64 ``(B,)`` of some batch, names.

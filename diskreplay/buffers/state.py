@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import CorruptionError, FormatVersionError, InputError
-from diskreplay.sampling import proportional, rank_based, uniform
-from diskreplay.sampling.proportional import Proportional
-from diskreplay.sampling.rank_based import RankBased
+from diskreplay.checks import check_key
+from diskreplay.errors import CorruptionError, FormatVersionError, InputError, SchemaError
+from diskreplay.sampling import registry as samplers
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Prioritized, Sampler
+from diskreplay.schema import DTYPES
+from diskreplay.storage.metadata import plain
 from diskreplay.views import registry
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
-
-SAMPLERS: dict[str, Callable[[dict[str, Any]], Sampler]] = {
-    "Uniform": uniform.from_json,
-    "Proportional": proportional.from_json,
-    "RankBased": rank_based.from_json,
-}
 
 
 def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | None) -> tuple[View, Sampler]:
@@ -31,21 +26,44 @@ def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | No
         if view is None:
             view = registry.from_json(stored["view"]) if "view" in stored else Transition()
         if sampler is None:
-            sampler = SAMPLERS[stored["sampler"]["kind"]](stored["sampler"]) if "sampler" in stored else Uniform()
+            sampler = samplers.from_json(stored["sampler"]) if "sampler" in stored else Uniform()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatVersionError(
             f"the store's own view or sampler is not one of this version ({error!r}); name one: view=..., sampler=..."
         ) from error
     if not isinstance(view, View):
         raise InputError(f"view must be Transition, Sequence, Hindsight or PaddedEpisodes, got {view!r}")
-    if not isinstance(sampler, Uniform | Proportional | RankBased):
-        raise InputError(f"sampler must be Uniform, Proportional or RankBased, got {sampler!r}")
+    samplers.check(sampler)
+    sampler_facts(sampler)
     return view, sampler
 
 
+def sampler_facts(sampler: Sampler) -> dict[str, Any]:
+    """``to_json`` of a sampler; InputError where a store could not keep it."""
+    facts = sampler.to_json()
+    if samplers.is_own(sampler):
+        return facts
+    if not isinstance(facts, Mapping) or not isinstance(facts.get("kind"), str):
+        raise InputError(f"to_json of {sampler!r} must give a dict with its name as 'kind', got {facts!r:.80}")
+    return plain(f"to_json of {sampler!r}", facts)
+
+
 def sampler_state(sampler: Sampler) -> tuple[dict[str, Any] | None, dict[str, NDArray[Any]]]:
-    """What a sampler must find again to go on bit for bit: facts for JSON, and arrays."""
-    return sampler.state() if isinstance(sampler, Prioritized) else (None, {})
+    """What a sampler must find again to go on bit for bit: facts for JSON, and arrays; InputError for anything else."""
+    if not isinstance(sampler, Prioritized):
+        return None, {}
+    if samplers.is_own(sampler):
+        return sampler.state()
+    state = sampler.state()
+    try:
+        facts, arrays = state
+        for name, values in arrays.items():
+            check_key(name, "arrays")
+            if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.name not in DTYPES:
+                raise InputError(f"array {name!r} must be numbers (n,), got {values!r:.80}")
+    except (TypeError, ValueError, AttributeError, InputError, SchemaError) as error:
+        raise InputError(f"state of {sampler!r} must give facts and arrays (n,) by name: {error}") from error
+    return plain(f"state of {sampler!r}", facts), dict(arrays)
 
 
 def check_items(sampler: Sampler, view: View, stored: Mapping[str, Any], name: str) -> None:

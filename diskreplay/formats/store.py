@@ -47,7 +47,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 def recognise(path: pathlib.Path) -> bool:
     """A directory that opens as a store."""
     try:
-        Store(str(path.absolute()), LocalFiles()).close()
+        Store(str(path.absolute()), LocalFiles())
     except CorruptionError:
         return True  # it is one, and opening it says what is wrong
     except OpenError:

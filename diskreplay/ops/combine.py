@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from diskreplay.ops.convert import (
     vacant,
 )
 from diskreplay.ops.disk import room_for
+from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.paths import PathLike, checked_path
 
@@ -32,7 +32,7 @@ OTHER_NAME = "choose another name, or remove it before"
 
 
 @dataclasses.dataclass(frozen=True)
-class Written:
+class Written(Result):
     """A store that was written.
 
     Attributes:
@@ -45,9 +45,6 @@ class Written:
     transitions: int
     episodes: int
     stored_bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def merge(

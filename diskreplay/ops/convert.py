@@ -33,6 +33,7 @@ from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import Copy
 from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
+from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.prefetch import Prefetcher
@@ -49,7 +50,7 @@ BLOCKS_AHEAD = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported:
+class Exported(Result):
     """What an export wrote.
 
     Attributes:
@@ -73,12 +74,9 @@ class Exported:
     envs: int
     seconds: float
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 @dataclasses.dataclass(frozen=True)
-class Imported:
+class Imported(Result):
     """What an import added.
 
     Attributes:
@@ -103,9 +101,6 @@ class Imported:
     ignored: tuple[str, ...]
     stored_bytes: int
     seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def export(

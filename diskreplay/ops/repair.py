@@ -101,9 +101,8 @@ def repair(path: PathLike, progress: Progress | None = None, files: fs.Files | N
         before = verify(full, progress, files)
         work = None
         if not before.ok:
-            with contextlib.closing(Store(full, files)) as store:
-                work = _StoreRepair(store, quarantine)
-                work.run()
+            work = _StoreRepair(Store(full, files), quarantine)
+            work.run()
     return Repaired(
         full, before, verify(full, progress, files) if work else before, quarantine.path,
         tuple(work.losses) if work else (), tuple(work.checkpoints) if work else (), tuple(quarantine.moved),

@@ -91,7 +91,7 @@ def verify(path: PathLike, progress: Progress | None = None, files: Files | None
     except DAMAGE as error:
         found.take(error)
         return Verified(full, 0, 0, 0, 0, time.perf_counter() - started, tuple(found.problems))
-    with contextlib.closing(store), translate_reads(full):
+    with translate_reads(full):
         checker = _StoreCheck(store, found, progress)
         checker.run()
     return Verified(

@@ -13,9 +13,8 @@ every open stream, and a function that says which ids of them are transitions. T
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,48 +42,65 @@ class Window(NamedTuple):
 Windows = Sequence[Window]
 
 
+@runtime_checkable
 class Sampler(Protocol):
-    """A distribution over the ids of the windows."""
+    """A distribution over the ids of the windows: any object with these methods; see ``docs/samplers.md``."""
 
     def sample(
         self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
     ) -> tuple[Ids, NDArray[np.float32]]:
-        """``size`` ids, int64, and their importance weights, float32."""
+        """``size`` ids of the windows that stand at NOW, int64, and their importance weights, float32.
+
+        NotEnoughDataError where there is none. All randomness comes from ``rng``, whose state a checkpoint keeps.
+        """
+        raise NotImplementedError
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> NDArray[np.float64]:
         """Of ids ``(B,)`` in the next draw, ``(B,)``; 0 for what cannot be drawn."""
+        raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """``kind``, the name that the store knows the sampler by, and the constructor's arguments."""
+        raise NotImplementedError
 
 
-class Prioritized(Sampler, abc.ABC):
-    """A sampler that is told priorities, and has them as its state."""
+@runtime_checkable
+class Prioritized(Sampler, Protocol):
+    """A sampler that is told priorities, or has another state of its own; it belongs to one buffer."""
 
-    @abc.abstractmethod
     def update(self, ids: Any, priorities: Any, windows: Windows, standing: Standings) -> None:
         """Takes over TD errors ``(B,)`` of ids ``(B,)``."""
 
-    @abc.abstractmethod
     def forget(self, stream: int) -> None:
         """Forgets the priorities of a stream whose rows were taken back."""
 
-    @abc.abstractmethod
     def clear(self) -> None:
         """Forgets all priorities and counts; keeps the arguments."""
 
     @property
-    @abc.abstractmethod
     def is_new(self) -> bool:
         """Whether it knows nothing of any buffer yet, or was cleared."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """All that the next draws depend on: facts for JSON, and arrays (n,)."""
+        """All that the next draws depend on: facts for JSON, and arrays ``(n,)`` by name."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Goes on from a state."""
+        """Goes on from a state; ValueError, KeyError or TypeError, with nothing changed, where it is none."""
+
+
+def checked_draw(sampler: Sampler, drawn: Any, size: int) -> tuple[Ids, NDArray[np.float32]]:
+    """What a sampler has drawn as arrays ``(size,)``; InputError where it is something else."""
+    try:
+        ids, weights = (np.asarray(part) for part in drawn)
+    except (TypeError, ValueError):
+        raise InputError(f"{sampler!r}.sample must give ids and weights, got {drawn!r:.80}") from None
+    if ids.dtype.kind not in "iu" or ids.shape != (size,):
+        raise InputError(f"{sampler!r}.sample must give {size} integers as ids, got {ids.dtype} {ids.shape}")
+    if weights.dtype.kind not in "fiu" or weights.shape != (size,):
+        raise InputError(f"{sampler!r}.sample must give {size} numbers as weights, got {weights.dtype} {weights.shape}")
+    return ids.astype(np.int64), weights.astype(np.float32)
 
 
 def checked_ids(ids: Any) -> Ids:

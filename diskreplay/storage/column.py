@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError
 from diskreplay.ring import Ring
-from diskreplay.schema import Column
+from diskreplay.schema import Codec, Column
 from diskreplay.storage import chunks, handles, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Tail
@@ -33,6 +33,8 @@ from diskreplay.storage.handles import Handles, Loan, PooledFile
 
 GROUPS_A_TASK = 8
 MAX_BACKLOG_BYTES = 128 << 20
+HURRY_BYTES = 16 << 20
+"""Decoded bytes that may wait for their compression before it is made a light one; see docs/design/0002."""
 MAX_CHUNK_BYTES = 1 << 30
 """Decoded bytes of a chunk, of all its environments."""
 
@@ -387,14 +389,19 @@ class ColumnWriter(ColumnReader):
             for group in range(self.groups):
                 self.read_chunk(end // self.column.chunk_rows, group, self.buffer[group])
 
-    def advance(self) -> None:
-        """Row ``end`` has been put in its slot: goes on to the next, sealing the chunk when it is full."""
+    def advance(self, hurry: bool = False) -> None:
+        """Row ``end`` has been put in its slot: goes on to the next, sealing the chunk when it is full.
+
+        ``hurry`` has the chunk compressed lightly where many others wait to be compressed.
+        """
         self.end += 1
         if self.end % self.column.chunk_rows:
             return
         values = self.buffer
         batches = [values[i : i + GROUPS_A_TASK] for i in range(0, self.groups, GROUPS_A_TASK)]
-        sealed = SealedChunk(values, [Encoders.submit(functools.partial(self._encode, batch)) for batch in batches])
+        behind = hurry and len(self._unsettled) * values.nbytes > HURRY_BYTES
+        codec = self.column.codec.lightest if behind else self.column.codec
+        sealed = SealedChunk(values, [Encoders.submit(functools.partial(_encode, codec, batch)) for batch in batches])
         self.sealed[self.end // self.column.chunk_rows - 1] = sealed
         self._unsettled.append(sealed)
         while self._unsettled and (self._unsettled[0].done or len(self._unsettled) * values.nbytes > MAX_BACKLOG_BYTES):
@@ -430,9 +437,6 @@ class ColumnWriter(ColumnReader):
                 del self.sealed[chunk]
         self.end = min(self.end, end)
 
-    def _encode(self, groups: NDArray[Any]) -> list[bytes]:
-        return [chunks.encode(self.column.codec, values) for values in groups]
-
     def stage(self) -> list[ShardAppend]:
         """What a commit has to append so that every row below ``end`` is on disk; changes nothing."""
         if self.end == self.committed:
@@ -442,7 +446,7 @@ class ColumnWriter(ColumnReader):
         if filled:
             partial = self.buffer.copy()
             partial[:, filled:] = 0
-            waiting.append((self.end // self.column.chunk_rows, self._encode(partial)))
+            waiting.append((self.end // self.column.chunk_rows, _encode(self.column.codec, partial)))
         shards: dict[int, list[tuple[int, list[bytes]]]] = {}
         for chunk, encoded in waiting:
             shards.setdefault(chunk // self.shard_chunks, []).append((chunk, encoded))
@@ -480,3 +484,7 @@ class ColumnWriter(ColumnReader):
         """Makes the array's shape hold ``shard``."""
         rows = (shard + 1) * self.column.shard_rows
         metadata.write(self.files, self.directory, metadata.array_document(self.column, self.num_envs, rows))
+
+
+def _encode(codec: Codec, groups: NDArray[Any]) -> list[bytes]:
+    return [chunks.encode(codec, values) for values in groups]

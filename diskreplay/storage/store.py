@@ -351,9 +351,6 @@ class Store:
             self.files.sync_dir(os.path.join(self.path, CHECKPOINTS))
             fs.remove(self.files, doomed)
 
-    def close(self) -> None:
-        """Gives back what reading the store holds open."""
-
 
 def _check_free(files: fs.Files, path: str) -> None:
     """StoreExistsError where something is at the path."""

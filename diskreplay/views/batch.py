@@ -49,7 +49,7 @@ class Arrays:
 class Batch(Arrays):
     """A batch of ``B`` transitions; nested observations and actions have the structure of their spaces.
 
-    ``obs`` and ``next_obs`` of stacked frames are views of one block, so writing into one may show in the other.
+    No two arrays share memory: each may be changed in place.
 
     Attributes:
         obs, next_obs: ``(B, *obs_shape)``, or ``(B, frame_stack, *frame_shape)``; dtypes of the observation space.

@@ -64,10 +64,21 @@ def finished() -> None:
     return
 
 
-class Sampler(dr.Uniform):
+class Sampler:
+    """A plain class, which the store keeps as what it is made of."""
+
+    def __init__(self) -> None:
+        self.inner = dr.Uniform()
+
     def sample(self, *arguments: Any) -> Any:
-        found = super().sample(*arguments)
+        found = self.inner.sample(*arguments)
         return found
+
+    def probability(self, *arguments: Any) -> Any:
+        return self.inner.probability(*arguments)
+
+    def to_json(self) -> Any:
+        return self.inner.to_json()
 
 
 def reward_fn(achieved: Any, desired: Any, info: Any) -> Any:

@@ -91,3 +91,36 @@ def test_a_bad_observation_is_named(tmp_path: pathlib.Path, which: str, bad: Any
         given: dict[str, Any] = {"obs": [0.0, 0.0], "next_obs": [0.0, 0.0], which: bad}
         with pytest.raises(InputError, match=f"^{which}: "):
             buffer.add(given["obs"], 0, 0.0, given["next_obs"], False, False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "options"),
+    [
+        ((40, 40), None, {"frame_stack": 4}),
+        ((4, 40, 40), 0, {"frame_stack": 4}),
+        ((40, 40, 4), -1, {"frame_stack": 4}),
+        ((12, 40, 40), 0, {"frame_stack": 4}),
+        ((40, 40, 12), -1, {"frame_stack": 4}),
+        ((40, 40), None, {}),
+        ((3,), None, {"frame_stack": 3}),
+    ],
+)
+@pytest.mark.parametrize("view", [dr.Transition(), dr.Transition(n_step=3), dr.Sequence(5), dr.PaddedEpisodes(7)])
+def test_arrays_of_a_batch_share_no_memory(
+    tmp_path: pathlib.Path, shape: Any, axis: Any, options: Any, view: Any
+) -> None:
+    """Normalising one in place must not change another."""
+    space, rng = Box(0, 255, shape, np.uint8), np.random.default_rng(0)
+    with dr.ReplayBuffer.create(
+        tmp_path / "a.replay", space, Discrete(2), capacity=100, stack_axis=axis, view=view, chunk_rows=4, **options
+    ) as buffer:
+        given = rng.integers(0, 255, (31, *shape), np.uint8)
+        for at in range(30):
+            buffer.add(given[at], 0, 0.0, given[at + 1], at % 10 == 9, False)
+        batch = buffer.sample(3)
+        again = buffer.get(batch.index)
+    arrays = {name: value for name, value in vars(batch).items() if isinstance(value, np.ndarray)}
+    for name, array in arrays.items():
+        assert not any(np.shares_memory(array, other) for what, other in arrays.items() if what != name), name
+    batch.obs[...] = 7
+    np.testing.assert_array_equal(batch.next_obs, again.next_obs)

@@ -180,14 +180,10 @@ class LogRows:
         return values
 
 
-def open_rows(path: str) -> tuple[Store, list[LogRows]]:
-    """The store at ``path`` and all its streams, for reading; changes nothing. The caller closes the store.
+def open_rows(path: str) -> list[LogRows]:
+    """All streams of the store at ``path``, for reading; changes nothing.
 
     Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
     """
     store = Store(path, LocalFiles())
-    try:
-        return store, [LogRows(store, name) for name in store.stream_names()]
-    except BaseException:
-        store.close()
-        raise
+    return [LogRows(store, name) for name in store.stream_names()]

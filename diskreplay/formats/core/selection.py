@@ -200,9 +200,7 @@ def open_selected(path: PathLike, selection: Selection = EVERYTHING) -> Iterator
         StoreNotFoundError, NotAStoreError, FormatVersionError, CorruptionError: when the store cannot be opened.
     """
     full = str(pathlib.Path(checked_path(path)).absolute())
-    store, streams = open_rows(full)
-    with contextlib.closing(store):
-        yield SelectedStore(full, streams, selection)
+    yield SelectedStore(full, open_rows(full), selection)
 
 
 def _place(episode: Episode) -> tuple[int, int, int]:
