@@ -60,7 +60,6 @@ NO_THRESHOLD = {
     "storage.store.LOCK_SECONDS": "how long is waited for another process",
     **dict.fromkeys((f"schema.{code}" for code in ("CONTINUES", "ZEROS", "REPEAT", "PATCHES")), FORMAT),
     **dict.fromkeys((f"index.log.{standing}" for standing in ("NEVER", "NOW", "LATER")), "a mark"),
-    "index.log.STREAM_SHIFT": FORMAT,
     "index.ranks.NOTHING": "the index of no node",
     "index.slots.LOCAL": "the bits of an id that are not the stream's",
     "index.slots.EVICTED": "a mark",

@@ -112,8 +112,8 @@ def _refuse(buffer: StoredBuffer, why: str) -> None:
     def refuse() -> NoReturn:
         raise StateError(buffer._forked)
 
-    for part in buffer._streams:
-        for _, column in part.stream.columns():
+    for stream in buffer._streams:
+        for _, column in stream.disk.columns():
             column._still_current = refuse
 
 

@@ -26,14 +26,14 @@ from diskreplay.buffers.multi_agent_layout import (
     Agents,
     onehot,
 )
+from diskreplay.ids import Ids
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import Schema
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
 
-Ids = NDArray[np.int64]
 Array = NDArray[Any]
 
 
@@ -51,16 +51,16 @@ class AgentsView(View):
     def check(self, schema: Schema) -> None:
         self.view.check(schema)
 
-    def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
-        return self.view.standing(part, ids)
+    def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
+        return self.view.standing(stream, ids)
 
     def draft(
-        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: Array,
+        self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: Array,
         rng: np.random.Generator | None, reads: Reads,
     ) -> MultiAgentBatch:  # fmt: skip
-        fields = dict(vars(self.view.draft(schema, parts, ids, weight, rng, reads)))
+        fields = dict(vars(self.view.draft(schema, streams, ids, weight, rng, reads)))
         mask = fields.get("mask")
-        several = _Several(schema, parts, ids, mask, self.view, reads)
+        several = _Several(schema, streams, ids, mask, self.view, reads)
         fields.update(self._observations(fields))
         extra = fields["extra"] = dict(fields["extra"])
         fields[AGENT_MASK] = extra.pop(AGENT_MASK)
@@ -111,39 +111,39 @@ class _Several:
     """
 
     def __init__(
-        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, mask: Array | None, view: View, reads: Reads
+        self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, mask: Array | None, view: View, reads: Reads
     ) -> None:
-        self.schema, self.parts, self.reads = schema, parts, reads
+        self.schema, self.streams, self.reads = schema, streams, reads
         self.n_step, self.gamma = (view.n_step, view.gamma) if isinstance(view, Transition) else (1, 1.0)
         self.lead = ids.shape if mask is None else mask.shape
         self.place: Ids | None = None
         self.ids = ids
         if mask is not None:
-            at = Samples(schema, parts, ids)
-            num_envs = at.each(lambda part, rows, envs: np.full(len(rows), part.log.num_envs))
+            at = Samples(schema, streams, ids)
+            num_envs = at.each(lambda stream, rows, envs: np.full(len(rows), stream.log.num_envs))
             self.ids = (ids[:, None] + np.arange(mask.shape[1]) * num_envs[:, None])[mask]
             self.place = np.flatnonzero(mask)
 
     def following(self, name: str) -> Array:
         """A column's values at the row that continues each transition, or else at its last row."""
 
-        def find(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
-            log = part.log
+        def find(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
+            log = stream.log
             last = log.returns(rows, envs, self.n_step, self.gamma)[1]
             goes_on = ~log.is_cut(last, envs) & (last + 1 < log.end)
             return log.first_id + (last + goes_on - log.begin) * log.num_envs + envs
 
-        return self._values(name, Samples(self.schema, self.parts, self.ids).each(find))
+        return self._values(name, Samples(self.schema, self.streams, self.ids).each(find))
 
     def returns(self, name: str) -> Array:
         """Discounted sums of a column's values over the steps of each transition, complete after the reads."""
 
-        def span(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
-            return part.log.returns(rows, envs, self.n_step, self.gamma)[1] - rows
+        def span(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
+            return stream.log.returns(rows, envs, self.n_step, self.gamma)[1] - rows
 
-        at = Samples(self.schema, self.parts, self.ids)
+        at = Samples(self.schema, self.streams, self.ids)
         spans = at.each(span)
-        num_envs = at.each(lambda part, rows, envs: np.full(len(rows), part.log.num_envs))
+        num_envs = at.each(lambda stream, rows, envs: np.full(len(rows), stream.log.num_envs))
         steps = [self._values(name, self.ids + np.minimum(step, spans) * num_envs) for step in range(self.n_step)]
         out = np.zeros(steps[0].shape, steps[0].dtype)
 
@@ -158,6 +158,6 @@ class _Several:
         return out
 
     def _values(self, name: str, ids: Ids) -> Array:
-        samples = Samples(self.schema, self.parts, ids, self.place, int(np.prod(self.lead)), reads=self.reads)
+        samples = Samples(self.schema, self.streams, ids, self.place, int(np.prod(self.lead)), reads=self.reads)
         found = samples.values(self.schema.column(name))
         return found.reshape(*self.lead, *found.shape[1:])

@@ -34,9 +34,10 @@ from diskreplay.buffers.passes import Passes, Slices
 from diskreplay.buffers.stored import StoredBuffer, open_store
 from diskreplay.checks import check_count, check_flag, check_share
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
+from diskreplay.ids import Ids
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.samples import Samples
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.unroll import unroll
 from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID, Schema
 from diskreplay.storage.files import LocalFiles
@@ -44,7 +45,6 @@ from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 SomeBatch = TypeVar("SomeBatch", bound=Arrays)
 
 VALUE, LOG_PROB, FINAL_VALUE = "value", "log_prob", "final_value"
@@ -190,13 +190,13 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     @property
     def steps(self) -> int:
         """Steps of each environment in a full rollout."""
-        return self._part.log.rows
+        return self._stream.log.rows
 
     @property
     def full(self) -> bool:
         """Whether the rollout takes no more steps until it is cleared."""
         with self._lock:
-            return self._part.log.end - self._part.log.begin >= self._part.log.rows
+            return self._stream.log.end - self._stream.log.begin >= self._stream.log.rows
 
     @property
     def finished(self) -> bool:
@@ -209,14 +209,14 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         finished = self._finished
         if finished is None or self._closed:
             return {}
-        log = self._part.log
+        log = self._stream.log
         return finished.estimates if (finished.begin, finished.end) == (log.begin, log.end) else {}
 
     @property
-    def _part(self) -> StreamPart:
+    def _stream(self) -> OpenStream:
         """The stream that is written; opened with mode "r", the first."""
         self._check_open()
-        return self._streams.written or self._streams.parts[0]
+        return self._streams.written or self._streams.all[0]
 
     # Collecting
 
@@ -298,12 +298,12 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     def _collected(self) -> Collected:
         """The steps of the window; NotEnoughDataError where there is none."""
         with self._lock:
-            log = self._part.log
+            log = self._stream.log
             if log.begin == log.end:
                 raise NotEnoughDataError("the rollout is empty; add some steps")
             ids = np.arange(log.first_id, log.stop_id)
             rows, envs = log.locate(ids)
-            samples = Samples(self.schema, [self._part], ids)
+            samples = Samples(self.schema, [self._stream], ids)
             value, final_value = self._values(samples, VALUE), self._values(samples, FINAL_VALUE)
             reward = self._rewards(samples)
             invalid = ~log.take(VALID, rows, envs)
@@ -346,7 +346,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
                 "not known: give add(..., final_value=...) or finish(last_value, value_fn)"
             )
         with self._lock:
-            samples = Samples(self.schema, [self._part], ids[missing.ravel()])
+            samples = Samples(self.schema, [self._stream], ids[missing.ravel()])
             last = [rows for _, _, rows, _ in samples.groups]
             leaves = [samples.observe(leaf, last)[1] for leaf in range(len(self.schema.stacks))]
         samples.reads.finish()
@@ -371,7 +371,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
         with self._lock:
             self._check_finished()
-            log = self._part.log
+            log = self._stream.log
             ids = np.arange(log.first_id, log.stop_id)
             ids = ids[log.take(VALID, *log.locate(ids))]
         return self._batches(ids, batch_size, epochs, drop_last, self.get)
@@ -401,15 +401,15 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         ids = ids.astype(np.int64)
         with self._lock:
             self._check_finished()
-            log = self._part.log
+            log = self._stream.log
             if not ((ids >= log.first_id) & (ids < log.stop_id)).all():
                 raise InputError("index names a step that is not in the rollout")
-            samples = Samples(self.schema, [self._part], ids)
+            samples = Samples(self.schema, [self._stream], ids)
             batch = self._batch(samples, ids, np.ones(len(ids), bool))
         return self._ready(samples, batch)
 
     def _episode_ids(self) -> Ids:
-        log = self._part.log
+        log = self._stream.log
         ids = np.arange(log.first_id, log.stop_id)
         rows, envs = log.locate(ids)
         first = (log.take(START, rows, envs) != CONTINUES) | (rows == log.begin)
@@ -417,12 +417,12 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return begins
 
     def _episodes(self, ids: Ids, length: int) -> SomeBatch:
-        def held(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
-            return part.spans().stop(rows, envs) - rows
+        def held(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
+            return stream.spans().stop(rows, envs) - rows
 
         with self._lock:
             self._check_finished()
-            samples, mask = unroll(self.schema, [self._part], ids, held, length)
+            samples, mask = unroll(self.schema, [self._stream], ids, held, length)
             batch = self._batch(samples, ids, mask)
         return self._ready(samples, batch)
 
@@ -448,8 +448,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         del extra[FINAL_VALUE]
 
         def estimate(name: str) -> Array:
-            begin = self._part.log.begin
-            return samples.each(lambda part, rows, envs: self._estimates[name][rows - begin, envs])
+            begin = self._stream.log.begin
+            return samples.each(lambda stream, rows, envs: self._estimates[name][rows - begin, envs])
 
         def split(array: Array) -> Array:
             return array.reshape(*mask.shape, *array.shape[1:])
@@ -493,7 +493,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return {"finished": bool(arrays)}, arrays
 
     def _restore(self, arrays: Mapping[str, Array], name: str) -> None:
-        log = self._part.log
+        log = self._stream.log
         shape = (log.end - log.begin, log.num_envs, *self._value_shape)
         try:
             estimates = {key: np.array(arrays[key], np.float32).reshape(shape) for key in ("advantage", "returns")}

@@ -19,7 +19,7 @@ from diskreplay.checks import check_count
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.sampling.registry import is_own, takes_over
 from diskreplay.sampling.window import Prioritized, Sampler, checked_draw
 from diskreplay.schema import Schema
@@ -210,7 +210,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         try:
             drawn = self._sampler.sample(self._rng, windows, self._standing, batch_size)
         except NotEnoughDataError as error:
-            lacking = self._view.lacking(self._streams.parts) if isinstance(self._view, Explains) else None
+            lacking = self._view.lacking(self._streams.all) if isinstance(self._view, Explains) else None
             raise error if lacking is None else NotEnoughDataError(lacking) from error
         if is_own(self._sampler):
             ids, weight = drawn
@@ -220,11 +220,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 self._streams.check(self._view, ids)
             except (InputError, EvictedError) as error:
                 raise InputError(f"{self._sampler!r}.sample has drawn what cannot be sampled: {error}") from error
-        return self._shown.draft(self.schema, self._streams.parts, ids, weight, self._rng, reads)
+        return self._shown.draft(self.schema, self._streams.all, ids, weight, self._rng, reads)
 
-    def _open_parts(self) -> list[StreamPart]:
+    def _open_streams(self) -> list[OpenStream]:
         self._check_open()
-        return self._streams.parts
+        return self._streams.all
 
     def _standing(self, ids: NDArray[np.int64]) -> NDArray[np.int8]:
         return self._streams.standing(self._view, ids)
@@ -257,7 +257,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         def draft(reads: Reads) -> Batch:
             self._streams.check(self._view, ids)
-            return self._shown.draft(self.schema, self._streams.parts, ids, np.ones(len(ids), np.float32), None, reads)
+            return self._shown.draft(self.schema, self._streams.all, ids, np.ones(len(ids), np.float32), None, reads)
 
         return cast(SomeBatch, self._beside_writers(draft))
 
@@ -295,7 +295,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         def begin() -> Iterator[SomeBatch]:
             batches = shuffle.Pass(
-                self.schema, self._open_parts, self._shown, self._rng, batch_size, pool_bytes, drop_last, self._lock,
+                self.schema, self._open_streams, self._shown, self._rng, batch_size, pool_bytes, drop_last, self._lock,
                 self._caught_up,
             )  # fmt: skip
             return cast(Iterator[SomeBatch], batches)

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.streams import beside_writers
 from diskreplay.errors import CorruptionError
-from diskreplay.index.log import NOW, STREAM_SHIFT
+from diskreplay.ids import Ids, pack, stream_of
+from diskreplay.index.log import NOW
 from diskreplay.reading import gather
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import Schema
 from diskreplay.views.batch import Batch
 from diskreplay.views.view import View
@@ -37,8 +38,6 @@ POOL_SPARE_BYTES = 64 << 20
 """Likewise, whatever ``pool_bytes`` is: the context of a small pool is large beside it."""
 SMALL_CHUNK_ROWS = 1024
 """Rows that a cursor moves on by when no column is on disk alone."""
-
-Ids = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +52,8 @@ class Cursor:
 
     def ids_to(self, row: int) -> Ids:
         """The ids up to a row."""
-        rows = np.arange(self.row, row)
-        return (self.stream << STREAM_SHIFT) + rows * self.num_envs + self.env
+        ids: Ids = pack(self.stream, np.arange(self.row, row), self.env, self.num_envs)
+        return ids
 
     def next_row(self, chunk_rows: int) -> int:
         """The row before the next chunk's last, or the end of the segment."""
@@ -65,20 +64,20 @@ class Cursor:
 class Pass(Iterator[Batch]):
     """The batches of one pass; see the module's docstring. Takes the buffer's lock for each batch.
 
-    ``parts`` gives the streams, which a refresh may replace; ``caught_up`` is as of :func:`beside_writers`. What left
+    ``streams`` gives the streams, which a refresh may replace; ``caught_up`` is as of :func:`beside_writers`. What left
     the window is left out.
     """
 
     def __init__(
-        self, schema: Schema, parts: Callable[[], Sequence[StreamPart]], view: View, rng: np.random.Generator,
+        self, schema: Schema, streams: Callable[[], Sequence[OpenStream]], view: View, rng: np.random.Generator,
         batch_size: int, pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object],
         caught_up: Callable[[bool], bool],
     ) -> None:  # fmt: skip
         self._schema = schema
         self._pool = ChunkCache(POOL_SLACK * pool_bytes + POOL_SPARE_BYTES)
-        self._streams = parts
-        self._seen: Sequence[StreamPart] = ()
-        self._over_pool: Sequence[StreamPart] = ()
+        self._current = streams
+        self._seen: Sequence[OpenStream] = ()
+        self._over_pool: Sequence[OpenStream] = ()
         self._view = view
         self._rng = rng
         self._batch_size = batch_size
@@ -89,7 +88,7 @@ class Pass(Iterator[Batch]):
         self._chunk_rows = max((column.chunk_rows for column in wide), default=SMALL_CHUNK_ROWS)
         chunk_bytes = max(1, sum(column.item_bytes for column in wide)) * self._chunk_rows
         with lock:
-            cursors = _cut(parts(), rng, max(1, pool_bytes // (2 * chunk_bytes)), self._chunk_rows)
+            cursors = _cut(streams(), rng, max(1, pool_bytes // (2 * chunk_bytes)), self._chunk_rows)
         self._left: tuple[Sequence[Cursor], Ids] = cursors, np.empty(0, np.int64)
         """The cursors with rows that are left, and the ids of rounds that wait to be given out."""
 
@@ -106,11 +105,11 @@ class Pass(Iterator[Batch]):
             if len(batch):
                 return batch
 
-    def _parts(self) -> Sequence[StreamPart]:
+    def _pooled(self) -> Sequence[OpenStream]:
         """The streams with the pool as their cache. Needs the lock."""
-        seen = self._streams()
+        seen = self._current()
         if list(seen) != list(self._seen):
-            self._over_pool = [part.with_cache(self._pool) for part in seen]
+            self._over_pool = [stream.with_cache(self._pool) for stream in seen]
             self._seen = seen
         return self._over_pool
 
@@ -118,11 +117,11 @@ class Pass(Iterator[Batch]):
         """Moves every cursor on; those that are left, and the ids that wait with the round's among them."""
         rows = [cursor.next_row(self._chunk_rows) for cursor in cursors]
         with self._lock:
-            parts = self._parts()
+            streams = self._pooled()
             ids = np.concatenate([cursor.ids_to(row) for cursor, row in zip(cursors, rows, strict=True)])
-            waiting = np.concatenate([waiting, _shuffled(parts, ids, self._view, self._rng)])
+            waiting = np.concatenate([waiting, _shuffled(streams, ids, self._view, self._rng)])
             with contextlib.suppress(CorruptionError):  # the batch that needs it will say so
-                _load(self._pool, parts, waiting, self._schema.context, self._view.reach)
+                _load(self._pool, streams, waiting, self._schema.context, self._view.reach)
         moved = [dataclasses.replace(cursor, row=row) for cursor, row in zip(cursors, rows, strict=True)]
         return [cursor for cursor in moved if cursor.row < cursor.stop], waiting
 
@@ -132,64 +131,64 @@ class Pass(Iterator[Batch]):
         def batch() -> Batch:
             reads = Reads()
             with self._lock:
-                parts = self._parts()
-                present = ids[_present(parts, ids)]
+                streams = self._pooled()
+                present = ids[_present(streams, ids)]
                 weight = np.ones(len(present), np.float32)
-                drafted = self._view.draft(self._schema, parts, present, weight, self._rng, reads)
+                drafted = self._view.draft(self._schema, streams, present, weight, self._rng, reads)
             reads.finish()
             return drafted
 
         return beside_writers(batch, self._caught_up)
 
 
-def _cut(parts: Sequence[StreamPart], rng: np.random.Generator, count: int, chunk_rows: int) -> list[Cursor]:
+def _cut(streams: Sequence[OpenStream], rng: np.random.Generator, count: int, chunk_rows: int) -> list[Cursor]:
     """About ``count`` cursors over all lanes (stream and environment), of equal length, cut at chunk borders."""
-    total = sum((part.log.end - part.log.begin) * part.log.num_envs for part in parts)
+    total = sum((stream.log.end - stream.log.begin) * stream.log.num_envs for stream in streams)
     length = max(1, -(-total // count) // chunk_rows) * chunk_rows
     cursors = []
-    for part in parts:
-        for env in range(part.log.num_envs):
-            first = (part.log.begin // chunk_rows - int(rng.integers(length // chunk_rows))) * chunk_rows
-            for low in range(first, part.log.end, length):
-                row, stop = max(low, part.log.begin), min(low + length, part.log.end)
+    for stream in streams:
+        for env in range(stream.log.num_envs):
+            first = (stream.log.begin // chunk_rows - int(rng.integers(length // chunk_rows))) * chunk_rows
+            for low in range(first, stream.log.end, length):
+                row, stop = max(low, stream.log.begin), min(low + length, stream.log.end)
                 if row < stop:
-                    cursors.append(Cursor(part.log.stream, part.log.num_envs, env, row, stop))
+                    cursors.append(Cursor(stream.log.stream, stream.log.num_envs, env, row, stop))
     return cursors
 
 
-def _shuffled(parts: Sequence[StreamPart], ids: Ids, view: View, rng: np.random.Generator) -> Ids:
+def _shuffled(streams: Sequence[OpenStream], ids: Ids, view: View, rng: np.random.Generator) -> Ids:
     """Those of the ids that are transitions of the window, permuted."""
-    ids = ids[_present(parts, ids)]
-    for part in parts:
-        here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
-        good = view.standing(part, ids[here]) == NOW
+    ids = ids[_present(streams, ids)]
+    for stream in streams:
+        here = np.flatnonzero(stream_of(ids) == stream.log.stream)
+        good = view.standing(stream, ids[here]) == NOW
         ids = np.delete(ids, here[~good])
     return rng.permutation(ids)
 
 
-def _present(parts: Sequence[StreamPart], ids: Ids) -> NDArray[np.bool]:
+def _present(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool]:
     """Which ids have not left their window since."""
     present = np.zeros(len(ids), bool)
-    for part in parts:
-        present |= (ids >= part.log.first_id) & (ids < part.log.stop_id)
+    for stream in streams:
+        present |= (ids >= stream.log.first_id) & (ids < stream.log.stop_id)
     return present
 
 
-def _load(pool: ChunkCache, parts: Sequence[StreamPart], ids: Ids, context: int, reach: int) -> None:
+def _load(pool: ChunkCache, streams: Sequence[OpenStream], ids: Ids, context: int, reach: int) -> None:
     """Decodes the chunks of a round's rows, of the context before and the next observation after them, into the pool.
 
     Chunks that no row of this round needs are dropped first; the last of the round before is still needed.
     """
-    for part in parts:
-        rows, envs = part.log.locate(ids[ids >> STREAM_SHIFT == part.log.stream])
-        for column in part.stream.patches.values():
+    for stream in streams:
+        rows, envs = stream.log.locate(ids[stream_of(ids) == stream.log.stream])
+        for column in stream.disk.patches.values():
             pool.drop(column)
-        for column in part.large_columns():
+        for column in stream.large_columns():
             chunk_rows = column.column.chunk_rows
             steps = np.append(np.arange(-context, reach, chunk_rows), reach)
-            wanted = np.clip(rows[:, None] + steps, part.log.floor, part.log.end - 1) // chunk_rows
-            lanes = np.unique(wanted * part.log.num_envs + envs[:, None])
-            chunk, group = np.divmod(lanes, part.log.num_envs)
+            wanted = np.clip(rows[:, None] + steps, stream.log.floor, stream.log.end - 1) // chunk_rows
+            lanes = np.unique(wanted * stream.log.num_envs + envs[:, None])
+            chunk, group = np.divmod(lanes, stream.log.num_envs)
             pool.drop_but(column, chunk, group)
             on_disk = chunk < column.committed // chunk_rows
             gather.load(column, chunk[on_disk], group[on_disk], pool)

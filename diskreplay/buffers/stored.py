@@ -144,7 +144,7 @@ class StoredBuffer:
     def episodes(self) -> list[Episode]:
         """Episodes in the windows of all streams, in the order of streams, first rows and environments."""
         with self._lock:
-            return [episode for part in self._settled() for episode in episodes(part.log)]
+            return [episode for stream in self._settled() for episode in episodes(stream.log)]
 
     @property
     def checkpoints(self) -> list[str]:
@@ -169,20 +169,20 @@ class StoredBuffer:
         """
         with self._lock:
             streams = {
-                part.stream.name: {
-                    "begin": part.log.begin,
-                    "end": part.log.end,
-                    "committed": part.stream.commit_record.end,
-                    "num_envs": part.log.num_envs,
-                    "patches": part.log.patch_end - part.log.patch_begin,
-                    "ends": ends(part.log),
-                    "sequence": part.stream.commit_record.sequence,
+                stream.disk.name: {
+                    "begin": stream.log.begin,
+                    "end": stream.log.end,
+                    "committed": stream.disk.commit_record.end,
+                    "num_envs": stream.log.num_envs,
+                    "patches": stream.log.patch_end - stream.log.patch_begin,
+                    "ends": ends(stream.log),
+                    "sequence": stream.disk.commit_record.sequence,
                 }
-                for part in self._settled()
+                for stream in self._settled()
             }
             return {
                 "transitions": len(self._streams),
-                "capacity": sum(part.stream.commit_record.capacity for part in self._streams),
+                "capacity": sum(stream.disk.commit_record.capacity for stream in self._streams),
                 "streams": streams,
                 "cache_bytes": self._streams.cache.budget_bytes,
                 "cache_used_bytes": self._streams.cache.used_bytes,

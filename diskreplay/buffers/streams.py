@@ -9,18 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError, InputError
-from diskreplay.index.log import NEVER, NOW, STREAM_SHIFT
+from diskreplay.ids import Ids, stream_of
+from diskreplay.index.log import NEVER, NOW
 from diskreplay.reading.cache import ChunkCache
-from diskreplay.reading.opening import open_part
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.opening import open_stream
+from diskreplay.reading.stream import OpenStream
 from diskreplay.sampling.window import Window
-from diskreplay.storage import stream
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
-from diskreplay.storage.stream import StreamWriter
+from diskreplay.storage.stream import StreamWriter, read_commit
 from diskreplay.views.view import View
 
-Ids = NDArray[np.int64]
 Made = TypeVar("Made")
 
 
@@ -40,7 +39,7 @@ class Streams:
         self.writer: StreamWriter | None = None
         self.torn = False
         """A stream that another writes was brought up to date in part: all of those must be read anew."""
-        self._parts: dict[str, StreamPart] = {}
+        self._open: dict[str, OpenStream] = {}
 
     def open(self, written: str | None, checkpoint: Checkpoint | None) -> None:
         """Opens all streams; where it fails, :meth:`release` gives back what was opened.
@@ -51,29 +50,29 @@ class Streams:
         """
         if written is not None:
             self.writer = self.store.write_stream(written, checkpoint)
-            self._parts[written] = StreamPart(self.store.schema, self.writer, self.cache)
+            self._open[written] = OpenStream(self.store.schema, self.writer, self.cache)
         self.open_readers(checkpoint)
 
-    def __iter__(self) -> Iterator[StreamPart]:
-        return iter(self._parts.values())
+    def __iter__(self) -> Iterator[OpenStream]:
+        return iter(self._open.values())
 
     def __len__(self) -> int:
         """Transitions in all windows."""
-        return sum(len(part.log) for part in self)
+        return sum(len(stream.log) for stream in self)
 
     @property
-    def parts(self) -> list[StreamPart]:
+    def all(self) -> list[OpenStream]:
         return list(self)
 
     @property
-    def written(self) -> StreamPart | None:
+    def written(self) -> OpenStream | None:
         """The stream that is written here."""
-        return self._parts[self.writer.name] if self.writer else None
+        return self._open[self.writer.name] if self.writer else None
 
     @property
     def commits(self) -> dict[str, Commit]:
         """The commit that each stream stands at, by its name."""
-        return {name: part.stream.commit_record for name, part in self._parts.items()}
+        return {name: stream.disk.commit_record for name, stream in self._open.items()}
 
     def open_readers(self, checkpoint: Checkpoint | None) -> None:
         """Opens, or brings up to date, the streams that others write.
@@ -81,35 +80,35 @@ class Streams:
         Whatever ends it half-way, the streams stay as they are listed until it is called again, which ends it.
         """
         names = list(checkpoint.cut) if checkpoint else self.store.stream_names()
-        parts = dict(self._parts)
+        streams = dict(self._open)
         for name in names:
             if self.writer is not None and name == self.writer.name:
                 continue
-            part = parts.get(name)
-            if part is not None and not self.torn and self._caught_up(part):
+            stream = streams.get(name)
+            if stream is not None and not self.torn and self._caught_up(stream):
                 continue
-            opened = open_part(self.store, name, self.cache, checkpoint.cut[name] if checkpoint else None)
-            if part is not None:
-                for _, column in part.stream.columns():
+            opened = open_stream(self.store, name, self.cache, checkpoint.cut[name] if checkpoint else None)
+            if stream is not None:
+                for _, column in stream.disk.columns():
                     self.cache.forget(column)
-                if opened.stream.commit_record.timeline != part.stream.commit_record.timeline:
-                    self._forget(part.log.stream)
-            parts[name] = opened
-        self._parts = dict(sorted(parts.items(), key=lambda item: item[1].log.stream))
+                if opened.disk.commit_record.timeline != stream.disk.commit_record.timeline:
+                    self._forget(stream.log.stream)
+            streams[name] = opened
+        self._open = dict(sorted(streams.items(), key=lambda item: item[1].log.stream))
         self.size_cache()
         self.torn = False
 
-    def _caught_up(self, part: StreamPart) -> bool:
+    def _caught_up(self, stream: OpenStream) -> bool:
         """Reads what was committed since; False where the stream must be read anew."""
-        newest, ours = stream.read_commit(self.store.files, part.stream.path), part.stream.commit_record
+        newest, ours = read_commit(self.store.files, stream.disk.path), stream.disk.commit_record
         if newest.timeline != ours.timeline:
             return False
         if newest == ours:
             return True
         self.torn = True
         try:
-            part.stream.load(newest)
-            part.catch_up()
+            stream.disk.load(newest)
+            stream.catch_up()
         except CorruptionError:
             return False  # evicted meanwhile; or really damaged, which reading it anew will say
         self.torn = False
@@ -117,37 +116,37 @@ class Streams:
 
     def size_cache(self) -> None:
         """Tells the cache how much there is to cache, and takes out of it what left the window."""
-        self.cache.resize_window(sum(part.window_bytes() for part in self))
-        for part in self:
-            for column in part.large_columns():
-                self.cache.drop(column, part.log.floor // column.column.chunk_rows)
-            for column in part.stream.patches.values():
-                self.cache.drop(column, part.log.patch_begin // column.column.chunk_rows)
+        self.cache.resize_window(sum(stream.window_bytes() for stream in self))
+        for stream in self:
+            for column in stream.large_columns():
+                self.cache.drop(column, stream.log.floor // column.column.chunk_rows)
+            for column in stream.disk.patches.values():
+                self.cache.drop(column, stream.log.patch_begin // column.column.chunk_rows)
 
     def windows(self) -> list[Window]:
         """What a sampler is told of every stream, the empty ones too."""
         return [
             Window(log.first_id, log.stop_id, log.rows * log.num_envs, log.num_envs)
-            for log in (part.log for part in self)
+            for log in (stream.log for stream in self)
         ]
 
     def standing(self, view: View, ids: Ids) -> NDArray[np.int8]:
         """The standing of ids of the windows as items of a view."""
-        parts = self.parts
-        if len(parts) == 1:
-            return view.standing(parts[0], ids)
+        streams = self.all
+        if len(streams) == 1:
+            return view.standing(streams[0], ids)
         found = np.full(len(ids), NEVER, np.int8)
-        for part in parts:
-            here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
-            found[here] = view.standing(part, ids[here])
+        for stream in streams:
+            here = np.flatnonzero(stream_of(ids) == stream.log.stream)
+            found[here] = view.standing(stream, ids[here])
         return found
 
     def check(self, view: View, ids: Ids) -> None:
         """EvictedError or InputError where an id is not, or not any more, that of an item."""
         known = np.zeros(len(ids), bool)
-        for part in self:
-            log = part.log
-            here = (ids >> STREAM_SHIFT == log.stream) & (ids < log.stop_id)
+        for stream in self:
+            log = stream.log
+            here = (stream_of(ids) == log.stream) & (ids < log.stop_id)
             gone = here & (ids < log.first_id)
             if gone.any():
                 raise EvictedError(f"transition {ids[gone][0]} has left the window, which begins at {log.first_id}")
@@ -158,9 +157,9 @@ class Streams:
 
     def outrun(self, any_commit: bool) -> bool:
         """Whether another writer has evicted, or rewritten, rows of a window that is open here, or just committed."""
-        for part in self:
-            if part.stream is not self.writer:
-                newest, ours = stream.read_commit(self.store.files, part.stream.path), part.stream.commit_record
+        for stream in self:
+            if stream.disk is not self.writer:
+                newest, ours = read_commit(self.store.files, stream.disk.path), stream.disk.commit_record
                 if newest.begin > ours.begin or newest.timeline != ours.timeline:
                     return True
                 if any_commit and newest.sequence > ours.sequence:
@@ -172,9 +171,9 @@ class Streams:
         if self.writer is not None:
             self.writer.close_files()
             self.writer.release()
-        for part in self:
-            part.stream.close_files()
-        self._parts.clear()
+        for stream in self:
+            stream.disk.close_files()
+        self._open.clear()
         self.cache = ChunkCache(0)
 
 

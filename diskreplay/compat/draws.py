@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.compat.rows import window
-
-Ids = NDArray[np.int64]
+from diskreplay.ids import Ids
 
 
 def draw(buffer: SampledBuffer[Any], size: int, rng: Any = None) -> tuple[Ids, NDArray[np.float32]]:

@@ -29,7 +29,7 @@ from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Window, invalid_rows, transitions, window
 from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError
 from diskreplay.paths import PathLike
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 
@@ -44,7 +44,7 @@ Array = NDArray[Any]
 class _EveryRow(Transition):
     """Transitions, those without an effect too: ``obs`` shows them, and ``sample`` leaves them out by itself."""
 
-    def standing(self, part: StreamPart, ids: NDArray[np.int64]) -> NDArray[np.int8]:
+    def standing(self, stream: OpenStream, ids: NDArray[np.int64]) -> NDArray[np.int8]:
         return np.ones(len(ids), np.int8)
 
 

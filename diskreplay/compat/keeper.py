@@ -25,10 +25,10 @@ from diskreplay.compat.opening import closed_on_failure
 from diskreplay.compat.place import close_with
 from diskreplay.compat.rows import window
 from diskreplay.errors import InputError
+from diskreplay.ids import Ids
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 
 Assignment = Callable[[], object]
 """Gives something in RAM a value that is known already: to do it twice does no harm."""

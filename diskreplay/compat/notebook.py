@@ -61,7 +61,6 @@ MOST_WAITING = 1024
 MOST_ERROR = 1e100
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 Transition5 = tuple[Array, Array, np.float32, Array, bool]
 
 

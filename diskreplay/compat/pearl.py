@@ -460,7 +460,7 @@ class HERBuffer(_DiskBuffer):
         if len(ids) > held:
             raise NotEnoughDataError(f"the buffer holds {held} trajectories, {len(ids)} were asked for; add more")
         weights = np.ones(len(ids), np.float32)
-        return store.view.draft(store.schema, store._streams.parts, ids, weights, store._rng, reads)
+        return store.view.draft(store.schema, store._streams.all, ids, weights, store._rng, reads)
 
     def _kind(self) -> Any:
         return DictTrajectories

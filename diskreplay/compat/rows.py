@@ -14,12 +14,12 @@ from numpy.typing import DTypeLike, NDArray
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.compat.arrays import DiskArray
+from diskreplay.ids import Ids
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.samples import Samples
 from diskreplay.schema import VALID
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 
 SLOT = "slot"
 """The column of rows that know their place in the other library's ring."""
@@ -68,7 +68,7 @@ def column(buffer: StoredBuffer, name: str, start: int, stop: int) -> Array:
         log, envs = written(buffer), buffer.num_envs
         if name in log.resident:
             return log.span(name, start, stop)
-        samples = Samples(buffer.schema, buffer._streams.parts, np.arange(start * envs, stop * envs))
+        samples = Samples(buffer.schema, buffer._streams.all, np.arange(start * envs, stop * envs))
         values = samples.values(next(column for column in buffer.schema.columns if column.name == name))
     samples.reads.finish()
     return values.reshape(stop - start, envs, *values.shape[1:])

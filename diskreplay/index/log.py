@@ -17,13 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ids import Ids, pack, unpack
 from diskreplay.ring import Table
 from diskreplay.schema import CONTINUES, PATCHES, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
-
-STREAM_SHIFT = 48
-"""A transition's id is ``stream << 48 | row * num_envs + env``, an int64 that is given to no other in its timeline."""
-
-Ids = NDArray[np.int64]
 
 NEXT_PATCH = ".next_patch"
 """The table's array of patch numbers: a row's true next observation, -1 where that is the next row's observation.
@@ -103,19 +99,15 @@ class StreamLog:
 
     @property
     def first_id(self) -> int:
-        return self.stream << STREAM_SHIFT | self.begin * self.num_envs
+        return int(pack(self.stream, self.begin, 0, self.num_envs))
 
     @property
     def stop_id(self) -> int:
-        return self.stream << STREAM_SHIFT | self.end * self.num_envs
+        return int(pack(self.stream, self.end, 0, self.num_envs))
 
     def locate(self, ids: Ids) -> tuple[Ids, Ids]:
         """Rows and environments of ids of this stream."""
-        local = ids - (self.stream << STREAM_SHIFT)
-        if self.num_envs == 1:
-            return local, np.zeros(len(local), np.int64)
-        rows, envs = np.divmod(local, self.num_envs)
-        return rows, envs
+        return unpack(ids, self.num_envs)
 
     def take(self, name: str, rows: Ids, envs: Ids) -> NDArray[Any]:
         """Values of a resident column: ``(*rows.shape, *shape)``."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ids import STREAM_SHIFT
 from diskreplay.index.jit import kernel
-from diskreplay.index.log import LATER, NOW, STREAM_SHIFT
+from diskreplay.index.log import LATER, NOW
 
 Ints = NDArray[np.int64]
 

@@ -14,11 +14,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ids import Ids
 from diskreplay.index.log import StreamLog
 from diskreplay.ring import Table
 from diskreplay.schema import CONTINUES, START, TERMINATED, TRUNCATED, VALID
-
-Ids = NDArray[np.int64]
 
 FIRST, STOP = "first", "stop"
 OPEN = np.int64(1 << 62)

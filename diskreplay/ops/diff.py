@@ -19,8 +19,8 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.selection import SelectedStore, open_selected
 from diskreplay.formats.core.transitions import Source, Transitions, by_episode
+from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
-from diskreplay.index.log import STREAM_SHIFT
 from diskreplay.ops.convert import PLAIN, counted
 from diskreplay.ops.signals import Progress
 from diskreplay.paths import PathLike
@@ -124,7 +124,7 @@ def _stacks(part: SelectedStore, episodes: list[Episode], reach: int) -> dict[st
     with ReplayBuffer.open(part.path, mode="r", **PLAIN) as buffer:
         envs = [stream["num_envs"] for stream in buffer.stats()["streams"].values()]
         ids = [
-            (e.stream << STREAM_SHIFT) | row * envs[e.stream] + e.env
+            pack(e.stream, row, e.env, envs[e.stream])
             for e in episodes
             for row in range(e.start, e.start + min(reach, e.length))
         ]

@@ -11,8 +11,8 @@ from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError
+from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
-from diskreplay.index.log import STREAM_SHIFT
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike
 from diskreplay.views.transition import Transition
@@ -126,7 +126,7 @@ def head(path: PathLike, rows: int = 10, *, episode: int | None = None) -> Head:
             (e.stream, row, e.env) for e in every for row in range(e.start, min(e.stop, e.start + rows))
         ]  # a superset of the first rows: no episode gives more than asked for
         places = sorted(places)[:rows]
-        ids = np.array([(s << STREAM_SHIFT) | row * envs[s] + env for s, row, env in places], np.int64)
+        ids = np.array([pack(s, row, env, envs[s]) for s, row, env in places], np.int64)
         schema = buffer.schema
         names = ["stream", "row", "env", *(c.name for c in schema.obs_columns + schema.action_columns), "reward"]
         names += ["terminated", "truncated", *(column.name for column in schema.extra_columns)]

@@ -19,7 +19,7 @@ from diskreplay.ops.disk import file_bytes, tree_bytes
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.reading.cache import ChunkCache
-from diskreplay.reading.opening import open_part
+from diskreplay.reading.opening import open_stream
 from diskreplay.schema import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
@@ -263,8 +263,8 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
 def _inspect_stream(store: Store, name: str, found: _Found) -> None:
     transitions, commit = None, stream.read_commit(store.files, store.stream_path(name))
     try:
-        part = open_part(store, name, ChunkCache(0))
-        commit, transitions = part.stream.commit_record, len(part.log)
+        part = open_stream(store, name, ChunkCache(0))
+        commit, transitions = part.disk.commit_record, len(part.log)
         if found.episodes is not None:
             found.episodes += episodes(part.log)
         for problem in _missing_files(store, name, commit):

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ids import Ids
 from diskreplay.storage.column import ColumnReader
-
-Ids = NDArray[np.int64]
 
 MIN_SHARE = 0.25
 FIRST_SLOTS = 1024

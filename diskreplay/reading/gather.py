@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ids import Ids
 from diskreplay.reading import compiled
 from diskreplay.reading.cache import ChunkCache, Slab
 from diskreplay.reading.scratch import scratch
 from diskreplay.storage import chunks
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader, ColumnWriter, Location, Locations
-
-Ids = NDArray[np.int64]
 
 NOTHING = np.empty((6, 0), np.int64)
 

@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ids import Ids
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
 from diskreplay.schema import PATCHES, REPEAT, START, Stack
 from diskreplay.storage.column import ColumnReader
-
-Ids = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)

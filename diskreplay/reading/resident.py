@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ids import Ids
 from diskreplay.index.log import NEXT_PATCH, StreamLog
 from diskreplay.reading import blocks
 from diskreplay.ring import Table
 from diskreplay.schema import START, VALID, Schema
 
-Ids = NDArray[np.int64]
 Array = NDArray[Any]
 
 ALIGNED = 64

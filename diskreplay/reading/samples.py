@@ -13,18 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.ids import Ids, stream_of
 from diskreplay.reading import blocks, observations, resident
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import NEXT
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import Column, Schema, Stack
 
-Ids = NDArray[np.int64]
 Array = NDArray[Any]
 
-Group = tuple[StreamPart, Ids, Ids, Ids]
+Group = tuple[OpenStream, Ids, Ids, Ids]
 """A stream, and the places in the batch, rows and environments of the samples from it."""
 
 
@@ -40,14 +39,14 @@ class Samples:
     """
 
     def __init__(
-        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, place: Ids | None = None, size: int | None = None,
-        *, reads: Reads | None = None,
+        self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, place: Ids | None = None,
+        size: int | None = None, *, reads: Reads | None = None,
     ) -> None:  # fmt: skip
         self.schema = schema
-        self.groups = _by_stream(parts, ids, np.arange(len(ids)) if place is None else place)
+        self.groups = _by_stream(streams, ids, np.arange(len(ids)) if place is None else place)
         self.size = len(ids) if size is None else size
         self.reads = Reads() if reads is None else reads
-        self._positions = [part.log.positions(rows, envs) for part, _, rows, envs in self.groups]
+        self._positions = [stream.log.positions(rows, envs) for stream, _, rows, envs in self.groups]
         self._partial = self.size > len(ids)
         self._gathered: Array | None = None
         self._left: set[str] = set()
@@ -56,8 +55,8 @@ class Samples:
     def gather(self) -> None:
         """Copies what transitions of one step show of columns in RAM at once, where that is faster."""
         groups = [
-            (part.resident, place, positions)
-            for (part, place, _, _), positions in zip(self.groups, self._positions, strict=True)
+            (stream.resident, place, positions)
+            for (stream, place, _, _), positions in zip(self.groups, self._positions, strict=True)
         ]
         self._gathered = resident.gather(groups, self.size, partial=self._partial)
         if self._gathered is not None:
@@ -74,9 +73,9 @@ class Samples:
         if column.resident:
             return self.resident(column.name)
         out = self._empty((self.size, 1, *column.shape), column.dtype)
-        for part, place, rows, envs in self.groups:
+        for stream, place, rows, envs in self.groups:
             requests = Requests(place, envs, rows, rows, rows)
-            self.reads.fetch(part.stream.rows[column.name], requests, out, part.cache)
+            self.reads.fetch(stream.disk.rows[column.name], requests, out, stream.cache)
         return out[:, 0]
 
     def resident(self, name: str) -> Array:
@@ -84,11 +83,11 @@ class Samples:
         if name in self._left:
             return self._take(name)
         at = zip(self.groups, self._positions, strict=True)
-        return self.scatter([part.log.at(name, positions) for (part, *_), positions in at])
+        return self.scatter([stream.log.at(name, positions) for (stream, *_), positions in at])
 
-    def each(self, function: Callable[[StreamPart, Ids, Ids], Array]) -> Array:
+    def each(self, function: Callable[[OpenStream, Ids, Ids], Array]) -> Array:
         """What a function gives for the rows and environments of each stream, ``(size, ...)``."""
-        return self.scatter([function(part, rows, envs) for part, _, rows, envs in self.groups])
+        return self.scatter([function(stream, rows, envs) for stream, _, rows, envs in self.groups])
 
     def observe(self, leaf: int, last_rows: Sequence[Ids], n_step: int = 1) -> tuple[Array, Array]:
         """Observations of a leaf at the rows, and next ones of ``last_rows``.
@@ -103,8 +102,8 @@ class Samples:
         if n_step > 1 or self._in_ram(leaf) or self._has_odd_stacks(stack, last_rows):
             return self.current(leaf), self.observe_next(leaf, last_rows)
         block = self._empty((self.size, frames + 1, *column.shape), column.dtype)
-        for part, place, rows, envs in self.groups:
-            observations.fill(self.reads, part.sources[leaf], block, place, rows, envs, 1 - frames, 1)
+        for stream, place, rows, envs in self.groups:
+            observations.fill(self.reads, stream.sources[leaf], block, place, rows, envs, 1 - frames, 1)
         following = block[:, 1:]
         if frames > 1 and not (stack.axis == -1 and stack.channels):  # that layout is a copy anyway
             following = blocks.empty(following.shape, following.dtype)
@@ -117,21 +116,23 @@ class Samples:
         if self._in_ram(leaf):
             return self.resident(column.name)
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
-        for part, place, rows, envs in self.groups:
-            observations.fill(self.reads, part.sources[leaf], out, place, rows, envs, 1 - stack.frames, 0)
+        for stream, place, rows, envs in self.groups:
+            observations.fill(self.reads, stream.sources[leaf], out, place, rows, envs, 1 - stack.frames, 0)
         return self._layout(out, stack)
 
     def observe_next(self, leaf: int, last_rows: Sequence[Ids]) -> Array:
         """Next observations of a leaf, of ``last_rows``."""
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
-        at = [(part, place, last, envs) for (part, place, _, envs), last in zip(self.groups, last_rows, strict=True)]
+        at = [
+            (stream, place, last, envs) for (stream, place, _, envs), last in zip(self.groups, last_rows, strict=True)
+        ]
         if self._in_ram(leaf):
             name = column.name
-            logs = [(part.log, last, envs) for part, _, last, envs in at]
+            logs = [(stream.log, last, envs) for stream, _, last, envs in at]
             return self.scatter([log.next_at(name, log.positions(last, envs)) for log, last, envs in logs])
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
-        for part, place, last, envs in at:
-            observations.fill_next(self.reads, part.sources[leaf], out, place, last, envs)
+        for stream, place, last, envs in at:
+            observations.fill_next(self.reads, stream.sources[leaf], out, place, last, envs)
         return self._layout(out, stack)
 
     def _in_ram(self, leaf: int) -> bool:
@@ -141,15 +142,15 @@ class Samples:
     def _has_odd_stacks(self, stack: Stack, last_rows: Sequence[Ids]) -> bool:
         """Whether one of the next stacks does not follow from its stack."""
         return stack.axis is not None and any(
-            (row, env) in part.log.next_older_patches
-            for (part, _, _, envs), last in zip(self.groups, last_rows, strict=True)
-            if part.log.next_older_patches
+            (row, env) in stream.log.next_older_patches
+            for (stream, _, _, envs), last in zip(self.groups, last_rows, strict=True)
+            if stream.log.next_older_patches
             for row, env in zip(last.tolist(), envs.tolist(), strict=True)
         )
 
     def later(self, name: str, rows: Sequence[Ids]) -> Array:
         """A resident column's values at other rows of the same environments."""
-        taken = [part.log.take(name, at, envs) for (part, _, _, envs), at in zip(self.groups, rows, strict=True)]
+        taken = [stream.log.take(name, at, envs) for (stream, _, _, envs), at in zip(self.groups, rows, strict=True)]
         return self.scatter(taken)
 
     def scatter(self, values: Sequence[Array]) -> Array:
@@ -187,12 +188,12 @@ class Samples:
         return out
 
 
-def _by_stream(parts: Sequence[StreamPart], ids: Ids, place: Ids) -> list[Group]:
-    if len(parts) == 1 or not len(ids):
-        return [(parts[0], place, *parts[0].log.locate(ids))]
+def _by_stream(streams: Sequence[OpenStream], ids: Ids, place: Ids) -> list[Group]:
+    if len(streams) == 1 or not len(ids):
+        return [(streams[0], place, *streams[0].log.locate(ids))]
     groups = []
-    for part in parts:
-        here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
+    for stream in streams:
+        here = np.flatnonzero(stream_of(ids) == stream.log.stream)
         if len(here):
-            groups.append((part, place[here], *part.log.locate(ids[here])))
+            groups.append((stream, place[here], *stream.log.locate(ids[here])))
     return groups

@@ -24,18 +24,18 @@ from diskreplay.storage.stream import StreamReader, StreamWriter
 Array = NDArray[Any]
 
 
-class StreamPart:
+class OpenStream:
     """One stream of a buffer; the buffer's lock guards every call."""
 
-    def __init__(self, schema: Schema, stream: StreamReader | StreamWriter, cache: ChunkCache) -> None:
-        commit = stream.commit_record
+    def __init__(self, schema: Schema, disk: StreamReader | StreamWriter, cache: ChunkCache) -> None:
+        commit = disk.commit_record
         rows = max(1, commit.capacity // commit.num_envs)
         self.schema = schema
-        self.stream = stream
+        self.disk = disk
         self.cache = cache
         self.log = StreamLog(commit.stream, schema.columns, schema.patch_columns, commit.num_envs, rows, schema.context)
         self.sources = [
-            ObsSource(c.name, stack, self.log, stream.rows[c.name], stream.patches[c.name], cache)
+            ObsSource(c.name, stack, self.log, disk.rows[c.name], disk.patches[c.name], cache)
             for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
         ]
         self.resident = Resident(schema, self.log)
@@ -45,22 +45,20 @@ class StreamPart:
 
     def catch_up(self) -> None:
         """Takes what is committed and not yet in RAM into the index."""
-        commit, log = self.stream.commit_record, self.log
+        commit, log = self.disk.commit_record, self.log
         if commit.floor(log.context) > log.end:
             log.restart(commit.begin, commit.floor(log.context), commit.patch_begin)
         if commit.end > log.end:
-            values = {name: self.stream.rows[name].read_rows(log.end, commit.end) for name in log.resident}
+            values = {name: self.disk.rows[name].read_rows(log.end, commit.end) for name in log.resident}
             log.extend(values, commit.begin)
         if commit.patch_end > log.patch_end:
             span = log.patch_end, commit.patch_end
-            log.add_patches({name: self.stream.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays})
+            log.add_patches({name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays})
         log.slide(commit.begin)
         log.drop_patches()
         wrong = log.inconsistency()
         if wrong:
-            raise CorruptionError(
-                f"stream {self.stream.path!r}: {wrong}; run 'diskreplay verify'", stream=self.stream.name
-            )
+            raise CorruptionError(f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name)
 
     def spans(self) -> Spans:
         """The episodes of the window, up to date."""
@@ -69,7 +67,7 @@ class StreamPart:
 
     def large_columns(self) -> list[ColumnReader]:
         """The columns that are not mirrored in RAM."""
-        return [column for name, column in self.stream.rows.items() if name not in self.log.resident]
+        return [column for name, column in self.disk.rows.items() if name not in self.log.resident]
 
     def pending(self) -> list[Array] | None:
         """The newest next stacks, ``(num_envs, frames, *shape)`` a leaf; None when there is no row."""
@@ -88,7 +86,7 @@ class StreamPart:
             found.append(out)
         return found
 
-    def with_cache(self, cache: ChunkCache) -> StreamPart:
+    def with_cache(self, cache: ChunkCache) -> OpenStream:
         """The same stream, its chunks decoded into another cache."""
         other = copy.copy(self)
         other.cache = cache

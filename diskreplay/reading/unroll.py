@@ -7,29 +7,28 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ids import Ids
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import VALID, Schema
-
-Ids = NDArray[np.int64]
 
 
 def unroll(
-    schema: Schema, parts: Sequence[StreamPart], ids: Ids, held: Callable[[StreamPart, Ids, Ids], Ids], steps: int,
+    schema: Schema, streams: Sequence[OpenStream], ids: Ids, held: Callable[[OpenStream, Ids, Ids], Ids], steps: int,
     reads: Reads | None = None,
 ) -> tuple[Samples, NDArray[np.bool]]:  # fmt: skip
     """The steps of items that begin at ``ids``, and a mask ``(B, steps)`` of those that are there.
 
     ``held`` says of rows and environments how many steps their items have; steps that are no transition are left out.
     """
-    begins = Samples(schema, parts, ids)
+    begins = Samples(schema, streams, ids)
     counts = begins.each(held)
-    num_envs = begins.each(lambda part, rows, envs: np.full(len(rows), part.log.num_envs))
+    num_envs = begins.each(lambda stream, rows, envs: np.full(len(rows), stream.log.num_envs))
     at = np.arange(steps)
     every = ids[:, None] + at * num_envs[:, None]
     mask: NDArray[np.bool] = at < counts[:, None]
-    if any(part.log.invalid for part in parts):
-        there = Samples(schema, parts, every[mask])
-        mask[mask] = there.each(lambda part, rows, envs: part.log.take(VALID, rows, envs))
-    return Samples(schema, parts, every[mask], np.flatnonzero(mask), mask.size, reads=reads), mask
+    if any(stream.log.invalid for stream in streams):
+        there = Samples(schema, streams, every[mask])
+        mask[mask] = there.each(lambda stream, rows, envs: stream.log.take(VALID, rows, envs))
+    return Samples(schema, streams, every[mask], np.flatnonzero(mask), mask.size, reads=reads), mask

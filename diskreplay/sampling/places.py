@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index import slots as slot_index
-from diskreplay.index.log import STREAM_SHIFT
-from diskreplay.sampling.window import Ids, Standings, Window, Windows
+from diskreplay.sampling.window import Standings, Window, Windows
 
 NONE: Ids = np.empty(0, np.int64)
 RUN_FACTS = "stream", "base", "capacity", "lanes", "group", "first", "stop"
@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
     @property
     def tag(self) -> int:
-        return self.stream << STREAM_SHIFT
+        return int(pack(self.stream, 0, 0, 1))
 
     @property
     def capacity(self) -> int:
@@ -117,7 +117,7 @@ class Places:
         slots: list[Ids] = []
         for window in listed:
             self._check(window)
-        for stream in sorted(self._runs.keys() - {window.first >> STREAM_SHIFT for window in listed}):
+        for stream in sorted(self._runs.keys() - {stream_of(window.first) for window in listed}):
             self._empty(self._runs[stream], vacated)
         for window in listed:
             self._follow(self._run(window, vacated), window, standing, vacated, ids, slots)
@@ -134,7 +134,7 @@ class Places:
 
     def _run(self, window: Window, vacated: list[Ids]) -> Run:
         """The window's run; a new one for a stream that is new or has another shape."""
-        stream = window.first >> STREAM_SHIFT
+        stream = stream_of(window.first)
         lanes = window.num_envs if self._by_env else 1
         run = self._runs.get(stream)
         if run is not None and (run.capacity, run.lanes) != (window.capacity, lanes):

@@ -18,15 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import checked_number
-from diskreplay.sampling.window import (
-    Ids,
-    Prioritized,
-    Standings,
-    Windows,
-    checked_ids,
-    checked_updates,
-    refused_update,
-)
+from diskreplay.ids import Ids
+from diskreplay.sampling.window import Prioritized, Standings, Windows, checked_ids, checked_updates, refused_update
 
 if TYPE_CHECKING:  # loads numba, which only those pay for who sample with priorities
     from diskreplay.sampling.places import Changes, Places

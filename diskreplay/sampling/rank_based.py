@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.ids import Ids
 from diskreplay.sampling.priorities import Floats, Priorities
-from diskreplay.sampling.window import Ids, Standings, Windows
+from diskreplay.sampling.window import Standings, Windows
 
 if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
     from diskreplay.index.ranks import Ranks

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
+from diskreplay.ids import Ids
 
-Ids = NDArray[np.int64]
 Standings = Callable[[Ids], NDArray[np.int8]]
 """The :class:`~diskreplay.index.log.Standing` of each id of the windows."""
 

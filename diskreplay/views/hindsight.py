@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 from diskreplay import spaces
 from diskreplay.checks import check_share
 from diskreplay.errors import InputError, OpenError
-from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.ids import Ids, stream_of
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import OBS, VALID, Schema
 from diskreplay.views.batch import Batch, HindsightBatch
 from diskreplay.views.transition import Transition, transitions
 from diskreplay.views.view import View, keep
 
-Ids = NDArray[np.int64]
 Goal = Callable[[NDArray[Any], NDArray[Any], Mapping[str, Any]], Any]
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
@@ -84,36 +83,36 @@ class Hindsight(View):
                 f"goals must not be stacked, got frame_stack={frames}; give it by name of the other leaves"
             )
 
-    def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
-        return Transition().standing(part, ids)
+    def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
+        return Transition().standing(stream, ids)
 
     def draft(
-        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
+        self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,
     ) -> Batch:  # fmt: skip
-        batch = transitions(Samples(schema, parts, ids, reads=reads), 1, self.gamma, ids, weight)
+        batch = transitions(Samples(schema, streams, ids, reads=reads), 1, self.gamma, ids, weight)
         chosen = np.zeros(len(ids), bool) if rng is None else rng.random(len(ids)) < self.ratio
         batch = HindsightBatch(**vars(batch), relabelled=chosen)
         if rng is not None and chosen.any():
-            goals = Samples(schema, parts, self._goals(schema, parts, ids[chosen], rng), reads=reads)
+            goals = Samples(schema, streams, self._goals(schema, streams, ids[chosen], rng), reads=reads)
             reached = goals.observe_next(_leaf(schema, ACHIEVED), [rows for _, _, rows, _ in goals.groups])
             reads.then(lambda: self._relabel(batch, chosen, reached))
         return batch
 
-    def _goals(self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, rng: np.random.Generator) -> Ids:
+    def _goals(self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, rng: np.random.Generator) -> Ids:
         """The transition, of each to be relabelled, after which its new goal was achieved."""
         if self.strategy == "random":
-            return _anywhere(parts, len(ids), rng)
-        at = Samples(schema, parts, ids)
-        rows = at.each(lambda part, rows, envs: rows)
-        stop = at.each(lambda part, rows, envs: part.spans().stop(rows, envs))
-        num_envs = at.each(lambda part, rows, envs: np.full(len(rows), part.log.num_envs))
+            return _anywhere(streams, len(ids), rng)
+        at = Samples(schema, streams, ids)
+        rows = at.each(lambda stream, rows, envs: rows)
+        stop = at.each(lambda stream, rows, envs: stream.spans().stop(rows, envs))
+        num_envs = at.each(lambda stream, rows, envs: np.full(len(rows), stream.log.num_envs))
         if self.strategy == "final":
             goal_rows = stop - 1
         elif self.strategy == "future":
             goal_rows = rng.integers(rows, stop)
         else:
-            goal_rows = rng.integers(at.each(lambda part, rows, envs: part.spans().first(rows, envs)), stop)
+            goal_rows = rng.integers(at.each(lambda stream, rows, envs: stream.spans().first(rows, envs)), stop)
         found: Ids = ids + (goal_rows - rows) * num_envs
         return found
 
@@ -138,10 +137,10 @@ def _leaf(schema: Schema, goal: str) -> int:
     return spaces.leaves(schema.obs_tree).index(f"{OBS}/{goal}")
 
 
-def _anywhere(parts: Sequence[StreamPart], count: int, rng: np.random.Generator) -> Ids:
+def _anywhere(streams: Sequence[OpenStream], count: int, rng: np.random.Generator) -> Ids:
     """Ids of any transitions of the windows, each with the same probability."""
-    firsts = np.array([part.log.first_id for part in parts])
-    lengths = np.array([part.log.stop_id - part.log.first_id for part in parts])
+    firsts = np.array([stream.log.first_id for stream in streams])
+    lengths = np.array([stream.log.stop_id - stream.log.first_id for stream in streams])
     ends = np.cumsum(lengths)
     found = np.empty(count, np.int64)
     missing = np.arange(count)
@@ -149,15 +148,15 @@ def _anywhere(parts: Sequence[StreamPart], count: int, rng: np.random.Generator)
         picks = rng.integers(ends[-1], size=len(missing))
         which = np.searchsorted(ends, picks, side="right")
         found[missing] = firsts[which] + picks - (ends - lengths)[which]
-        missing = missing[~_valid(parts, found[missing])]
+        missing = missing[~_valid(streams, found[missing])]
     return found
 
 
-def _valid(parts: Sequence[StreamPart], ids: Ids) -> NDArray[np.bool]:
+def _valid(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool]:
     valid = np.ones(len(ids), bool)
-    for part in parts:
-        here = np.flatnonzero(ids >> STREAM_SHIFT == part.log.stream)
-        valid[here] = part.log.take(VALID, *part.log.locate(ids[here]))
+    for stream in streams:
+        here = np.flatnonzero(stream_of(ids) == stream.log.stream)
+        valid[here] = stream.log.take(VALID, *stream.log.locate(ids[here]))
     return valid
 
 

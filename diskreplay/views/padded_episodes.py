@@ -10,16 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, check_share
+from diskreplay.ids import Ids
 from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.unroll import unroll
 from diskreplay.schema import CONTINUES, START, VALID, Schema
 from diskreplay.views.batch import EpisodeBatch, by_item
 from diskreplay.views.transition import transitions
 from diskreplay.views.view import View, keep
-
-Ids = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,22 +46,22 @@ class PaddedEpisodes(View):
     def check(self, schema: Schema) -> None:
         """Every store has episodes."""
 
-    def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
-        rows, envs = part.log.locate(ids)
-        begins = part.log.take(VALID, rows, envs) & (part.log.take(START, rows, envs) != CONTINUES)
+    def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
+        rows, envs = stream.log.locate(ids)
+        begins = stream.log.take(VALID, rows, envs) & (stream.log.take(START, rows, envs) != CONTINUES)
         found = np.full(len(ids), NEVER, np.int8)
         here = np.flatnonzero(begins)
-        found[here] = np.where(part.spans().is_cut(rows[here], envs[here]), NOW, LATER)
+        found[here] = np.where(stream.spans().is_cut(rows[here], envs[here]), NOW, LATER)
         return found
 
     def draft(
-        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
+        self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,
     ) -> EpisodeBatch:  # fmt: skip
-        def held(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
-            return part.spans().stop(rows, envs) - rows
+        def held(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
+            return stream.spans().stop(rows, envs) - rows
 
-        samples, mask = unroll(schema, parts, ids, held, self.max_length, reads)
+        samples, mask = unroll(schema, streams, ids, held, self.max_length, reads)
         fields = by_item(transitions(samples, 1, self.gamma, ids, weight), *mask.shape)
         return EpisodeBatch(**fields, mask=mask, length=mask.sum(axis=1))
 

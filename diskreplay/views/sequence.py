@@ -10,17 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, check_flag, check_share
+from diskreplay.ids import Ids
 from diskreplay.index.episodes import episodes
 from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.unroll import unroll
 from diskreplay.schema import CONTINUES, START, VALID, Schema
 from diskreplay.views.batch import SequenceBatch, by_item
 from diskreplay.views.transition import transitions
 from diskreplay.views.view import View, keep
-
-Ids = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,40 +72,41 @@ class Sequence(View):
     def check(self, schema: Schema) -> None:
         """Every store has sequences."""
 
-    def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
-        rows, envs = part.log.locate(ids)
+    def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
+        rows, envs = stream.log.locate(ids)
         found = np.full(len(ids), NEVER, np.int8)
-        begins = part.log.take(VALID, rows, envs) & (rows % self.stride == 0)
+        begins = stream.log.take(VALID, rows, envs) & (rows % self.stride == 0)
         if not self.across:
-            begins |= part.log.take(VALID, rows, envs) & (part.log.take(START, rows, envs) != CONTINUES)
+            begins |= stream.log.take(VALID, rows, envs) & (stream.log.take(START, rows, envs) != CONTINUES)
         here = np.flatnonzero(begins)
-        stop, cut = self._stop(part, rows[here], envs[here])
+        stop, cut = self._stop(stream, rows[here], envs[here])
         enough = stop - rows[here] >= (self.burn_in + 1 if self.pad else self.steps)
         found[here] = np.where(enough, NOW, np.where(cut, NEVER, LATER))
         return found
 
-    def _stop(self, part: StreamPart, rows: Ids, envs: Ids) -> tuple[Ids, NDArray[np.bool]]:
+    def _stop(self, stream: OpenStream, rows: Ids, envs: Ids) -> tuple[Ids, NDArray[np.bool]]:
         """One past the last row that a sequence from each row may have, and whether that is final."""
         if self.across:
-            return np.full(len(rows), part.log.end), np.zeros(len(rows), bool)
-        spans = part.spans()
+            return np.full(len(rows), stream.log.end), np.zeros(len(rows), bool)
+        spans = stream.spans()
         return spans.stop(rows, envs), spans.is_cut(rows, envs)
 
     def draft(
-        self, schema: Schema, parts: Several[StreamPart], ids: Ids, weight: NDArray[Any],
+        self, schema: Schema, streams: Several[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,
     ) -> SequenceBatch:  # fmt: skip
-        def held(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
-            return self._stop(part, rows, envs)[0] - rows
+        def held(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
+            return self._stop(stream, rows, envs)[0] - rows
 
-        samples, mask = unroll(schema, parts, ids, held, self.steps, reads)
+        samples, mask = unroll(schema, streams, ids, held, self.steps, reads)
         batch = transitions(samples, 1, self.gamma, ids, weight)
-        is_first = samples.each(lambda part, rows, envs: part.log.take(START, rows, envs) != CONTINUES)
+        is_first = samples.each(lambda stream, rows, envs: stream.log.take(START, rows, envs) != CONTINUES)
         fields = by_item(batch, *mask.shape)
         return SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape))
 
-    def lacking(self, parts: Several[StreamPart]) -> str | None:
-        rows = max(part.log.rows for part in parts)
+    def lacking(self, streams: Several[OpenStream]) -> str | None:
+        """Why no sequence can be sampled, where more steps alone would not help."""
+        rows = max(stream.log.rows for stream in streams)
         needed = self.burn_in + 1 if self.pad else self.steps
         if rows < needed:
             return (
@@ -115,7 +115,7 @@ class Sequence(View):
             )
         if self.across:
             return None
-        held = [episode for part in parts for episode in episodes(part.log)]
+        held = [episode for stream in streams for episode in episodes(stream.log)]
         longest = max((episode.length for episode in held if episode.ended), default=0)
         if not longest or longest >= needed:
             return None

@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.checks import check_count, check_share
+from diskreplay.ids import Ids
 from diskreplay.index.log import NOW
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema
 from diskreplay.views.batch import Batch
 from diskreplay.views.view import View, keep
-
-Ids = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,18 +47,18 @@ class Transition(View):
     def check(self, schema: Schema) -> None:
         """Every store has transitions."""
 
-    def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
-        if self.n_step == 1 and not part.log.invalid:
+    def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
+        if self.n_step == 1 and not stream.log.invalid:
             found = np.empty(len(ids), np.int8)
             found.fill(NOW)  # several times faster than np.ones for the few ids that are new
             return found
-        return part.log.standing(*part.log.locate(ids), self.n_step)
+        return stream.log.standing(*stream.log.locate(ids), self.n_step)
 
     def draft(
-        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
+        self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,
     ) -> Batch:  # fmt: skip
-        return transitions(Samples(schema, parts, ids, reads=reads), self.n_step, self.gamma, ids, weight)
+        return transitions(Samples(schema, streams, ids, reads=reads), self.n_step, self.gamma, ids, weight)
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "Transition", "n_step": self.n_step, "gamma": self.gamma}
@@ -72,9 +71,9 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
         samples.gather()
         last_rows = [rows for _, _, rows, _ in samples.groups]
         reward, terminated, truncated = (samples.resident(name) for name in (REWARD, TERMINATED, TRUNCATED))
-        discount = samples.each(lambda part, rows, envs: np.full(len(rows), gamma, np.float32))
+        discount = samples.each(lambda stream, rows, envs: np.full(len(rows), gamma, np.float32))
     else:
-        ends = [part.log.returns(rows, envs, n_step, gamma) for part, _, rows, envs in samples.groups]
+        ends = [stream.log.returns(rows, envs, n_step, gamma) for stream, _, rows, envs in samples.groups]
         last_rows = [last for _, last, _ in ends]
         reward = samples.scatter([total for total, _, _ in ends])
         terminated, truncated = samples.later(TERMINATED, last_rows), samples.later(TRUNCATED, last_rows)

@@ -12,12 +12,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ids import Ids
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import Schema
 from diskreplay.views.batch import Batch
-
-Ids = NDArray[np.int64]
 
 
 @runtime_checkable
@@ -32,12 +31,12 @@ class View(Protocol):
     def check(self, schema: Schema) -> None:
         """InputError where the view has no meaning for a store of this schema."""
 
-    def standing(self, part: StreamPart, ids: Ids) -> NDArray[np.int8]:
+    def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         """The :class:`~diskreplay.index.log.Standing` of ids of one stream's window as items. Needs the lock."""
         raise NotImplementedError
 
     def draft(
-        self, schema: Schema, parts: Sequence[StreamPart], ids: Ids, weight: NDArray[Any],
+        self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,
     ) -> Batch:  # fmt: skip
         """The batch of items ``ids``, ``(B,)``, all of which stand at NOW; complete after ``reads``. Needs the lock.
@@ -55,7 +54,7 @@ class View(Protocol):
 class Explains(Protocol):
     """A view that can say why nothing in the windows is an item of it."""
 
-    def lacking(self, parts: Sequence[StreamPart]) -> str | None:
+    def lacking(self, streams: Sequence[OpenStream]) -> str | None:
         """What is missing, and what to do; None where more steps help. Needs the lock."""
 
 

@@ -26,13 +26,13 @@ from diskreplay.compat.xuance.disk_buffer import (
 )
 from diskreplay.compat.xuance.memory import Shape, Shapes, checked_shape, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.ids import Ids
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Sampler
 from diskreplay.views.batch import Batch
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 
 AUXILIARY = "auxiliary"
 EPSILON = 1e-8

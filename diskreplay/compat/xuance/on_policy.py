@@ -19,6 +19,7 @@ from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.disk_buffer import DiskBuffer, fit_flags, fit_step, stored_space, without_env_axis
 from diskreplay.compat.xuance.memory import create_memory, sample_batch, space_shape
 from diskreplay.errors import InputError
+from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
 
 CACHE_BYTES = 256 << 20
@@ -28,7 +29,6 @@ ALL = "all"
 """Where the actions of a space that is no Dict are held."""
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 
 
 def _in_ram(group: str, name: str) -> Any:

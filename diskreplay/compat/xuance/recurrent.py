@@ -22,11 +22,11 @@ from diskreplay.compat.rows import SLOT, Window, column, ids_of, read_once, wind
 from diskreplay.compat.xuance.disk_buffer import DiskBuffer, open_off_policy, stored_space
 from diskreplay.compat.xuance.memory import EpisodeBuffer, Shapes, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.ids import Ids
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.views.batch import map_arrays
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 
 STEP, LAST = "step", "last"
 FIELDS = ("obs", "acts", "rews", "done")

@@ -11,10 +11,10 @@ from diskreplay import returns
 from diskreplay.buffers.on_policy import EPSILON
 from diskreplay.compat.keeper import Assignment, RamState, set_attribute, set_item
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.ids import Ids
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
-Ids = NDArray[np.int64]
 
 START_IDS, OPEN = "start_ids", "open"
 """Marks of each environment's open path: the entry where it begins, and its steps."""

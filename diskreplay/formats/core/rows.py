@@ -20,7 +20,7 @@ from diskreplay.errors import CorruptionError, StateError
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.reading.cache import ChunkCache
-from diskreplay.reading.opening import open_part
+from diskreplay.reading.opening import open_stream
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
 from diskreplay.storage import stream
 from diskreplay.storage.column import ColumnReader
@@ -63,8 +63,8 @@ class LogRows:
         self.store = store
         self.name = name
         self.schema: Schema = store.schema
-        self._part = open_part(store, name, ChunkCache(0))
-        self.log = self._part.log
+        self._stream = open_stream(store, name, ChunkCache(0))
+        self.log = self._stream.log
 
     def __len__(self) -> int:
         """Transitions in the window."""
@@ -87,7 +87,7 @@ class LogRows:
         row_bytes = sum(column.item_bytes for column in self.schema.columns)
         step = max((c.chunk_rows for c in self.schema.columns if not c.resident), default=1)
         size = max(1, BLOCK_BYTES // row_bytes // step) * step
-        walks = {name: ChunkWalk(column, env) for name, column in self._part.stream.rows.items()}
+        walks = {name: ChunkWalk(column, env) for name, column in self._stream.disk.rows.items()}
         try:
             for begin, end in [(self.log.begin, self.log.end)] if spans is None else spans:
                 for start in range(begin // size * size, end, size):
@@ -105,7 +105,7 @@ class LogRows:
 
     def frames(self, column: Column, env: int, start: int, stop: int) -> Iterator[Array]:
         """The frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""
-        walk = ChunkWalk(self._part.stream.rows[column.name], env)
+        walk = ChunkWalk(self._stream.disk.rows[column.name], env)
         try:
             for row in range(start, stop):
                 yield walk.read(row, row + 1)[0]
@@ -114,14 +114,14 @@ class LogRows:
 
     def final_frame(self, column: Column, env: int, row: int) -> Array:
         """The true next observation of a row, ``(*shape)``."""
-        walk = ChunkWalk(self._part.stream.rows[column.name], env)
+        walk = ChunkWalk(self._stream.disk.rows[column.name], env)
         found: Array = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)[0]
         return found
 
     def _explain(self, error: CorruptionError) -> None:
         """Raises StateError where a live writer evicted the rows; else the error itself, for a shard is damaged."""
         newest = stream.read_commit(self.store.files, self.store.stream_path(self.name))
-        ours = self._part.stream.commit_record
+        ours = self._stream.disk.commit_record
         if (newest.begin, newest.timeline) != (ours.begin, ours.timeline):
             raise StateError(
                 f"the stream {self.name!r} evicted rows while they were read; close its writer, or read a copy"
@@ -143,8 +143,8 @@ class LogRows:
         if kept.all():
             kept = slice(None)
         return Transitions(
-            obs={name: part[kept] for name, part in obs.items()},
-            next_obs={name: part[kept] for name, part in following.items()},
+            obs={name: stream[kept] for name, stream in obs.items()},
+            next_obs={name: stream[kept] for name, stream in following.items()},
             action={column.name: values[column.name][kept] for column in schema.action_columns},
             extra={column.name: values[column.name][kept] for column in schema.extra_columns},
             reward=values[REWARD][kept],
@@ -176,7 +176,7 @@ class LogRows:
         if name in self.log.patches.arrays:
             held: Array = self.log.patches.span(name, patch, patch + 1)[0]
             return held
-        values: Array = self._part.stream.patches[name].read_rows(patch, patch + 1)[0, 0]
+        values: Array = self._stream.disk.patches[name].read_rows(patch, patch + 1)[0, 0]
         return values
 
 

@@ -23,8 +23,8 @@ from diskreplay.formats.core.format import Holds, Loss
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.rows import LogRows, open_rows
 from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
-from diskreplay.index.log import STREAM_SHIFT
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import START, Start
@@ -147,7 +147,7 @@ class SelectedStore:
         """The same, with observations as ``ReplayBuffer.get`` gives them."""
         with ReplayBuffer.open(self.path, mode="r", view=Transition(), sampler=Uniform()) as buffer:
             for rows, env, spans in self._spans():
-                ids = (rows.log.stream << STREAM_SHIFT) + rows.valid_rows(env, spans) * rows.log.num_envs + env
+                ids = pack(rows.log.stream, rows.valid_rows(env, spans), env, rows.log.num_envs)
                 at = 0
                 for steps in rows.blocks(env, spans):
                     for start in range(0, len(steps), STACKED_ROWS):

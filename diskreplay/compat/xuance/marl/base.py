@@ -16,9 +16,9 @@ from diskreplay.compat.keeper import Keeper, RamState, ring_part
 from diskreplay.compat.rows import ring
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
+from diskreplay.ids import Ids
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 Spec = tuple[Shape, Any, int]
 """Shape of one entry, dtype, and what stands where nothing was stored: 0 or 1."""
 

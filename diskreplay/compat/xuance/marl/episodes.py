@@ -25,11 +25,11 @@ from diskreplay.compat.rows import SLOT, column, read_once, window
 from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, empty
 from diskreplay.compat.xuance.marl.steps import AVAILABLE, REWARDS, TERMINALS, open_steps
 from diskreplay.errors import InputError
+from diskreplay.ids import Ids
 from diskreplay.schema import TERMINATED, TRUNCATED
 from diskreplay.views.padded_episodes import PaddedEpisodes
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 
 STEP, FILLED = "step", "filled"
 ON_DISK = ("obs", "actions", "rewards", "terminals", AVAILABLE, FILLED, "state")

@@ -20,7 +20,6 @@ from diskreplay.errors import NotEnoughDataError
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 
 
 class MARL_OffPolicyBuffer(MultiAgentBuffer):

@@ -20,10 +20,10 @@ from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, empty, ne
 from diskreplay.compat.xuance.marl.steps import open_steps
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
+from diskreplay.ids import Ids
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
-Ids = NDArray[np.int64]
 
 
 class MARL_OnPolicyBuffer(MultiAgentBuffer):
