@@ -119,6 +119,21 @@ def lay_out(
     mean_action_shape: tuple[int, ...] | None,
 ) -> tuple[Agents, gymnasium.Space[Any], gymnasium.Space[Any]]:  # fmt: skip
     """The layout, and the store's observation and action spaces; InputError or SchemaError for a bad argument."""
+    agents = _checked(
+        observation_space, action_space, n_agents, state_space, available_actions, rewards, mean_action_shape
+    )
+    parts = [(OBS, _of_all(observation_space, agents.n_agents))]
+    if state_space is not None:
+        parts.append((STATE, state_space))
+    if agents.available_actions:
+        parts.append((AVAILABLE, spaces.MultiBinary((agents.n_agents, agents.n_actions or 0))))
+    return agents, spaces.Dict(parts), _of_all(action_space, agents.n_agents)
+
+
+def _checked(
+    observation_space: Any, action_space: Any, n_agents: int, state_space: Any, available_actions: bool, rewards: str,
+    mean_action_shape: tuple[int, ...] | None,
+) -> Agents:  # fmt: skip
     count = check_count("n_agents", n_agents, most=MAX_AGENTS)
     if not isinstance(observation_space, gymnasium.Space) or not isinstance(action_space, gymnasium.Space):
         raise SchemaError("observation_space and action_space must be Gymnasium spaces, those of one agent")
@@ -127,25 +142,38 @@ def lay_out(
     if rewards not in ("team", "agent"):
         raise InputError(f"rewards must be 'team' or 'agent', got {rewards!r}")
     available_actions = check_flag("available_actions", available_actions)
-    discrete = isinstance(action_space, spaces.Discrete)
-    if available_actions and not discrete:
+    n_actions, first_action = None, 0
+    if isinstance(action_space, spaces.Discrete):
+        n_actions, first_action = int(action_space.n), int(action_space.start)
+    if available_actions and n_actions is None:
         raise InputError(f"available_actions needs a Discrete action space, got {action_space}")
     if mean_action_shape is not None:
         try:
             mean_action_shape = tuple(check_count("mean_action_shape", n) for n in mean_action_shape)
         except TypeError as error:
             raise InputError(f"mean_action_shape must be a shape, got {mean_action_shape!r}") from error
-    parts = [(OBS, batch_space(observation_space, count))]
-    if state_space is not None:
-        parts.append((STATE, state_space))
-    n_actions = int(action_space.n) if isinstance(action_space, spaces.Discrete) else None
-    if available_actions and n_actions is not None:
-        parts.append((AVAILABLE, spaces.MultiBinary((count, n_actions))))
-    agents = Agents(
+    return Agents(
         count, "team" if rewards == "team" else "agent", state_space is not None, available_actions, mean_action_shape,
-        n_actions, int(action_space.start) if isinstance(action_space, spaces.Discrete) else 0,
+        n_actions, first_action,
     )  # fmt: skip
-    return agents, spaces.Dict(parts), batch_space(action_space, count)
+
+
+def _of_all(space: gymnasium.Space[Any], count: int) -> gymnasium.Space[Any]:
+    """The space of ``count`` agents.
+
+    As Gymnasium's ``batch_space``, but for MultiBinary and MultiDiscrete: it makes a Box of them, in which every number
+    lies that the dtype can hold.
+    """
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.MultiBinary((count, *space.shape))
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec, start = (np.broadcast_to(of, (count, *of.shape)).copy() for of in (space.nvec, space.start))
+        return spaces.MultiDiscrete(nvec, dtype=space.dtype, start=start)
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: _of_all(part, count) for name, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_of_all(part, count) for part in space.spaces])
+    return batch_space(space, count)
 
 
 def from_json(stored: Any) -> Agents:

@@ -98,43 +98,57 @@ def plan(
     Steps of ``out`` that no request names may be overwritten with anything, unless ``exact``.
     """
     slab = cache.slab(column)
-    full_chunks = column.end // column.column.chunk_rows
     gathered = False
     if slab is not None and not exact:
         left, gathered = _from_slab(slab, column.column.chunk_rows, requests, out)
         if left is None:
-            return Plan(column, out, full_chunks, [], NOTHING, Locations.none())
+            return _planned(column, out, [], NOTHING, Locations.none())
         requests = left
-    split_up = split(requests, column.column.chunk_rows)
-    encoded: list[Piece] = []
+    pieces = split(requests, column.column.chunk_rows)
     if slab is not None and not gathered:
-        slots = slab.find(split_up[4], split_up[5])
-        hits = slots >= 0
-        for (place, step, row, rows, _, _), slot in zip(
-            split_up[:, hits].T.tolist(), slots[hits].tolist(), strict=True
-        ):
-            out[place, step : step + rows] = slab.values[slot, row : row + rows]
-        split_up = split_up[:, ~hits]
+        pieces = _hits_from_slab(slab, pieces, out)
+    encoded: list[Piece] = []
     if isinstance(column, ColumnWriter):
-        in_ram = split_up[4] >= column.committed // column.column.chunk_rows
-        if in_ram.any():
-            encoded = _from_ram(column, split_up[:, in_ram], out)
-            split_up = split_up[:, ~in_ram]
-    at = 0
+        encoded, pieces = _from_ram(column, pieces, out)
+    return _located(column, out, encoded, pieces, cache)
+
+
+def _planned(
+    column: ColumnReader, out: NDArray[Any], encoded: list[Piece], pieces: NDArray[np.int64], places: Locations
+) -> Plan:
+    return Plan(column, out, column.end // column.column.chunk_rows, encoded, pieces, places)
+
+
+def _located(
+    column: ColumnReader, out: NDArray[Any], encoded: list[Piece], pieces: NDArray[np.int64], cache: ChunkCache
+) -> Plan:
+    """The plan of pieces that are on disk. Where they are in more files than may be open, it is empty: they are read.
+
+    With the lock held: what is located next belongs to the same window. And no part of a batch that needs more files
+    than may be open leaves any of them on loan, so that the next column can be read, too.
+    """
+    places = column.locate(pieces[4], pieces[5])
+    at, count = len(places), pieces.shape[1]
+    planned = _planned(column, out, encoded, pieces[:, :at], places)
+    if at == count:
+        return planned
     while True:
-        places = column.locate(split_up[4, at:], split_up[5, at:])
-        whole, stop = not at, at + len(places)
-        planned = Plan(column, out, full_chunks, encoded, split_up[:, at:stop], places)
-        if whole and stop == split_up.shape[1]:
-            return planned
-        # With the lock held: what is located next belongs to the same window. And no part of a batch that needs more
-        # files than may be open leaves any of them on loan, so that the next column can be read, too.
         run(planned, cache)
-        at, encoded = stop, []
-        places = Locations.none()
-        planned = Plan(column, out, full_chunks, [], NOTHING, places)
-        if at == split_up.shape[1]:
+        planned = _planned(column, out, [], NOTHING, places := Locations.none())  # which gives the loans back
+        if at == count:
             return planned
+        places = column.locate(pieces[4, at:], pieces[5, at:])
+        planned = _planned(column, out, [], pieces[:, at : at + len(places)], places)
+        at += len(places)
+
+
+def _hits_from_slab(slab: Slab, pieces: NDArray[np.int64], out: NDArray[Any]) -> NDArray[np.int64]:
+    """Copies the pieces whose chunk is in the cache; those that are left."""
+    slots = slab.find(pieces[4], pieces[5])
+    hits = slots >= 0
+    for (place, step, row, rows, _, _), slot in zip(pieces[:, hits].T.tolist(), slots[hits].tolist(), strict=True):
+        out[place, step : step + rows] = slab.values[slot, row : row + rows]
+    return pieces[:, ~hits]
 
 
 def _from_slab(slab: Slab, chunk_rows: int, requests: Requests, out: NDArray[Any]) -> tuple[Requests | None, bool]:
@@ -160,19 +174,24 @@ def _from_slab(slab: Slab, chunk_rows: int, requests: Requests, out: NDArray[Any
     return Requests(*(getattr(requests, field.name)[missing] for field in dataclasses.fields(requests))), True
 
 
-def _from_ram(column: ColumnWriter, split_up: NDArray[np.int64], out: NDArray[Any]) -> list[Piece]:
-    """Copies the pieces of chunks that no commit holds in full; gives back those that must be decoded first."""
-    left: list[Piece] = []
-    for place, step, row, rows, chunk, env in split_up.T.tolist():
+def _from_ram(
+    column: ColumnWriter, pieces: NDArray[np.int64], out: NDArray[Any]
+) -> tuple[list[Piece], NDArray[np.int64]]:
+    """Copies the pieces of chunks that no commit holds in full; those that must be decoded first, and those on disk."""
+    in_ram = pieces[4] >= column.committed // column.column.chunk_rows
+    if not in_ram.any():
+        return [], pieces
+    encoded: list[Piece] = []
+    for place, step, row, rows, chunk, env in pieces[:, in_ram].T.tolist():
         if chunk == column.end // column.column.chunk_rows:
             values: NDArray[Any] | None = column.buffer
         else:
             values = column.sealed[chunk].values  # one look: a commit may be replacing it by its bytes right now
         if values is None:
-            left.append((place, step, row, rows, chunk, env, column.sealed[chunk].encoded[env]))
+            encoded.append((place, step, row, rows, chunk, env, column.sealed[chunk].encoded[env]))
         else:
             out[place, step : step + rows] = values[env, row : row + rows, 0]
-    return left
+    return encoded, pieces[:, ~in_ram]
 
 
 def run(plan: Plan, cache: ChunkCache) -> None:

@@ -246,3 +246,27 @@ def test_a_store_of_another_class_is_refused(path: str) -> None:
     with pytest.raises(errors.NotAStoreError):
         dr.MultiAgentRolloutBuffer.open(path)
     dr.ReplayBuffer.open(path).close()
+
+
+@pytest.mark.parametrize(
+    ("space", "good", "bad"),
+    [
+        (spaces.MultiBinary(3), np.ones((2, 3), np.int8), 7),
+        (spaces.MultiBinary((2, 2)), np.zeros((2, 2, 2), np.int8), -1),
+        (spaces.MultiDiscrete([2, 3]), np.array([[1, 2], [0, 0]]), 9),
+        (spaces.MultiDiscrete([2, 3], start=[5, 5]), np.array([[6, 7], [5, 5]]), 4),
+    ],
+)
+def test_actions_outside_of_the_space_of_an_agent_are_refused(path: str, space: Any, good: Any, bad: int) -> None:
+    with dr.MultiAgentReplayBuffer.create(path, space, space, 2, capacity=20) as buffer:
+        wrong = good.copy()
+        wrong[1].flat[0] = bad
+        with pytest.raises(errors.InputError, match="action: must lie in its space"):
+            buffer.add(good, wrong, 1.0, good, False, False)
+        assert len(buffer) == 0
+        buffer.add(good, wrong, 1.0, good, False, False, agent_mask=[True, False])
+        buffer.add(good, good, 1.0, good, False, False)
+        np.testing.assert_array_equal(buffer.get([1]).obs[0], good)
+    with dr.MultiAgentReplayBuffer.open(path) as buffer:
+        buffer.add(good, good, 1.0, good, False, False)
+        assert len(buffer) == 3
