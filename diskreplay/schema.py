@@ -126,6 +126,11 @@ class Codec:
             raise SchemaError(f"codec level must be 1 to 9, got {level!r} in {text!r}")
         return cls(name, int(level) if level else defaults.get(name, 1))  # type: ignore[arg-type]  # checked above
 
+    @property
+    def lightest(self) -> Codec:
+        """The fastest level of this compressor: what it writes is decoded in the same way."""
+        return self if self.name == "none" else Codec(self.name, 1)
+
     def __str__(self) -> str:
         return self.name if self.name == "none" else f"{self.name}:{self.level}"
 
@@ -421,7 +426,13 @@ def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
     """The leaves of a space, as its values are given."""
     names = spaces.leaves(spaces.tree(space, name))
     leaves = zip(names, spaces.leaf_spaces(space), strict=True)
-    return [(name, *spaces.leaf_layout(leaf, name)) for name, leaf in leaves]
+    fields = [(leaf_name, *spaces.leaf_layout(leaf, leaf_name)) for leaf_name, leaf in leaves]
+    count = sum(math.prod(shape) for _, shape, _ in fields)
+    if count > spaces.MAX_ELEMENTS:
+        raise SchemaError(
+            f"{name}: a value may have {spaces.MAX_ELEMENTS:,} elements, all leaves together, got {count:,}"
+        )
+    return fields
 
 
 def _stacked(
@@ -512,13 +523,18 @@ def _frames_of(name: str, frame_stack: int | Mapping[str, int]) -> int:
     return check_count(f"frame_stack of {name!r}", value, most=1024)
 
 
+COLOURS = (3, 4)
+"""Channels of a colour frame."""
+
+
 def _stack_of(
     name: str, shape: tuple[int, ...], frames: int, axis: Literal["auto", 0, -1] | None
 ) -> tuple[Stack, tuple[int, ...]]:
     """The stack of a leaf, and the shape of its single frame.
 
     ``"auto"`` takes observations of two or more axes whose first (else last) axis has just ``frames`` entries for
-    stacked; ``stack_axis=None`` says that they are single frames all the same.
+    stacked; ``stack_axis=None`` says that they are single frames all the same. Where one of the two could as well hold
+    a stack of colour frames, it asks.
     """
     if axis not in ("auto", 0, -1, None):
         raise InputError(f"stack_axis must be 'auto', 0, -1 or None, got {axis!r}")
@@ -529,6 +545,13 @@ def _stack_of(
             return Stack(frames, 0), shape[1:]
         if len(shape) >= 3 and shape[-1] == frames:
             return Stack(frames, -1), shape[:-1]
+        colours = [at for at in (0, -1) if len(shape) == 3 and shape[at] in [frames * count for count in COLOURS]]
+        if colours:
+            raise SchemaError(
+                f"{name!r}: axis {colours[0]} of shape {shape} may hold a stack of {frames} frames of "
+                f"{shape[colours[0]] // frames} channels each; say stack_axis={colours[0]} if it does, stack_axis=None "
+                "if observations are single frames, which are stacked when they are sampled"
+            )
         return Stack(frames), shape
     if not shape or shape[axis] % frames:
         raise InputError(f"{name!r}: axis {axis} of shape {shape} cannot hold a stack of {frames} frames")

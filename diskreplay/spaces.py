@@ -24,6 +24,8 @@ Tree = str | dict[str, Any] | tuple[Any, ...]
 
 MAX_VALUE_BYTES = 1 << 30
 """Of one value of a leaf: more does not fit into a chunk."""
+MAX_ELEMENTS = 1 << 28
+"""Of one value of a space, all leaves together: a space keeps bounds of each, however short its document is."""
 MAX_DEPTH = 100
 """Of Dict and Tuple spaces in each other: far from what a reader's stack holds."""
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -163,32 +165,49 @@ def to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
 def from_json(document: Any) -> gymnasium.Space[Any]:
     """The space of a document by :func:`to_json`; CorruptionError where it is none."""
     try:
-        kind = document["kind"]
-        if kind == "Dict":
-            # Keys in their stored order: gymnasium keeps the order of a sequence of pairs.
-            return spaces.Dict([(key, from_json(sub)) for key, sub in document["spaces"].items()])
-        if kind == "Tuple":
-            return spaces.Tuple([from_json(sub) for sub in document["spaces"]])
-        if kind == "Box":
-            shape, dtype = tuple(document["shape"]), np.dtype(document["dtype"])
-            if math.prod(shape) * dtype.itemsize > MAX_VALUE_BYTES:
-                raise ValueError(f"shape {shape} of {dtype} is too large")
-            low, high = (_bound_from_json(document[key], shape, dtype) for key in ("low", "high"))
-            return spaces.Box(low, high, shape, cast(Any, dtype.type))
-        if kind == "Discrete":
-            # Older versions of Gymnasium know int64 alone, and no argument for it.
-            kind_of = {} if document["dtype"] == "int64" else {"dtype": np.dtype(document["dtype"]).type}
-            return spaces.Discrete(document["n"], start=document["start"], **kind_of)
-        if kind == "MultiDiscrete":
-            dtype = np.dtype(document["dtype"])
-            start = np.array(document["start"], dtype)
-            return spaces.MultiDiscrete(np.array(document["nvec"]), dtype=cast(Any, dtype.type), start=start)
-        if kind == "MultiBinary":
-            shape = tuple(document["shape"])
-            return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
-        raise ValueError(f"unknown kind {kind!r}")
+        if (count := _elements(document)) > MAX_ELEMENTS:
+            raise ValueError(f"a value of {count:,} elements is too large; at most {MAX_ELEMENTS:,} are read")
+        return _from_json(document)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError, RecursionError) as error:
         raise CorruptionError(f"the stored space {str(document)[:200]} cannot be read: {error}") from error
+
+
+def _elements(document: Any) -> int:
+    """Elements of a value, as a document says."""
+    if document["kind"] in ("Dict", "Tuple"):
+        parts = document["spaces"]
+        return sum(map(_elements, parts.values() if document["kind"] == "Dict" else parts))
+    shape = document.get("shape", ())
+    if not all(type(size) is int and size > 0 for size in shape):
+        raise ValueError(f"the shape {shape!r} must be positive integers")
+    return math.prod(shape)
+
+
+def _from_json(document: Any) -> gymnasium.Space[Any]:
+    kind = document["kind"]
+    if kind == "Dict":
+        # Keys in their stored order: gymnasium keeps the order of a sequence of pairs.
+        return spaces.Dict([(key, _from_json(sub)) for key, sub in document["spaces"].items()])
+    if kind == "Tuple":
+        return spaces.Tuple([_from_json(sub) for sub in document["spaces"]])
+    if kind == "Box":
+        shape, dtype = tuple(document["shape"]), np.dtype(document["dtype"])
+        if math.prod(shape) * dtype.itemsize > MAX_VALUE_BYTES:
+            raise ValueError(f"shape {shape} of {dtype} is too large")
+        low, high = (_bound_from_json(document[key], shape, dtype) for key in ("low", "high"))
+        return spaces.Box(low, high, shape, cast(Any, dtype.type))
+    if kind == "Discrete":
+        # Older versions of Gymnasium know int64 alone, and no argument for it.
+        kind_of = {} if document["dtype"] == "int64" else {"dtype": np.dtype(document["dtype"]).type}
+        return spaces.Discrete(document["n"], start=document["start"], **kind_of)
+    if kind == "MultiDiscrete":
+        dtype = np.dtype(document["dtype"])
+        start = np.array(document["start"], dtype)
+        return spaces.MultiDiscrete(np.array(document["nvec"]), dtype=cast(Any, dtype.type), start=start)
+    if kind == "MultiBinary":
+        shape = tuple(document["shape"])
+        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+    raise ValueError(f"unknown kind {kind!r}")
 
 
 def _bound_to_json(bound: np.ndarray[Any, Any]) -> Any:

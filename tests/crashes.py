@@ -10,4 +10,3 @@ def kill(buffer: dr.ReplayBuffer) -> None:
     writer = buffer._streams.writer
     assert writer is not None
     writer.release()
-    buffer._store.close()

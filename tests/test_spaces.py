@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from diskreplay import spaces as ours
 from diskreplay.errors import CorruptionError, InputError, SchemaError
+from diskreplay.schema import build
 
 INTEGERS = [np.uint8, np.int8, np.uint16, np.int16, np.int32, np.uint32, np.int64, np.uint64]
 FLOATS = [np.float16, np.float32, np.float64]
@@ -110,6 +111,7 @@ def test_leaf_names_follow_the_structure() -> None:
         {"kind": "Box", "shape": [2], "dtype": "float32", "low": [0], "high": 1},
         {"kind": "Box", "shape": [1 << 40], "dtype": "float32", "low": 0, "high": 1},
         {"kind": "Box", "shape": [-2], "dtype": "float32", "low": 0, "high": 1},
+        {"kind": "Box", "shape": [True], "dtype": "float32", "low": 0, "high": 1},
         {"kind": "Box", "shape": [2], "dtype": "uint8", "low": -1, "high": 1},
         {"kind": "Box", "shape": "ab", "dtype": "uint8", "low": 0, "high": 1},
         {"kind": "Discrete", "n": 0, "start": 0, "dtype": "int64"}, {"kind": "Discrete", "n": "x", "start": 0},
@@ -120,6 +122,28 @@ def test_leaf_names_follow_the_structure() -> None:
 def test_documents_that_are_no_space(document: Any) -> None:
     with pytest.raises(CorruptionError, match="cannot be read"):
         ours.from_json(document)
+
+
+HUGE: list[dict[str, Any]] = [
+    {"kind": "Box", "shape": [1 << 29], "dtype": "uint8", "low": 0, "high": 1},
+    {"kind": "MultiBinary", "shape": [1 << 20, 1 << 20]},
+    {"kind": "Tuple", "spaces": [{"kind": "Box", "shape": [1 << 26], "dtype": "int8", "low": 0, "high": 1}] * 5},
+]
+
+
+@pytest.mark.parametrize("document", [*HUGE, {"kind": "Dict", "spaces": {"a": HUGE[0]}}], ids=str)
+def test_a_short_document_does_not_fill_the_memory(document: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "_from_json", None)  # refused before anything is made
+    with pytest.raises(CorruptionError, match=r"elements is too large; at most 268,435,456 are read"):
+        ours.from_json(document)
+
+
+def test_a_space_that_could_not_be_read_back_is_refused() -> None:
+    large = spaces.MultiBinary(1 << 28)
+    with pytest.raises(
+        SchemaError, match="obs: a value may have 268,435,456 elements, all leaves together, got 268,435,457"
+    ):
+        build(spaces.Tuple([large, spaces.Discrete(2)]), spaces.Discrete(2), capacity=1)
 
 
 def test_nested_values_are_checked_on_the_way() -> None:

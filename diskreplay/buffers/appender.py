@@ -408,7 +408,7 @@ class Appender:
             if name is not None:
                 table.arrays[name][position] = value
             if at + 1 == rows:
-                column.advance()
+                column.advance(hurry=True)
             else:
                 column.end = row + 1
         table.arrays[NEXT_PATCH][position] = -1

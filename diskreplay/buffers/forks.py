@@ -99,7 +99,7 @@ def _after_in_child() -> None:
         elif not whole:
             _refuse(buffer, "this process was forked while another thread was using the buffer")
         else:
-            _reseed(buffer._rng, _forks[buffer])
+            buffer._rng.bit_generator.state = _reseeded(buffer._rng, _forks[buffer]).bit_generator.state
         _forks[buffer] = 0
     _release(_held.locks)
     del _held.buffers, _held.locks
@@ -117,10 +117,16 @@ def _refuse(buffer: StoredBuffer, why: str) -> None:
             column._still_current = refuse
 
 
-def _reseed(rng: np.random.Generator, fork: int) -> None:
-    """Makes a generator another one, which follows from its state and the number of the fork."""
+def next_generator(buffer: StoredBuffer) -> np.random.Generator:
+    """The generator of a buffer's next copy, which is counted as a fork is."""
+    _forks[buffer] = _forks.get(buffer, 0) + 1
+    return _reseeded(buffer._rng, _forks[buffer])
+
+
+def _reseeded(rng: np.random.Generator, fork: int) -> np.random.Generator:
+    """Another generator, which follows from the state of one and the number of the fork."""
     state: Any = rng.bit_generator.state["state"]
-    rng.bit_generator.state = np.random.PCG64([state["state"], state["inc"], fork]).state
+    return np.random.Generator(np.random.PCG64([state["state"], state["inc"], fork]))
 
 
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -28,7 +28,8 @@ class Freedoms:
     """What a kind of buffer takes though a rule of this module is against it.
 
     Attributes:
-        anything: values outside of discrete spaces, which older stores may hold, for copies of them.
+        anything: for copies, what a store may hold all the same: values outside of discrete spaces, of older versions,
+            and NaN with ``finite=True``, as ``unknown`` allows.
         unknown: a column in which NaN stands for what is not known yet, also with ``finite=True``.
         alive: the column, bool ``(num_envs, n_agents)``, that says which agents act. The actions of the others are not
             looked at, nor are the agents' discrete observations: who is out of the game has none.
@@ -39,6 +40,10 @@ class Freedoms:
     unknown: str | None = None
     alive: str | None = None
     agents: str | None = None
+
+    def finite(self, schema: Schema, column: str = "") -> bool:
+        """Whether values, of a column of the user's own or any other, must be finite."""
+        return schema.finite and not self.anything and (not column or column != self.unknown)
 
     def looks_at(self, leaf: str) -> bool:
         """Whether an observation leaf must lie in its discrete space."""
@@ -207,7 +212,7 @@ def obs_slots(
     def slots(prefix: str) -> list[Slot]:
         return [
             Slot(
-                f"{prefix}{column.name}", shape, column.dtype, num_envs, finite=schema.finite,
+                f"{prefix}{column.name}", shape, column.dtype, num_envs, finite=freedoms.finite(schema),
                 choices=spaces.choices(space) if freedoms.looks_at(column.name) else None,
             )
             for column, shape, space in zip(schema.obs_columns, shapes, leaves, strict=True)
@@ -225,7 +230,7 @@ def action_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> list[Slot
             column.shape,
             column.dtype,
             num_envs,
-            finite=schema.finite,
+            finite=freedoms.finite(schema),
             choices=None if freedoms.anything else spaces.choices(space),
         )
         for column, space in zip(schema.action_columns, leaves, strict=True)
@@ -237,7 +242,7 @@ def column_slots(schema: Schema, num_envs: int, freedoms: Freedoms) -> dict[str,
     return {
         column.name: Slot(
             column.name, column.shape, column.dtype, num_envs,
-            finite=schema.finite and column.name != freedoms.unknown,
+            finite=freedoms.finite(schema, column.name),
         )
         for column in schema.extra_columns
     }  # fmt: skip

@@ -12,10 +12,19 @@ from diskreplay.buffers import multi_agent_layout as layout
 from diskreplay.buffers.inputs import Freedoms
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.buffers.multi_agent_view import AgentsView
-from diskreplay.buffers.options import AgentOptions, AgentsCreateOptions, LayoutOptions, check_run, pick, shared
+from diskreplay.buffers.options import (
+    AgentOptions,
+    AgentsCreateOptions,
+    AgentsEitherOptions,
+    LayoutOptions,
+    check_run,
+    pick,
+    shared,
+)
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
+from diskreplay.schema import Schema
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.view import View
 
@@ -72,6 +81,35 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
         check_run(options)
+        schema, own = cls._plan(observation_space, action_space, n_agents, capacity, num_envs, options)
+        return cls._make(path, schema, own, view, sampler, options)
+
+    @classmethod
+    @shared(AgentsEitherOptions)
+    def open_or_create(
+        cls,
+        path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        n_agents: int,
+        *,
+        capacity: int,
+        num_envs: int = 1,
+        view: View | None = None,
+        sampler: Sampler | None = None,
+        **options: Unpack[AgentsEitherOptions],
+    ) -> Self:
+        """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
+        check_run(options)
+        schema, own = cls._plan(observation_space, action_space, n_agents, capacity, num_envs, options)
+        return cls._either(path, schema, own, view, sampler, options)
+
+    @staticmethod
+    def _plan(
+        observation_space: Any, action_space: Any, n_agents: int, capacity: int, num_envs: int,
+        options: AgentsCreateOptions,
+    ) -> tuple[Schema, dict[str, Any]]:  # fmt: skip
+        """The schema of a new store, and the settings that this class keeps in it."""
         agents, obs_space, act_space = layout.lay_out(
             observation_space, action_space, n_agents, **pick(options, AgentOptions)
         )
@@ -79,7 +117,7 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
         schema = schemas.build(
             obs_space, act_space, capacity=capacity, num_envs=num_envs, **pick(options, LayoutOptions)
         )
-        return cls._make(path, schema, {layout.KEY: agents.to_json()}, view, sampler, options)
+        return schema, {layout.KEY: agents.to_json()}
 
     @classmethod
     def _check_kind(cls, stored: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from diskreplay.views.batch import Batch, RolloutBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class MultiAgentBatch(Batch):
     """A batch of ``B`` transitions of ``N`` agents; what the buffer does not hold is None.
 
@@ -25,8 +25,9 @@ class MultiAgentBatch(Batch):
         mean_action: ``(B, *mean_action_shape)`` float32.
         next_mean_action: that of the step after the transition. Where no step follows it, at an episode's end or the
             newest row, nobody has acted yet: the mean action of the transition's last step stands there.
-        mask, is_first: ``(B, T)`` bool, as of :class:`SequenceBatch`.
-        filled, length: ``(B, T)`` bool and ``(B,)`` int64, as of :class:`EpisodeBatch`.
+        mask: ``(B, T)`` bool, as of :class:`SequenceBatch` and :class:`EpisodeBatch`.
+        is_first: ``(B, T)`` bool, as of :class:`SequenceBatch`.
+        length: ``(B,)`` int64, as of :class:`EpisodeBatch`.
     """
 
     state: Any = None
@@ -39,11 +40,15 @@ class MultiAgentBatch(Batch):
     next_mean_action: Any = None
     mask: Any = None
     is_first: Any = None
-    filled: Any = None
     length: Any = None
 
+    @property
+    def filled(self) -> Any:
+        """The same as ``mask``: its name in earlier versions."""
+        return self.mask
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class MultiAgentRolloutBatch(RolloutBatch):
     """A batch of ``B`` steps of ``N`` agents, or of ``B`` episodes: then every ``(B, ...)`` is ``(B, T, ...)``.
 

@@ -15,10 +15,11 @@ from diskreplay.buffers.multi_agent_batch import MultiAgentRolloutBatch
 from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD, AVAILABLE, MEAN_ACTION, OBS, STATE
 from diskreplay.buffers.multi_agent_view import onehot_later
 from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
-from diskreplay.buffers.options import AgentOptions, AgentsCreateOptions, check_run, pick, shared
+from diskreplay.buffers.options import AgentOptions, AgentsCreateOptions, AgentsEitherOptions, pick, shared
 from diskreplay.checks import check_share
 from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
+from diskreplay.schema import Schema
 from diskreplay.storage.store import Checkpoint, Store
 
 Array = NDArray[Any]
@@ -71,17 +72,43 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
-        check_run(options)
+        own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
+        agents = observation_space, action_space, n_agents
+        return cls._make(path, *cls._plan_agents(agents, steps, num_envs, own, td_lambda, options), options)
+
+    @classmethod
+    @shared(AgentsEitherOptions)
+    def open_or_create(
+        cls,
+        path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        n_agents: int,
+        *,
+        steps: int,
+        num_envs: int = 1,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        td_lambda: float | None = None,
+        normalize_advantage: bool = True,
+        **options: Unpack[AgentsEitherOptions],
+    ) -> Self:
+        """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
+        own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
+        agents = observation_space, action_space, n_agents
+        return cls._either(path, *cls._plan_agents(agents, steps, num_envs, own, td_lambda, options), options)
+
+    @classmethod
+    def _plan_agents(
+        cls, of: tuple[Any, Any, int], steps: int, num_envs: int, own: dict[str, Any], td_lambda: float | None,
+        options: AgentsCreateOptions,
+    ) -> tuple[Schema, dict[str, Any]]:  # fmt: skip
+        """The schema of a new store, and its settings; ``of`` are one agent's spaces and the number of agents."""
         td_lambda = None if td_lambda is None else check_share("td_lambda", td_lambda)
-        agents, obs_space, act_space = layout.lay_out(
-            observation_space, action_space, n_agents, **pick(options, AgentOptions)
-        )
+        agents, obs_space, act_space = layout.lay_out(*of, **pick(options, AgentOptions))
         options["columns"] = agents.columns(options["columns"])
-        own = {
-            "gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage,
-            "td_lambda": td_lambda, layout.KEY: agents.to_json(),
-        }  # fmt: skip
-        return cls._make(path, obs_space, act_space, steps, num_envs, (agents.n_agents,), own, options)
+        own = {**own, "td_lambda": td_lambda, layout.KEY: agents.to_json()}
+        return cls._plan(obs_space, act_space, steps, num_envs, (agents.n_agents,), own, options)
 
     @property
     def n_agents(self) -> int:
@@ -132,8 +159,8 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
         targets = returns.td_lambda(reward, next_value, terminated, cut, self.gamma, self.td_lambda)
         return {"advantage": targets - value, "returns": targets}
 
-    def _batch(self, samples: Samples, ids: NDArray[np.int64], filled: Array) -> MultiAgentRolloutBatch:
-        agents, fields = self._agents, self._fields(samples, ids, filled)
+    def _batch(self, samples: Samples, ids: NDArray[np.int64], mask: Array) -> MultiAgentRolloutBatch:
+        agents, fields = self._agents, self._fields(samples, ids, mask)
         whole, extra = fields["obs"], fields["extra"]
         fields[OBS] = whole[OBS]
         fields[AGENT_MASK] = extra.pop(AGENT_MASK)
@@ -146,9 +173,9 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
         if agents.mean_action_shape is not None:
             fields[MEAN_ACTION] = extra.pop(MEAN_ACTION)
         if agents.n_actions is not None:
-            fields["action_onehot"] = onehot_later(fields["action"], agents, filled, samples.reads)
+            fields["action_onehot"] = onehot_later(fields["action"], agents, mask, samples.reads)
         return MultiAgentRolloutBatch(**fields)
 
     def _counted(self, batch: MultiAgentRolloutBatch) -> Array:
-        counted: Array = batch.filled[..., None] & batch.agent_mask
+        counted: Array = batch.mask[..., None] & batch.agent_mask
         return counted

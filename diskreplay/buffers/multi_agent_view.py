@@ -59,7 +59,7 @@ class AgentsView(View):
         rng: np.random.Generator | None, reads: Reads,
     ) -> MultiAgentBatch:  # fmt: skip
         fields = dict(vars(self.view.draft(schema, parts, ids, weight, rng, reads)))
-        mask = fields.get("mask", fields.get("filled"))
+        mask = fields.get("mask")
         several = _Several(schema, parts, ids, mask, self.view, reads)
         fields.update(self._observations(fields))
         extra = fields["extra"] = dict(fields["extra"])

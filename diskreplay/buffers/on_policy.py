@@ -18,8 +18,18 @@ from numpy.typing import NDArray
 
 from diskreplay import returns, spaces
 from diskreplay import schema as schemas
+from diskreplay.buffers.either import open_or_make
 from diskreplay.buffers.inputs import Freedoms, rounded
-from diskreplay.buffers.options import FrameOptions, LayoutOptions, OpenOptions, RunOptions, check_run, pick, shared
+from diskreplay.buffers.options import (
+    FrameOptions,
+    LayoutOptions,
+    OpenOptions,
+    PlaceOptions,
+    RunOptions,
+    check_run,
+    pick,
+    shared,
+)
 from diskreplay.buffers.passes import Passes, Slices
 from diskreplay.buffers.stored import StoredBuffer, open_store
 from diskreplay.checks import check_count, check_flag, check_share
@@ -99,14 +109,15 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return settings
 
     @classmethod
-    def _make(
-        cls, path: PathLike, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], steps: int,
-        num_envs: int, value_shape: tuple[int, ...], own: dict[str, Any], options: Mapping[str, Any],
-    ) -> Self:  # fmt: skip
-        """A new store of a rollout, opened for writing; ``own`` are the settings that it keeps.
+    def _plan(
+        cls, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], steps: int, num_envs: int,
+        value_shape: tuple[int, ...], own: dict[str, Any], options: Mapping[str, Any],
+    ) -> tuple[Schema, dict[str, Any]]:  # fmt: skip
+        """The schema of a new store, and its settings, ``own`` once they are checked.
 
         InputError or SchemaError where an argument breaks its rule.
         """
+        check_run(options)
         steps, num_envs = check_count("steps", steps), check_count("num_envs", num_envs)
         for name in ("gamma", "gae_lambda"):
             own[name] = check_share(name, own[name])
@@ -119,8 +130,33 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         layout = pick(options, FrameOptions, LayoutOptions)
         layout["columns"] = {VALUE: value, LOG_PROB: value, FINAL_VALUE: value, **given}
         schema = schemas.build(observation_space, action_space, capacity=steps * num_envs, num_envs=num_envs, **layout)
-        store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, {cls.KIND: own})
-        return cls(store, stream=FIRST_STREAM, **pick(options, RunOptions))
+        return schema, {cls.KIND: own}
+
+    @classmethod
+    def _make(cls, path: PathLike, schema: Schema, own: dict[str, Any], options: Mapping[str, Any]) -> Self:
+        """A new store, opened for writing."""
+        stream = options["stream"] or FIRST_STREAM
+        store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, own, stream)
+        return cls(store, stream=stream, **pick(options, RunOptions))
+
+    @classmethod
+    def _either(cls, path: PathLike, schema: Schema, own: dict[str, Any], options: Mapping[str, Any]) -> Self:
+        """The store that is there, or a new one."""
+        return open_or_make(
+            path, schema, own, options, lambda: cls._make(path, schema, own, options),
+            lambda: cls._open_same(path, schema, options),
+        )  # fmt: skip
+
+    @classmethod
+    def _open_same(cls, path: PathLike, schema: Schema, options: Mapping[str, Any]) -> Self:
+        """The store that is there; InputError where it has other steps or environments than the schema."""
+        opening = {**pick(options, RunOptions, PlaceOptions), "files": options["files"], "or_last_commit": True}
+        buffer = cls.open(path, **opening)
+        if buffer.num_envs != schema.num_envs or buffer.steps * buffer.num_envs != schema.capacity:
+            has = f"steps={buffer.steps}, num_envs={buffer.num_envs}"
+            buffer.close()
+            raise InputError(f"the rollout {buffer.path!r} has {has}; ask for these, or choose another path")
+        return buffer
 
     @classmethod
     @shared(OpenOptions)
@@ -386,8 +422,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         with self._lock:
             self._check_finished()
-            samples, filled = unroll(self.schema, [self._part], ids, held, length)
-            batch = self._batch(samples, ids, filled)
+            samples, mask = unroll(self.schema, [self._part], ids, held, length)
+            batch = self._batch(samples, ids, mask)
         return self._ready(samples, batch)
 
     def _batches(
@@ -400,11 +436,11 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         return Passes(begin, epochs)
 
-    def _batch(self, samples: Samples, ids: Ids, filled: Array) -> SomeBatch:
-        """The batch of samples, split as ``filled``, ``(B,)`` or ``(B, T)``, is. Needs the lock."""
+    def _batch(self, samples: Samples, ids: Ids, mask: Array) -> SomeBatch:
+        """The batch of samples, split as ``mask``, ``(B,)`` or ``(B, T)``, is. Needs the lock."""
         raise NotImplementedError
 
-    def _fields(self, samples: Samples, ids: Ids, filled: Array) -> dict[str, Any]:
+    def _fields(self, samples: Samples, ids: Ids, mask: Array) -> dict[str, Any]:
         """The fields that every rollout's batch has, and the extra columns."""
         schema = self.schema
         leaves = [samples.current(leaf) for leaf in range(len(schema.stacks))]
@@ -416,7 +452,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             return samples.each(lambda part, rows, envs: self._estimates[name][rows - begin, envs])
 
         def split(array: Array) -> Array:
-            return array.reshape(*filled.shape, *array.shape[1:])
+            return array.reshape(*mask.shape, *array.shape[1:])
 
         fields = {
             "obs": spaces.unflatten(schema.obs_tree, leaves),
@@ -430,7 +466,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             "extra": extra,
         }
         split_fields = {name: map_arrays(split, value) for name, value in fields.items()}
-        return {**split_fields, "index": ids, "filled": filled}
+        return {**split_fields, "index": ids, "mask": mask}
 
     def _ready(self, samples: Samples, batch: SomeBatch) -> SomeBatch:
         """The batch when everything is read."""
@@ -442,8 +478,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     def _counted(self, batch: SomeBatch) -> Array:
         """Which advantages are normalised, a mask of the shape of the first axes of them."""
-        filled: Array = vars(batch)["filled"]
-        return filled
+        mask: Array = vars(batch)["mask"]
+        return mask
 
     def _check_finished(self) -> None:
         self._check_open()

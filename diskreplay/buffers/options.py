@@ -18,7 +18,6 @@ from diskreplay.checks import check_count
 from diskreplay.errors import InputError
 from diskreplay.schema import Codec, Continuity
 from diskreplay.storage.files import Files
-from diskreplay.storage.store import FIRST_STREAM
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
@@ -60,7 +59,14 @@ class FrameOptions(TypedDict, total=False):
 class CreateOptions(FrameOptions, LayoutOptions, RunOptions, total=False):
     """Of a new store."""
 
+    stream: str | None
     files: Files | None
+
+
+class EitherOptions(CreateOptions, total=False):
+    """Of a store that is opened, or made where there is none."""
+
+    checkpoint: str | None
 
 
 class AgentOptions(TypedDict, total=False):
@@ -75,15 +81,23 @@ class AgentOptions(TypedDict, total=False):
 class AgentsCreateOptions(AgentOptions, LayoutOptions, RunOptions, total=False):
     """Of a new store of several agents."""
 
+    stream: str | None
     files: Files | None
+
+
+class AgentsEitherOptions(AgentsCreateOptions, total=False):
+    """Of a store of several agents that is opened, or made where there is none."""
+
+    checkpoint: str | None
 
 
 class PlaceOptions(TypedDict, total=False):
     """Where in a store a buffer stands when it is opened."""
 
     mode: Literal["r", "r+"]
-    stream: str
+    stream: str | None
     checkpoint: str | None
+    or_last_commit: bool
 
 
 class OpenOptions(PlaceOptions, RunOptions, total=False):
@@ -101,7 +115,7 @@ DEFAULTS: dict[str, Any] = {
     "continuity": "observations",
     "state_space": None, "available_actions": False, "rewards": "team", "mean_action_shape": None,
     "frame_stack": 1, "stack_axis": "auto", "stack_padding": "zero", "reward_dtype": np.float32,
-    "files": None, "mode": "r+", "stream": FIRST_STREAM, "checkpoint": None,
+    "files": None, "mode": "r+", "stream": None, "checkpoint": None, "or_last_commit": False,
 }  # fmt: skip
 
 

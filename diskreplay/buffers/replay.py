@@ -7,7 +7,15 @@ from typing import Any, Self, Unpack
 import gymnasium
 
 from diskreplay import schema as schemas
-from diskreplay.buffers.options import CreateOptions, FrameOptions, LayoutOptions, check_run, pick, shared
+from diskreplay.buffers.options import (
+    CreateOptions,
+    EitherOptions,
+    FrameOptions,
+    LayoutOptions,
+    check_run,
+    pick,
+    shared,
+)
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
@@ -48,7 +56,8 @@ class ReplayBuffer(SampledBuffer[Batch]):
             num_envs: environments that step in lockstep.
             frame_stack: frames of an observation, for every leaf or by name of the leaf. Frames are stored once.
             stack_axis: where given observations hold the stack: 0, -1, or None when they are single frames, which are
-                stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it.
+                stacked at sampling time; "auto" takes an axis with just ``frame_stack`` entries for it, and
+                raises SchemaError where one has three or four times as many, as stacked colour frames do.
             stack_padding: what single frames are stacked with at an episode's start: "zero", or "reset" for the first
                 frame repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
             columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space.
@@ -73,6 +82,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
             cache_bytes: RAM for decoded chunks.
             commit_rows, commit_seconds: how much may be lost when the process is killed.
             seed: of the sampler's random generator; from the system's entropy if None.
+            stream: name of the first stream, such as that of the actor that writes it; "0" if None.
             files: another file system, for tests.
 
         Raises:
@@ -81,11 +91,40 @@ class ReplayBuffer(SampledBuffer[Batch]):
             WriteFailedError: when the file system refuses.
         """
         check_run(options)
-        schema = schemas.build(
-            observation_space, action_space, capacity=capacity, num_envs=num_envs,
-            **pick(options, FrameOptions, LayoutOptions),
-        )  # fmt: skip
+        layout = pick(options, FrameOptions, LayoutOptions)
+        schema = schemas.build(observation_space, action_space, capacity=capacity, num_envs=num_envs, **layout)
         return cls._make(path, schema, {}, view, sampler, options)
+
+    @classmethod
+    @shared(EitherOptions)
+    def open_or_create(
+        cls,
+        path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        capacity: int,
+        num_envs: int = 1,
+        view: View | None = None,
+        sampler: Sampler | None = None,
+        **options: Unpack[EitherOptions],
+    ) -> Self:
+        """The one line of a program that is started again: opens the store at ``path``, or makes it as :meth:`create`.
+
+        Args:
+            path, observation_space, action_space, capacity, num_envs, view, sampler and all others: as of
+                :meth:`create`.
+            stream: to write, the store's first if None.
+            checkpoint: as of :meth:`open`; "latest" opens the last commit where there is no checkpoint yet.
+
+        Raises InputError, which names what differs, where the store that is there was made with other spaces or
+        options than these (of ``codec``, ``chunk_rows`` and ``shard_rows`` those that are given), and what
+        :meth:`create` and :meth:`open` raise.
+        """
+        check_run(options)
+        layout = pick(options, FrameOptions, LayoutOptions)
+        schema = schemas.build(observation_space, action_space, capacity=capacity, num_envs=num_envs, **layout)
+        return cls._either(path, schema, {}, view, sampler, options)
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer
-from diskreplay.buffers.options import CreateOptions, check_run, shared
+from diskreplay.buffers.options import CreateOptions, EitherOptions, shared
 from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
 from diskreplay.views.batch import RolloutBatch
@@ -50,9 +50,28 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
-        check_run(options)
         own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
-        return cls._make(path, observation_space, action_space, steps, num_envs, (), own, options)
+        return cls._make(path, *cls._plan(observation_space, action_space, steps, num_envs, (), own, options), options)
+
+    @classmethod
+    @shared(EitherOptions)
+    def open_or_create(
+        cls,
+        path: PathLike,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        steps: int,
+        num_envs: int = 1,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        normalize_advantage: bool = True,
+        **options: Unpack[EitherOptions],
+    ) -> Self:
+        """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
+        own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
+        plan = cls._plan(observation_space, action_space, steps, num_envs, (), own, options)
+        return cls._either(path, *plan, options)
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,
@@ -75,5 +94,5 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
             {VALUE: value, LOG_PROB: log_prob, **extra},
         )  # fmt: skip
 
-    def _batch(self, samples: Samples, ids: NDArray[np.int64], filled: NDArray[Any]) -> RolloutBatch:
-        return RolloutBatch(**self._fields(samples, ids, filled))
+    def _batch(self, samples: Samples, ids: NDArray[np.int64], mask: NDArray[Any]) -> RolloutBatch:
+        return RolloutBatch(**self._fields(samples, ids, mask))

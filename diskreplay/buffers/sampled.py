@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.buffers import owners, shuffle
+from diskreplay.buffers.either import open_or_make
 from diskreplay.buffers.loader import Loader
-from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick, shared
+from diskreplay.buffers.options import OpenOptions, PlaceOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings
 from diskreplay.buffers.stored import StoredBuffer, open_store
@@ -25,7 +26,7 @@ from diskreplay.schema import Schema
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 from diskreplay.views.batch import Batch
-from diskreplay.views.view import View
+from diskreplay.views.view import Explains, View
 
 SomeBatch = TypeVar("SomeBatch", bound=Batch)
 
@@ -69,8 +70,24 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         view, sampler = settings({}, view, sampler)
         view.check(schema)
         kept = {"view": view.to_json(), "sampler": sampler_facts(sampler), **own}
-        store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept)
-        return cls(store, stream=FIRST_STREAM, view=view, sampler=sampler, **pick(options, RunOptions))
+        stream = options["stream"] or FIRST_STREAM
+        store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream)
+        return cls(store, stream=stream, view=view, sampler=sampler, **pick(options, RunOptions))
+
+    @classmethod
+    def _either(
+        cls, path: PathLike, schema: Schema, own: Mapping[str, Any], view: View | None, sampler: Sampler | None,
+        options: Mapping[str, Any],
+    ) -> Self:  # fmt: skip
+        """The store that is there, or a new one."""
+        opening = {
+            **pick(options, RunOptions, PlaceOptions), "files": options["files"], "or_last_commit": True,
+            "num_envs": schema.num_envs, "capacity": schema.capacity, "view": view, "sampler": sampler,
+        }  # fmt: skip
+        return open_or_make(
+            path, schema, own, options, lambda: cls._make(path, schema, own, view, sampler, options),
+            lambda: cls.open(path, **opening),
+        )  # fmt: skip
 
     @classmethod
     @shared(OpenOptions)
@@ -93,9 +110,12 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         Args:
             path: of the store.
             mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing.
-            stream: to write; a new name makes a new stream, for another process. Ignored with mode "r".
+            stream: to write, the store's first if None; a new name makes a new stream, for another process. Ignored
+                with mode "r".
             checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the
-                rows of ``stream`` after it are discarded, unless a later checkpoint needs them.
+                rows of ``stream`` after it are discarded, unless a later checkpoint needs them. "latest" is the newest
+                one, by its commit, unless one has that name.
+            or_last_commit: where there is no checkpoint "latest" yet, open at the last commit.
             num_envs, capacity: of a new stream, as of the first if None; those of one that exists do not change.
             view, sampler: as the store was created with (or as of the checkpoint) if None.
             cache_bytes, commit_rows, commit_seconds, seed, files: as of ``create``; ``seed`` is not used with a
@@ -119,6 +139,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     @classmethod
     def _check_kind(cls, stored: Mapping[str, Any]) -> None:
         """NotAStoreError where the settings are those of another class's store."""
+
+    def _opened_with(self) -> dict[str, Any]:
+        return {"view": self._view, "sampler": self._sampler}
 
     def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         priorities, arrays = sampler_state(self._sampler)
@@ -184,7 +207,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 f"sample({batch_size}): the buffer holds {held} transitions; add more steps, or ask for fewer"
             )
         windows = self._streams.windows()
-        drawn = self._sampler.sample(self._rng, windows, self._standing, batch_size)
+        try:
+            drawn = self._sampler.sample(self._rng, windows, self._standing, batch_size)
+        except NotEnoughDataError as error:
+            lacking = self._view.lacking(self._streams.parts) if isinstance(self._view, Explains) else None
+            raise error if lacking is None else NotEnoughDataError(lacking) from error
         if is_own(self._sampler):
             ids, weight = drawn
         else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers import forks, unclosed
+from diskreplay.buffers import copies, forks, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.companion import Companion
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
@@ -130,12 +130,15 @@ class StoredBuffer:
         return writer.commit_record.num_envs if writer else self.schema.num_envs
 
     def __len__(self) -> int:
-        """Transitions in the windows of all streams, committed or not."""
+        """Transitions in the windows of all streams, committed or not; ClosedError after :meth:`close`."""
         with self._lock:
+            if self._closed:
+                self._check_open()
             return len(self._settled())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.path!r}: {len(self):,} transitions>"
+        held = "closed" if self._closed else f"{len(self):,} transitions"
+        return f"<{type(self).__name__} {self.path!r}: {held}>"
 
     @property
     def episodes(self) -> list[Episode]:
@@ -407,6 +410,14 @@ class StoredBuffer:
                 raise
             error.add_note(f"{type(lost).__name__}: {lost}")  # what ended the block is what there is to know
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A buffer with mode "r" is copied and pickled by its path; see :mod:`diskreplay.buffers.copies`."""
+        return copies.reduce(self, self._opened_with())
+
+    def _opened_with(self) -> dict[str, Any]:
+        """What ``open`` of this class is told beside the options of all buffers, to make one like this."""
+        return {}
+
     # Inside
 
     def _check_open(self) -> None:
@@ -456,15 +467,17 @@ def open_store(
 
     ``check`` is given the settings that were stored and the schema, before a stream is made.
     """
-    mode, stream, checkpoint = options["mode"], options["stream"], options["checkpoint"]
+    mode, checkpoint = options["mode"], options["checkpoint"]
     if mode not in ("r", "r+"):
         raise InputError(f"mode must be 'r' or 'r+', got {mode!r}")
     store = Store(full_path(path), options["files"] or LocalFiles())
-    cut = store.checkpoint(checkpoint) if checkpoint is not None else None
+    cut = _checkpoint(store, checkpoint, options["or_last_commit"]) if checkpoint is not None else None
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
     if mode == "r":
         return store, None, cut
-    if stream in store.stream_names():
+    names = store.stream_names()
+    stream = names[0] if options["stream"] is None else options["stream"]
+    if stream in names:
         store.check_stream(stream, num_envs, capacity)
     elif cut is not None:
         raise CheckpointError(f"checkpoint {checkpoint!r} knows no stream {stream!r}")
@@ -475,3 +488,19 @@ def open_store(
             check_count("capacity", capacity if capacity is not None else store.schema.capacity),
         )
     return store, stream, cut
+
+
+LATEST = "latest"
+"""Of checkpoints: the newest one, whatever its name is."""
+
+
+def _checkpoint(store: Store, name: str, or_last_commit: bool) -> Checkpoint | None:
+    if name != LATEST or LATEST in store.checkpoint_names():
+        return store.checkpoint(name)
+    latest = store.latest_checkpoint()
+    if latest is None and not or_last_commit:
+        raise CheckpointError(
+            f"the store {store.path!r} has no checkpoint yet; make one with checkpoint(name), or open the last commit "
+            "with or_last_commit=True"
+        )
+    return latest

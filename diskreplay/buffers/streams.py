@@ -176,7 +176,6 @@ class Streams:
             part.stream.close_files()
         self._parts.clear()
         self.cache = ChunkCache(0)
-        self.store.close()
 
 
 def beside_writers(batch: Callable[[], Made], caught_up: Callable[[bool], bool]) -> Made:

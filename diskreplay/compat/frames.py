@@ -7,7 +7,8 @@ it. The store takes whole transitions, so the newest frame waits here:
 2. An episode's last frame has no next one; its row ends there, and its next observation is all zeros.
 3. A frame without an effect becomes a row that is never sampled, and later stacks still show it (special).
 
-What waits here knows the row that it becomes (:class:`_Newest`): once the store has that row, nothing waits any more.
+The newest frame notes the number of the row that it becomes (:class:`_Newest`). Once the store has that row, no frame
+waits any more.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
+from diskreplay.compat.arrays import DiskArray
+from diskreplay.compat.opening import open_or_create
 from diskreplay.compat.place import Place, close_with, global_seed
-from diskreplay.compat.rows import Rows
-from diskreplay.compat.window import Window, invalid_rows, transitions, window
+from diskreplay.compat.rows import Window, invalid_rows, transitions, window
 from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError
 from diskreplay.paths import PathLike
 from diskreplay.reading.stream import StreamPart
@@ -40,7 +42,7 @@ Array = NDArray[Any]
 
 
 class _EveryRow(Transition):
-    """Transitions that can be looked at without an effect too; this module draws those that have one."""
+    """Transitions, those without an effect too: ``obs`` shows them, and ``sample`` leaves them out by itself."""
 
     def standing(self, part: StreamPart, ids: NDArray[np.int64]) -> NDArray[np.int8]:
         return np.ones(len(ids), np.int8)
@@ -109,23 +111,18 @@ class ReplayBuffer:
 
     # Opening
 
-    def _open(self) -> None:
-        kept = {key: value for key, value in self._options.items() if key.startswith(("cache_", "commit_"))}
-        self._take(Store.open(self._place.path, view=_EveryRow(), **kept))
-
-    def _create(self, frame: Array) -> None:
-        """Makes the store for frames like the first one; opens the one that an interrupted call has made."""
-        if self._place.exists:
-            return self._open()
-        low, high = (0, 255) if frame.dtype == np.uint8 else (-np.inf, np.inf)
-        space = spaces.Box(low, high, self._stack_shape(frame.shape), frame.dtype.type)
-        count = 1 if frame.ndim == 1 else self.frame_history_len
-        return self._take(
-            Store.create(
-                self._place.path, space, ACTIONS, capacity=self.size - 1, frame_stack=count,
-                stack_axis=-1 if count > 1 else None, view=_EveryRow(), seed=0, **self._options,
-            )
-        )  # fmt: skip
+    def _open(self, frame: Array | None = None) -> None:
+        """Opens the store, or makes it for frames like the first one."""
+        create: dict[str, Any] = {}
+        if frame is not None:
+            low, high = (0, 255) if frame.dtype == np.uint8 else (-np.inf, np.inf)
+            count = 1 if frame.ndim == 1 else self.frame_history_len
+            create = {
+                "observation_space": spaces.Box(low, high, self._stack_shape(frame.shape), frame.dtype.type),
+                "action_space": ACTIONS, "capacity": self.size - 1, "frame_stack": count,
+                "stack_axis": -1 if count > 1 else None, "seed": 0,
+            }  # fmt: skip
+        self._take(open_or_create(Store, self._place, self._options, create, facts={}, view=_EveryRow()))
 
     def _stack_shape(self, frame_shape: tuple[int, ...]) -> tuple[int, ...]:
         """A state has no history."""
@@ -200,7 +197,7 @@ class ReplayBuffer:
         return held.end - held.begin + (self._waiting() is not None)
 
     @property
-    def obs(self) -> Rows | None:
+    def obs(self) -> DiskArray | None:
         if self.store is None:
             return None
         shape = self.store.schema.observation_space.shape or ()
@@ -210,20 +207,20 @@ class ReplayBuffer:
         )
 
     @property
-    def action(self) -> Rows | None:
+    def action(self) -> DiskArray | None:
         return self._array(lambda batch: batch.action, (), np.int32, _part_of_effect(0))
 
     @property
-    def reward(self) -> Rows | None:
+    def reward(self) -> DiskArray | None:
         return self._array(lambda batch: batch.reward, (), np.float32, _part_of_effect(1))
 
     @property
-    def done(self) -> Rows | None:
+    def done(self) -> DiskArray | None:
         return self._array(lambda batch: batch.terminated, (), np.bool, _part_of_effect(2))
 
     def _array(
         self, pick: Callable[[Batch], Array], shape: tuple[int, ...], dtype: Any, pick_newest: Callable[[_Newest], Any]
-    ) -> Rows | None:
+    ) -> DiskArray | None:
         """A field of the rows by index, and of the newest frame, None where it has none. Zeros where there is none."""
         store = self.store
         if store is None:
@@ -241,7 +238,7 @@ class ReplayBuffer:
                 values[rows == end] = value
             return values
 
-        return Rows((self.size, *shape), dtype, read)
+        return DiskArray((self.size,), shape, dtype, read)
 
     # Storing
 
@@ -259,7 +256,7 @@ class ReplayBuffer:
         """
         given = self._check_frame(frame)
         if self.store is None:
-            self._create(given)
+            self._open(given)
             given = self._check_frame(frame)
         waiting, before = self._waiting(), self._newest
         if waiting is not None:

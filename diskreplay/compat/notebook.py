@@ -23,9 +23,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from diskreplay.buffers.inputs import check_range
+from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
-from diskreplay.compat.kept import Kept
-from diskreplay.compat.place import Place, close_with
+from diskreplay.compat import draws
+from diskreplay.compat.keeper import Keeper
+from diskreplay.compat.opening import open_or_create
+from diskreplay.compat.place import Place
+from diskreplay.compat.rows import read_once, window
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
 from diskreplay.paths import PathLike
 from diskreplay.sampling.proportional import Proportional
@@ -129,37 +133,38 @@ def _roots(capacity: int) -> list[int]:
     return left + right[::-1]
 
 
-class _Rows(Kept):
-    """Rows whose TD errors wait until they count: callers give them one by one."""
+class _PendingErrors(Keeper):
+    """Keeps TD errors until they count: callers give them one by one."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        super().__init__(buffer)
         self._waiting: dict[int, float] = {}
         """TD errors by id. One may be of the id that the next transition will have: it counts once that is stored."""
-        super().__init__(*arguments, **options)
 
     def give(self, identity: int, error: float) -> None:
         """A transition's TD error, which counts from the next draw on."""
-        with self._lock:
-            many = len(self._waiting) >= min(MOST_WAITING, self.schema.capacity)
-            if many or (identity in self._waiting and identity < self.end):
+        with self.buffer._lock:
+            many = len(self._waiting) >= min(MOST_WAITING, self.buffer.schema.capacity)
+            if many or (identity in self._waiting and identity < window(self.buffer).end):
                 self.flush()  # the first one counts for the largest error so far
             self._waiting[identity] = error
 
     def flush(self) -> None:
-        with self._lock:
-            end = self.end
+        with self.buffer._lock:
+            end = window(self.buffer).end
             known = {identity: error for identity, error in self._waiting.items() if identity < end}
             if known:
-                self.update_priorities(list(known), list(known.values()))
+                self.buffer.update_priorities(list(known), list(known.values()))
                 self._waiting = {identity: error for identity, error in self._waiting.items() if identity >= end}
 
     def values(self) -> NDArray[np.float64]:
         """What the sampler's index holds for each row of the window: ``p^alpha``, or TD errors where ranks count."""
         self.flush()
-        with self._lock:
-            self.probabilities(np.empty(0, np.int64))  # shows the sampler the newest rows
-            assert isinstance(self.sampler, Prioritized)
-            _, arrays = self.sampler.state()
+        with self.buffer._lock:
+            draws.probabilities(self.buffer, np.empty(0, np.int64))  # shows the sampler the newest rows
+            sampler = self.buffer.sampler
+            assert isinstance(sampler, Prioritized)
+            _, arrays = sampler.state()
         return next(array for name, array in arrays.items() if name != "waiting")
 
 
@@ -218,53 +223,45 @@ class Replay_Buffer:
         self._options = {"cache_bytes": cache_bytes, **options}
         self._seed = seed
         self._place = Place(path, self)
-        self.store: _Rows | None = None
+        self.store: ReplayBuffer | None = None
         if self._place.exists:
             self._open()
 
     def _sampler(self) -> Sampler:
         return Uniform()
 
-    def _settings(self) -> dict[str, Any]:
-        seed = random.getrandbits(31) if self._seed is None else self._seed
-        return {"view": Transition(), "sampler": self._sampler(), "seed": seed}
-
     # The store
 
-    def _open(self) -> None:
-        opening = {key: value for key, value in self._options.items() if key.startswith(("cache_", "commit_"))}
-        store = _Rows.open(self._place.path, **self._settings(), **opening)
-        assert isinstance(store, _Rows)
-        with store.opening():
-            self._check_store(store)
-            store.take_back(draws=self._seed is None)
-            self._take(store)
-
-    def _check_store(self, store: _Rows) -> None:
-        """InputError where it is not of a buffer with the same arguments."""
-        schema, made_for = store.schema, store._store.settings.get("sampler")
-        ours = isinstance(schema.observation_space, spaces.Box) and not schema.extra_columns and store.num_envs == 1
-        if not ours or schema.action_space != _actions(schema.action_space.shape or ()):
-            raise InputError(f"the store at {store.path!r} is of another buffer; choose another path")
-        if schema.capacity != self.capacity or made_for != store.sampler.to_json():
-            raise InputError(
-                f"the store at {store.path!r} holds {schema.capacity} transitions for {made_for}; this buffer "
-                f"{self.capacity} for {store.sampler!r}: choose another path"
-            )
-
-    def _take(self, store: _Rows) -> None:
-        close_with(self, store)
-        self.store = store
+    def _open(self, state: Array | None = None, action: Array | None = None) -> None:
+        """Opens the store, or makes it for transitions like the first one."""
+        facts = {"num_envs": 1, "capacity": self.capacity, "columns": {}, "sampler": self._sampler()}
+        create: dict[str, Any] = {}
+        if state is not None and action is not None:
+            low, high = (0, 255) if state.dtype == np.uint8 else (-np.inf, np.inf)
+            space = spaces.Box(low, high, state.shape, state.dtype.type)
+            create = {**facts, "observation_space": space, "action_space": _actions(action.shape)}
+        seed = random.getrandbits(31) if self._seed is None else self._seed
+        store = open_or_create(ReplayBuffer, self._place, self._options, create, facts, view=Transition(), seed=seed)
+        keeper = _PendingErrors(store)
+        with keeper.opening(self):
+            schema = store.schema
+            box = isinstance(schema.observation_space, spaces.Box)
+            if not box or schema.action_space != _actions(schema.action_space.shape or ()):
+                raise InputError(f"the store at {store.path!r} is of another buffer; choose another path")
+            keeper.restore(draws=self._seed is None)
+            self._keeper, self.store = keeper, store
 
     @property
-    def _opened(self) -> _Rows:
+    def _opened(self) -> ReplayBuffer:
         if self.store is None:
             raise StateError("there is no transition yet; remember one")
         return self.store
 
     def commit(self) -> None:
         """Makes everything durable, priorities too."""
-        self._opened.save()
+        if self.store is None:
+            raise StateError("there is no transition yet; remember one")
+        self._keeper.save()
 
     def close(self) -> None:
         """Commits, and gives the store to the next writer."""
@@ -275,7 +272,7 @@ class Replay_Buffer:
 
     @property
     def ind_max(self) -> int:
-        return 0 if self.store is None else self.store.end
+        return 0 if self.store is None else window(self.store).end
 
     @property
     def memory(self) -> Sequence[Transition5 | None]:
@@ -322,23 +319,9 @@ class Replay_Buffer:
         for what, array, state in zip(("state", "next_state"), given, states, strict=True):
             check_range(what, array, state)
         if self.store is None:
-            self._create(states[0], chosen)
+            self._open(states[0], chosen)
         self._before()
         self._opened.add(states[0], chosen, np.float32(value.item()), states[1], bool(over.item()), False)
-
-    def _create(self, state: Array, action: Array) -> None:
-        """Makes the store for transitions like the first one; opens the one that an interrupted call has made."""
-        if self._place.exists:
-            return self._open()
-        low, high = (0, 255) if state.dtype == np.uint8 else (-np.inf, np.inf)
-        store = _Rows.create(
-            self._place.path, spaces.Box(low, high, state.shape, state.dtype.type), _actions(action.shape),
-            capacity=self.capacity, **self._settings(), **self._options,
-        )  # fmt: skip
-        assert isinstance(store, _Rows)
-        with store.opening():
-            self._take(store)
-        return None
 
     def _before(self) -> None:
         """Called before a transition is stored."""
@@ -358,7 +341,7 @@ class Replay_Buffer:
         k = check_count("k", k)
         if k > len(self):
             raise NotEnoughDataError(f"sample({k}): the buffer holds {len(self)} transitions; remember more")
-        return tuple(_fields(tensor, self._opened.get(self._opened.draw_unique(k))))
+        return tuple(_fields(tensor, self._opened.get(draws.draw_unique(self._opened, k))))
 
 
 class _PrioritisedBuffer(Replay_Buffer):
@@ -383,12 +366,11 @@ class _PrioritisedBuffer(Replay_Buffer):
     def _draw(self, size: int, tensor: Any) -> Any:
         """What ``sample`` returns for so many transitions."""
         store = self._opened
-        store.flush()
-        ids = store.draw(size)
+        self._keeper.flush()
+        ids, _ = draws.draw(store, size)
         places: list[int] = (ids % self.capacity).tolist()
-        wanted, where = np.unique(ids, return_inverse=True)
-        batch = store.get(wanted).map(lambda array: array[where])
-        found = (places, *_fields(tensor, batch), tensor(store.probabilities(ids)[:, None]).float())
+        probabilities = draws.probabilities(store, ids)[:, None]
+        found = (places, *_fields(tensor, read_once(store, ids)), tensor(probabilities).float())
         self._drawn = dict(zip(places, ids.tolist(), strict=True))
         return found
 
@@ -407,7 +389,7 @@ class _PrioritisedBuffer(Replay_Buffer):
         if place.size != 1 or place.dtype.kind not in "iu" or not 0 <= place.item() < len(self):
             raise InputError(f"index must be that of a transition, 0 to {len(self) - 1}, got {index!r}")
         at = int(place.item())
-        self._opened.give(self._drawn.get(at, self._newest(at)), abs(float(value.item())))
+        self._keeper.give(self._drawn.get(at, self._newest(at)), abs(float(value.item())))
 
 
 class Proportion_Replay_Buffer(_PrioritisedBuffer):
@@ -426,16 +408,16 @@ class Proportion_Replay_Buffer(_PrioritisedBuffer):
         return Proportional(alpha=self._alpha, epsilon=self._epsilon)
 
     def _before(self) -> None:
-        self._opened.give(self._opened.end, abs(self.default))
+        self._keeper.give(window(self._opened).end, abs(self.default))
 
     @property
     def weights(self) -> SumTree:
         """The weights as of now, by place; changing it changes nothing here."""
         tree = SumTree(self.capacity)
         if len(self):
-            ids = np.arange(self._opened.begin, self._opened.end)
+            ids = np.arange(*window(self._opened))
             leaves = np.zeros(self.capacity)
-            leaves[ids % self.capacity] = self._opened.values()
+            leaves[ids % self.capacity] = self._keeper.values()
             tree.vals[self.capacity - 1 :] = leaves.tolist()
             for at in range(self.capacity - 2, -1, -1):
                 tree.vals[at] = tree.vals[2 * at + 1] + tree.vals[2 * at + 2]
@@ -489,14 +471,14 @@ class Rank_Replay_Buffer(_PrioritisedBuffer):
         return RankBased(alpha=self._alpha)
 
     def _before(self) -> None:
-        self._opened.flush()  # a new transition has the largest error that was given before it
+        self._keeper.flush()  # a new transition has the largest error that was given before it
 
     @property
     def errors(self) -> list[tuple[float, int]]:
         if not len(self):
             return []
-        errors = self._opened.values()
-        ids = np.arange(self._opened.begin, self._opened.end)
+        errors = self._keeper.values()
+        ids = np.arange(*window(self._opened))
         order = np.lexsort((-ids, -errors))
         return list(zip((-errors[order]).tolist(), (ids[order] % self.capacity).tolist(), strict=True))
 

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
+from diskreplay.compat.arrays import DiskArray
+from diskreplay.compat.opening import closed_on_failure, open_or_create
 from diskreplay.compat.place import Place, close_with, global_seed
-from diskreplay.compat.rows import Rows
-from diskreplay.compat.window import Ring, transitions, window
+from diskreplay.compat.rows import Positions, ids_of_all, position_array, transitions, window
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
 from diskreplay.reading.reads import Reads
@@ -200,7 +201,7 @@ class BaseBuffer(ABC):
         return map_arrays(lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(device), values)
 
 
-class _StoredBuffer(BaseBuffer):
+class _DiskBuffer(BaseBuffer):
     """A buffer whose rows are in a ``diskreplay.ReplayBuffer``, its attribute ``store``."""
 
     def __init__(
@@ -221,67 +222,41 @@ class _StoredBuffer(BaseBuffer):
         return Transition()
 
     def _make(self) -> None:
-        settings: dict[str, Any] = {
-            "view": self._view(),
-            "sampler": Uniform(),
-            "seed": int(self._rng.integers(1 << 31)),
-        }
-        capacity = self.buffer_size * self.num_envs
-        given = self._observation_space, self._action_space
-        if self._place.exists:
-            kept = {
-                key: self._options[key]
-                for key in self._options
-                if key in ("cache_bytes", "commit_rows", "commit_seconds")
-            }
-            self.store = Store.open(self._place.path, **settings, **kept)
-        else:
-            self.store = Store.create(
-                self._place.path,
-                given[0],
-                given[1],
-                capacity=capacity,
-                num_envs=self.num_envs,
-                **settings,
-                **self._options,
-            )
-        try:
-            schema = self.store.schema
-            found = (schema.observation_space, schema.action_space), schema.capacity, self.store.num_envs
-            if found != (given, capacity, self.num_envs):
-                raise InputError(
-                    f"the store at {self.store.path!r} is for {found[0]}, {found[1]} transitions of {found[2]} "
-                    f"environments; this buffer for {given}, {capacity} of {self.num_envs}"
-                )
+        create = {
+            "observation_space": self._observation_space, "action_space": self._action_space,
+            "capacity": self.buffer_size * self.num_envs, "num_envs": self.num_envs,
+        }  # fmt: skip
+        self.store = open_or_create(
+            Store, self._place, self._options, create, view=self._view(), sampler=Uniform(),
+            seed=int(self._rng.integers(1 << 31)),
+        )  # fmt: skip
+        with closed_on_failure(self.store):
             close_with(self, self.store)
-            self._ring = Ring(self.store)
-        except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
-            self.store.close()
-            raise
+            self._positions = Positions(self.store)
 
     @property
     def pos(self) -> int:  # type: ignore[override]  # counted by the store
-        return self._ring.pos
+        return self._positions.pos
 
     @property
     def full(self) -> bool:  # type: ignore[override]
-        return self._ring.full
+        return self._positions.full
 
     @property
-    def observations(self) -> Rows:
-        return self._rows(lambda batch: _observation(batch.obs), self.obs_shape, self._obs_dtype)
+    def observations(self) -> DiskArray:
+        return self._array(lambda batch: _observation(batch.obs), self.obs_shape, self._obs_dtype)
 
     @property
-    def actions(self) -> Rows:
-        return self._rows(lambda batch: batch.action, self.action_shape, self._action_dtype)
+    def actions(self) -> DiskArray:
+        return self._array(lambda batch: batch.action, self.action_shape, self._action_dtype)
 
     @property
-    def rewards(self) -> Rows:
-        return self._rows(lambda batch: batch.reward, (1,), np.float32)
+    def rewards(self) -> DiskArray:
+        return self._array(lambda batch: batch.reward, (1,), np.float32)
 
     @property
-    def dones(self) -> Rows:
-        return self._rows(lambda batch: batch.terminated, (1,), np.float32)
+    def dones(self) -> DiskArray:
+        return self._array(lambda batch: batch.terminated, (1,), np.float32)
 
     def close(self) -> None:
         """Commits, and gives the store to the next writer; the buffer is of no use any more."""
@@ -311,7 +286,7 @@ class _StoredBuffer(BaseBuffer):
                 return {key: fit(part, value[key], f"{what}[{key!r}]") for key, part in space.spaces.items()}
             return _fit(value, (*lead, *(space.shape or ())), space.dtype, what)
 
-        self._ring.look()
+        self._positions.look()
         self.store.add(
             fit(self._observation_space, observation, "observation"),
             fit(self._action_space, action, "action"),
@@ -323,22 +298,9 @@ class _StoredBuffer(BaseBuffer):
 
     # Reading
 
-    def _rows(self, pick: Callable[[Batch], Any], shape: tuple[int, ...], dtype: Any) -> Rows:
+    def _array(self, pick: Callable[[Batch], Any], shape: tuple[int, ...], dtype: Any) -> DiskArray:
         """A field of the trajectories by position; zeros where there is none."""
-        whole = (*self.batch_shape, *shape)
-
-        def read(positions: NDArray[np.int64]) -> Array:
-            values = np.zeros((len(positions), *whole[1:]), dtype)
-            rows, held = self._ring.rows(positions)
-            if len(held):
-                values[held] = pick(self.store.get(self._ids(rows[held]))).reshape(len(held), *whole[1:])
-            return values
-
-        return Rows(whole, dtype, read)
-
-    def _ids(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of rows and all environments, row by row."""
-        return (rows[:, None] * self.num_envs + np.arange(self.num_envs)).ravel()
+        return position_array(lambda: self.store, lambda: self._positions, (*self.batch_shape, *shape), dtype, pick)
 
     def _count(self, batch_size: int, flatten_env: bool) -> tuple[int, int, int]:
         """Rows that hold ``batch_size`` trajectories, and the window; NotEnoughDataError where fewer are held."""
@@ -357,18 +319,18 @@ class _StoredBuffer(BaseBuffer):
         _, begin, end = self._count(1, flatten_env)
         count = check_count("batch_size", batch_size)
         count = math.ceil(count / self.num_envs) if flatten_env else count
-        ids = self._ids(self._rng.integers(begin, end, count))
+        ids = ids_of_all(self.store, self._rng.integers(begin, end, count))
         return self._give(ids[:batch_size] if flatten_env else ids, flatten_env, dtype)
 
     def last(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
         """See :meth:`BaseBuffer.last`; raises NotEnoughDataError when fewer are held."""
         count, _, end = self._count(batch_size, flatten_env)
-        ids = self._ids(np.arange(end - count, end))
+        ids = ids_of_all(self.store, np.arange(end - count, end))
         return self._give(ids[-batch_size:] if flatten_env else ids, flatten_env, dtype)
 
     def all(self, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
         """See :meth:`BaseBuffer.all`."""
-        return self._give(self._ids(np.arange(*window(self.store))), flatten_env, dtype, recorded=True)
+        return self._give(ids_of_all(self.store, np.arange(*window(self.store))), flatten_env, dtype, recorded=True)
 
     def _give(
         self, ids: NDArray[np.int64], flatten_env: bool, dtype: str | TrajectoryType, recorded: bool = False
@@ -396,11 +358,11 @@ class _StoredBuffer(BaseBuffer):
         return Trajectories
 
 
-class ReplayBuffer(_StoredBuffer):
+class ReplayBuffer(_DiskBuffer):
     """For off-policy algorithms: any rows, in any order. Each observation is stored once; see :class:`BaseBuffer`."""
 
 
-class RolloutBuffer(_StoredBuffer):
+class RolloutBuffer(_DiskBuffer):
     """For on-policy algorithms: rows in the order in which they were added.
 
     Attributes:
@@ -408,8 +370,8 @@ class RolloutBuffer(_StoredBuffer):
     """
 
     @property
-    def next_observations(self) -> Rows:
-        return self._rows(lambda batch: _observation(batch.next_obs), self.obs_shape, self._obs_dtype)
+    def next_observations(self) -> DiskArray:
+        return self._array(lambda batch: _observation(batch.next_obs), self.obs_shape, self._obs_dtype)
 
     def sample(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
         """Consecutive rows from one that is drawn; see :meth:`BaseBuffer.sample`.
@@ -418,11 +380,11 @@ class RolloutBuffer(_StoredBuffer):
         """
         count, begin, end = self._count(batch_size, flatten_env)
         first = int(self._rng.integers(begin, end - count + 1))
-        ids = self._ids(np.arange(first, first + count))
+        ids = ids_of_all(self.store, np.arange(first, first + count))
         return self._give(ids[:batch_size] if flatten_env else ids, flatten_env, dtype)
 
 
-class HERBuffer(_StoredBuffer):
+class HERBuffer(_DiskBuffer):
     """Hindsight experience replay for environments with goals, vector environments too.
 
     Batches are :class:`DictTrajectories`. Those of ``sample`` and ``last`` are relabelled in part, by
@@ -471,16 +433,16 @@ class HERBuffer(_StoredBuffer):
         return Hindsight(self._compute_reward, strategy, self.her_ratio)
 
     @property
-    def desired_goals(self) -> Rows:
+    def desired_goals(self) -> DiskArray:
         return self._goals(DESIRED, lambda batch: batch.obs[DESIRED])
 
     @property
-    def next_achieved_goals(self) -> Rows:
+    def next_achieved_goals(self) -> DiskArray:
         return self._goals(ACHIEVED, lambda batch: batch.next_obs[ACHIEVED])
 
-    def _goals(self, key: str, pick: Callable[[Batch], Any]) -> Rows:
+    def _goals(self, key: str, pick: Callable[[Batch], Any]) -> DiskArray:
         shape, dtype = _layout(self._observation_space[key])
-        return self._rows(pick, shape, dtype)
+        return self._array(pick, shape, dtype)
 
     def _batch(self, ids: NDArray[np.int64], recorded: bool) -> Batch:
         batch = (

@@ -1,8 +1,8 @@
-"""Where a buffer of another library's keeps its rows: at a path, or in a temporary directory that goes with it.
+"""Where another library's buffer keeps its store: at a path, or in a temporary directory that is removed with it.
 
-Those libraries never close a buffer, so that here stores are closed once their buffers are forgotten, at the latest
-when the interpreter ends; :mod:`diskreplay.exits` says when that is safe. A forked process closes and removes nothing:
-the buffers are its parent's.
+Those libraries never close a buffer. Here its store is closed when the buffer is garbage collected, at the latest when
+the interpreter ends; :mod:`diskreplay.exits` says when that is safe. A forked process closes and removes nothing: the
+buffers belong to its parent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Place:
         folder = tempfile.mkdtemp(prefix="diskreplay-")
         self.path = str(pathlib.Path(folder, "store"))
         _temporary.add(folder)
-        exits.when_forgotten(owner, functools.partial(_remove, folder))  # after what is promised later: the store ends
+        exits.when_forgotten(owner, functools.partial(_remove, folder))  # done last, with the store closed
 
     @property
     def exists(self) -> bool:
@@ -54,7 +54,7 @@ def global_seed() -> int:
 
 
 _temporary: set[str] = set()
-"""Directories that go with their buffers."""
+"""Directories that are removed with their buffers."""
 
 
 def close_with(owner: object, buffer: StoredBuffer) -> None:

@@ -1,133 +1,216 @@
-"""Attributes that other libraries keep as arrays in RAM, read from the store when somebody looks at them."""
+"""Which rows a store holds under another library's buffer: asked of the store each time, and counted nowhere else.
+
+This module and :mod:`diskreplay.compat.draws` are what reaches into a buffer of this package.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.buffers.inputs import check_range
-from diskreplay.errors import InputError
+from diskreplay.buffers.sampled import SampledBuffer
+from diskreplay.buffers.stored import StoredBuffer
+from diskreplay.compat.arrays import DiskArray
+from diskreplay.index.log import StreamLog
+from diskreplay.reading.samples import Samples
+from diskreplay.schema import VALID
 
 Array = NDArray[Any]
-Shape = tuple[int, ...]
-Read = Callable[[NDArray[np.int64]], Array]
+Ids = NDArray[np.int64]
+
+SLOT = "slot"
+"""The column of rows that know their place in the other library's ring."""
 
 
-class Rows:
-    """A read-only array ``(length, *shape)`` whose entries are read when it is indexed; ``np.asarray`` reads them all.
+class Window(NamedTuple):
+    """Rows ``[begin, end)``."""
 
-    Indexes as numpy's arrays do, fancy ones too; what comes back is a copy.
+    begin: int
+    end: int
+
+
+def written(buffer: StoredBuffer) -> StreamLog:
+    """The log that a buffer writes; needs its lock. ClosedError where the buffer is closed."""
+    buffer._check_open()
+    part = buffer._streams.written
+    assert part is not None, "compat buffers write their store"
+    return part.log
+
+
+def window(buffer: StoredBuffer) -> Window:
+    """The rows that are held; ClosedError where the buffer is closed."""
+    with buffer._lock:
+        log = written(buffer)
+        return Window(log.begin, log.end)
+
+
+def transitions(buffer: StoredBuffer) -> int:
+    """How many are held; ClosedError where the buffer is closed."""
+    with buffer._lock:
+        return len(written(buffer))
+
+
+def invalid_rows(buffer: StoredBuffer) -> Ids:
+    """The rows of a buffer of one environment that are no transition, ascending."""
+    with buffer._lock:
+        log = written(buffer)
+        if not log.invalid:
+            return np.empty(0, np.int64)
+        return log.begin + np.flatnonzero(~log.span(VALID, log.begin, log.end)[:, 0])
+
+
+def column(buffer: StoredBuffer, name: str, start: int, stop: int) -> Array:
+    """A column of rows ``[start, stop)``, ``(rows, num_envs, *shape)``: from disk where it is too large for RAM."""
+    with buffer._lock:
+        log, envs = written(buffer), buffer.num_envs
+        if name in log.resident:
+            return log.span(name, start, stop)
+        samples = Samples(buffer.schema, buffer._streams.parts, np.arange(start * envs, stop * envs))
+        values = samples.values(next(column for column in buffer.schema.columns if column.name == name))
+    samples.reads.finish()
+    return values.reshape(stop - start, envs, *values.shape[1:])
+
+
+def ids_of(buffer: StoredBuffer, rows: Ids, envs: Ids | int) -> Ids:
+    """Of rows and environments, as ``get`` takes them."""
+    found: Ids = np.asarray(rows) * buffer.num_envs + envs
+    return found
+
+
+def ids_of_all(buffer: StoredBuffer, rows: Ids) -> Ids:
+    """Of rows and all environments, row by row."""
+    return ids_of(buffer, rows[:, None], np.arange(buffer.num_envs)).ravel()
+
+
+def read_once(buffer: SampledBuffer[Any], ids: Ids) -> Any:
+    """The batch that ids name, each read once however often it is named."""
+    wanted, where = np.unique(ids, return_inverse=True)
+    batch = buffer.get(wanted)
+    return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
+
+
+# Rings of slots, which are column SLOT of the rows
+
+
+def ring(buffer: StoredBuffer) -> tuple[int, int]:
+    """The slot that is written next, and how many are taken: of a ring as long as the window."""
+    with buffer._lock:
+        log = written(buffer)
+        if log.begin == log.end:
+            return 0, 0
+        newest = column(buffer, SLOT, log.end - 1, log.end)[0, 0]
+        return (int(newest) + 1) % log.rows, log.end - log.begin
+
+
+def rows_at(buffer: StoredBuffer, slots: Ids, ptr: int, n_size: int) -> Ids:
+    """The newest rows in slots of a ring of ``n_size`` whose next one is ``ptr``."""
+    rows: Ids = window(buffer).end - 1 - (ptr - 1 - slots) % n_size
+    return rows
+
+
+def ring_array(
+    buffer: SampledBuffer[Any], ring: Callable[[], tuple[int, int]], lead: tuple[int, int], shape: tuple[int, ...],
+    dtype: DTypeLike, pick: Callable[[Any], Array], fill: float = 0,
+) -> DiskArray:  # fmt: skip
+    """A field of the transitions, ``(n_envs, n_size, *shape)``, read when it is indexed.
 
     Args:
-        shape: ``(length, *shape)``.
+        buffer: whose.
+        ring: gives the slot that is written next, and how many are taken.
+        lead: ``n_envs, n_size``.
+        shape, dtype: of an entry.
+        pick: the field of a batch.
+        fill: what stands in slots that are not taken.
+    """
+    n_size = lead[1]
+
+    def read(places: Ids) -> Array:
+        envs, slots = np.divmod(places, n_size)
+        out = np.full((len(places), *shape), fill, dtype)
+        ptr, size = ring()
+        taken = slots < size
+        if taken.any():
+            ids = ids_of(buffer, rows_at(buffer, slots[taken], ptr, n_size), envs[taken])
+            out[taken] = pick(buffer.get(ids)).reshape(-1, *shape)
+        return out
+
+    return DiskArray(lead, shape, dtype, read)
+
+
+# Rings whose positions follow from the rows
+
+
+class Positions:
+    """Positions of a ring that is as long as the window: what other libraries call ``pos`` and ``full``.
+
+    An empty ring begins at position 0. So does one that was just opened: its oldest row is at 0.
+
+    Args:
+        buffer: whose rows.
+        pos: of the next row, where the ring of a buffer that was opened is full; 0 if None.
+    """
+
+    def __init__(self, buffer: StoredBuffer, pos: int | None = None) -> None:
+        self._buffer = buffer
+        with buffer._lock:
+            self._size = written(buffer).rows
+        begin, end = window(buffer)
+        self._origin = begin if pos is None or end - begin < self._size else end - pos
+        """A row of position 0, or where one would be."""
+
+    def look(self) -> tuple[Window, int, bool]:
+        """The rows, the position of the next one, and whether all positions are taken.
+
+        Call it before a row is added: only here is it noticed that the window was emptied.
+        """
+        begin, end = window(self._buffer)
+        if begin == end:
+            self._origin = end
+        return Window(begin, end), (end - self._origin) % self._size, end - begin == self._size
+
+    @property
+    def pos(self) -> int:
+        """The position of the next row."""
+        return self.look()[1]
+
+    @property
+    def full(self) -> bool:
+        """Whether all positions are taken."""
+        return self.look()[2]
+
+    def rows(self, positions: Ids) -> tuple[Ids, Ids]:
+        """The newest rows at positions, and which of them are held: places among the positions."""
+        (begin, end), pos, _ = self.look()
+        rows = end - 1 - (pos - 1 - positions) % self._size
+        return rows, np.flatnonzero(rows >= begin)
+
+
+def position_array(
+    buffer: Callable[[], SampledBuffer[Any]], positions: Callable[[], Positions | None], shape: tuple[int, ...],
+    dtype: DTypeLike, pick: Callable[[Any], Array],
+) -> DiskArray:  # fmt: skip
+    """A field of the transitions of all environments by position, ``shape``; zeros where there is none.
+
+    Args:
+        buffer: gives the one whose; asked only where there are positions.
+        positions: gives those of its rows; None where there is no store yet.
+        shape: ``(size, ...)`` of all entries.
         dtype: of the entries.
-        read: gives the entries ``(n, *shape)`` at positions ``(n,)``, 0 to ``length - 1``.
+        pick: the field of a batch.
     """
 
-    __hash__ = None  # type: ignore[assignment]  # as an array's
+    def read(places: Ids) -> Array:
+        values = np.zeros((len(places), *shape[1:]), dtype)
+        known = positions()
+        if known is None:
+            return values
+        rows, held = known.rows(places)
+        if len(held):
+            found = buffer()
+            values[held] = pick(found.get(ids_of_all(found, rows[held]))).reshape(len(held), *shape[1:])
+        return values
 
-    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, read: Read) -> None:
-        self.shape = shape
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
-        self._read = read
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """What the array would take in RAM."""
-        return self.size * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __iter__(self) -> Iterator[Array]:
-        return (self[position] for position in range(len(self)))
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        if copy is False:
-            raise ValueError("this array is read from disk: it cannot be had without a copy")
-        return self._at(np.arange(len(self))).astype(dtype or self.dtype, copy=False)
-
-    def __getitem__(self, key: Any) -> Any:
-        first, *rest = key if isinstance(key, tuple) else (key,)
-        if first is Ellipsis or first is None:
-            return np.asarray(self)[key]
-        positions = np.arange(len(self))[first]
-        if isinstance(first, slice):
-            return self._at(positions)[(slice(None), *rest)]
-        wanted, where = np.unique(positions, return_inverse=True)
-        values = self._at(wanted)
-        return values[(int(where.item()) if np.isscalar(positions) else where.reshape(positions.shape), *rest)]
-
-    def __eq__(self, other: object) -> Any:
-        return np.asarray(self) == np.asarray(other)
-
-    def __repr__(self) -> str:
-        return f"<{self.shape} {self.dtype} on disk>"
-
-    def _at(self, positions: NDArray[np.int64]) -> Array:
-        if not len(positions):
-            return np.zeros((0, *self.shape[1:]), self.dtype)
-        return self._read(positions)
-
-
-class Grid(Rows):
-    """A read-only array ``(*lead, *shape)`` of several leading axes, read when it is indexed.
-
-    Args:
-        lead: the axes that entries are read by.
-        read: gives the entries ``(n, *shape)`` at flat positions ``(n,)`` of these.
-    """
-
-    def __init__(self, lead: Shape, shape: Shape, dtype: DTypeLike, read: Read) -> None:
-        super().__init__((*lead, *shape), dtype, read)
-        self._places = np.arange(math.prod(lead)).reshape(lead)
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        if copy is False:
-            raise ValueError("this array is read from disk: it cannot be had without a copy")
-        return self._gather(self._places).astype(dtype or self.dtype, copy=False)
-
-    def __getitem__(self, key: Any) -> Any:
-        keys = key if isinstance(key, tuple) else (key,)
-        if not all(isinstance(part, slice) or np.asarray(part).dtype.kind in "iu" for part in keys):
-            return np.asarray(self)[key]
-        lead = self._places.ndim
-        chosen = self._places[keys[:lead]]
-        rest = keys[lead:]
-        return self._gather(chosen)[(*[slice(None)] * chosen.ndim, *rest)] if rest else self._gather(chosen)
-
-    def _gather(self, positions: Any) -> Array:
-        wanted, where = np.unique(positions, return_inverse=True)
-        values = self._at(wanted)[where.ravel()]
-        return values.reshape(np.shape(positions) + self.shape[self._places.ndim :])
-
-
-def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
-    """``value`` broadcast to a shape as numpy's assignment does; one axis more or less of length 1 does not matter."""
-    try:
-        given = np.asarray(value)
-        if given.shape != shape and given.size == math.prod(shape) and _squeezed(given.shape) == _squeezed(shape):
-            given = given.reshape(shape)
-        out = np.empty(shape, dtype)
-        with np.errstate(over="ignore"):
-            out[...] = given
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what} must have the shape {shape}: {error}") from error
-    check_range(what, given, out)
-    return out
-
-
-def _squeezed(shape: Shape) -> Shape:
-    return tuple(n for n in shape if n != 1)
+    return DiskArray(shape[:1], shape[1:], dtype, read)

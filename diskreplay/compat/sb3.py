@@ -31,9 +31,10 @@ except ModuleNotFoundError as error:
 
 from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.compat.arrays import DiskArray
+from diskreplay.compat.opening import check_alike, open_or_create
 from diskreplay.compat.place import Place, close_with, global_seed
-from diskreplay.compat.rows import Rows
-from diskreplay.compat.window import Ring, window
+from diskreplay.compat.rows import Positions, ids_of, position_array, window
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.window import Sampler
@@ -96,7 +97,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         seed: int | None = None,
         **options: Any,
     ) -> None:
-        self._ring: Ring | None = None
+        self._known: Positions | None = None
         # Past ReplayBuffer, whose constructor allocates.
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)
@@ -121,41 +122,31 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     def _open(self, hold: _Hold, checkpoint: str | None = None) -> None:
         """Opens the store where there is one, else makes it, if it is known already what is stacked."""
         self._hold = hold
-        if hold.store is None and hold.place.exists:
-            options = {key: value for key, value in self._options.items() if key.startswith("commit_")}
-            hold.keep(Store.open(hold.place.path, checkpoint=checkpoint, **self._settings, **options))
-        elif checkpoint is not None:
-            raise InputError(f"there is no store, and so no checkpoint {checkpoint!r}, at {hold.place.path!r}")
         images = _images(self.observation_space)
         if hold.store is not None:
-            self._check(hold.store)
+            check_alike(hold.store, self._facts())
+        elif hold.place.exists:
+            self._make({}, "auto", checkpoint)
+        elif checkpoint is not None:
+            raise InputError(f"there is no store, and so no checkpoint {checkpoint!r}, at {hold.place.path!r}")
         elif self._frame_stack != "auto":
-            self._create(*_stacks(images, self._frame_stack))
+            self._make(*_stacks(images, self._frame_stack))
         elif not images:
-            self._create({}, "auto")
+            self._make({}, "auto")
 
-    def _create(self, frame_stack: Mapping[str, int], axis: Any) -> None:
-        """Makes the store; opens the one that an interrupted call has made."""
-        if self._hold.place.exists:
-            return self._open(self._hold)
-        return self._hold.keep(
-            Store.create(
-                self._hold.place.path, self.observation_space, self._stored_actions(), num_envs=self.n_envs,
-                capacity=self.buffer_size * self.n_envs, frame_stack=frame_stack, stack_axis=axis,
-                **self._settings, **self._options,
-            )
-        )  # fmt: skip
+    def _make(self, frame_stack: Mapping[str, int], axis: Any, checkpoint: str | None = None) -> None:
+        """Makes the store, or opens the one that is there."""
+        facts = self._facts()
+        create = {**facts, "frame_stack": frame_stack, "stack_axis": axis}
+        settings = {**self._settings, **({} if checkpoint is None else {"checkpoint": checkpoint})}
+        self._hold.keep(open_or_create(Store, self._hold.place, self._options, create, facts, **settings))
 
-    def _check(self, store: Store) -> None:
-        """Takes up where the store ends; InputError, the store closed again, where it holds something else."""
-        schema = store.schema
-        kinds = ["observations", "actions", "environments", "transitions"]
-        ours = [self.observation_space, self._stored_actions(), self.n_envs, self.buffer_size * self.n_envs]
-        theirs = [schema.observation_space, schema.action_space, store.num_envs, schema.capacity]
-        for kind, wanted, stored in zip(kinds, ours, theirs, strict=True):
-            if wanted != stored:
-                store.close()
-                raise InputError(f"the store at {store.path!r} is for {kind} {stored}, this buffer for {wanted}")
+    def _facts(self) -> dict[str, Any]:
+        """What the store is for."""
+        return {
+            "observation_space": self.observation_space, "action_space": self._stored_actions(),
+            "num_envs": self.n_envs, "capacity": self.buffer_size * self.n_envs,
+        }  # fmt: skip
 
     def _stored_actions(self) -> Any:
         """The space of what SB3 stores: continuous actions flat, in units of its policies, and never float64."""
@@ -170,11 +161,11 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         return self._hold.store
 
     @property
-    def _positions(self) -> Ring | None:
+    def _positions(self) -> Positions | None:
         """Of the rows; None before there is a store."""
-        if self._ring is None and self.store is not None:
-            self._ring = Ring(self.store)
-        return self._ring
+        if self._known is None and self.store is not None:
+            self._known = Positions(self.store)
+        return self._known
 
     # SB3 sets both when a buffer is made or emptied; here they are those of the rows.
 
@@ -201,7 +192,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     def __getstate__(self) -> dict[str, Any]:
         """All that a pickle holds: where the store is, committed; of a temporary one, its files."""
-        state = {key: value for key, value in vars(self).items() if key not in ("_hold", "_ring")}
+        state = {key: value for key, value in vars(self).items() if key not in ("_hold", "_known")}
         state.update(pos=self.pos, full=self.full, _end=0)
         if self.store is not None:
             self.store.commit()
@@ -226,10 +217,10 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         self._settings = {**self._settings, "seed": global_seed() if self._draws else 0}
-        self._ring = None
+        self._known = None
         self._open(hold)
         if self.store is not None:
-            self._ring = Ring(self.store, (pos + window(self.store).end - end) % self.buffer_size)
+            self._known = Positions(self.store, (pos + window(self.store).end - end) % self.buffer_size)
 
     # SB3's methods
 
@@ -240,7 +231,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         """
         before, after = self._given(obs), self._given(next_obs)
         if self._hold.store is None:
-            self._create(*_seen(_images(self.observation_space), before, after))
+            self._make(*_seen(_images(self.observation_space), before, after))
         store = self._hold.store
         assert store is not None
         done = np.asarray(done, dtype=bool).reshape(self.n_envs)
@@ -320,31 +311,31 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @property
     def observations(self) -> Any:
-        return self._rows("obs", self.obs_shape, self.observation_space)
+        return self._observed("obs")
 
     @property
     def next_observations(self) -> Any:
-        return self._rows("next_obs", self.obs_shape, self.observation_space)
+        return self._observed("next_obs")
 
     @property
-    def actions(self) -> Rows:
+    def actions(self) -> DiskArray:
         space = self._stored_actions()
         return self._array(lambda batch: batch.action, (self.action_dim,), space.dtype)
 
     @property
-    def rewards(self) -> Rows:
+    def rewards(self) -> DiskArray:
         return self._array(lambda batch: batch.reward, (), np.float32)
 
     @property
-    def dones(self) -> Rows:
+    def dones(self) -> DiskArray:
         return self._array(lambda batch: batch.terminated | batch.truncated, (), np.float32)
 
     @property
-    def timeouts(self) -> Rows:
+    def timeouts(self) -> DiskArray:
         return self._array(lambda batch: batch.truncated, (), np.float32)
 
-    def _rows(self, field: str, shape: Any, space: Any) -> Any:
-        def one(shape: Any, space: Any, *key: str) -> Rows:
+    def _observed(self, field: str) -> Any:
+        def array(shape: Any, space: Any, *key: str) -> DiskArray:
             def pick(batch: Batch) -> NDArray[Any]:
                 values: Any = getattr(batch, field)
                 found: NDArray[Any] = values[key[0]] if key else values
@@ -352,33 +343,22 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
             return self._array(pick, shape, space.dtype)
 
+        space = self.observation_space
         if isinstance(space, spaces.Dict):
-            return {key: one(shape[key], part, key) for key, part in space.spaces.items()}
-        return one(shape, space)
+            return {key: array(self.obs_shape[key], part, key) for key, part in space.spaces.items()}
+        return array(self.obs_shape, space)
 
-    def _array(self, pick: Callable[[Batch], NDArray[Any]], shape: tuple[int, ...], dtype: Any) -> Rows:
+    def _array(self, pick: Callable[[Batch], NDArray[Any]], shape: tuple[int, ...], dtype: Any) -> DiskArray:
         """A field of the transitions, one step each; zeros where none was added yet."""
-        full = (self.buffer_size, self.n_envs, *shape)
-
-        def read(positions: NDArray[np.int64]) -> NDArray[Any]:
-            values = np.zeros((len(positions), *full[1:]), dtype)
-            if self._positions is None:
-                return values
-            rows, held = self._positions.rows(positions)
-            if len(held):
-                envs = np.arange(self.n_envs)
-                batch = self._filled().get((rows[held, None] * self.n_envs + envs).ravel())
-                values[held] = pick(batch).reshape(len(held), *full[1:])
-            return values
-
-        return Rows(full, dtype, read)
+        whole = (self.buffer_size, self.n_envs, *shape)
+        return position_array(self._filled, lambda: self._positions, whole, dtype, pick)
 
     def _batch(self, positions: NDArray[np.int64], envs: NDArray[np.int64]) -> Batch:
         """The transitions at positions of the ring."""
         store = self._filled()
         assert self._positions is not None
         rows, _ = self._positions.rows(positions)
-        return store.get(rows * self.n_envs + envs)
+        return store.get(ids_of(store, rows, envs))
 
     def _filled(self) -> Store:
         if self.store is None or not len(self.store):

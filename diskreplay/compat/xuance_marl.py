@@ -1,7 +1,7 @@
 """XuanCe's buffers for multi-agent learning (``xuance.common.memory_tools_marl``) over stores on disk.
 
 The positional arguments are those of XuanCe; ``path`` and the store's other options are keyword arguments, see
-:class:`StoredBuffer`. Where these classes do something else than XuanCe's, and why, is in ``docs/compat.md``.
+:class:`MultiAgentBuffer`. Where these classes do something else than XuanCe's, and why, is in ``docs/compat.md``.
 
 >>> import numpy as np
 >>> buffer = MARL_OffPolicyBuffer(2, None, (4,), (), (2, 1), (2,), 1, 100, 3)

@@ -46,6 +46,7 @@ from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.files import hdf5
 from diskreplay.formats.files.hdf5_episodes import EpisodesFile
+from diskreplay.formats.files.hdf5_writer import COMPRESSIONS
 from diskreplay.schema import ACTION, OBS
 
 VERSION, LAYOUT = "2.1", "diskreplay"
@@ -182,6 +183,6 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "d3rlpy", "d3rlpy: one HDF5 file, version 2.1", "file",
-        Holds(final_obs=False, nested_action=False, empty=False), recognise, read, write, hdf5.COMPRESSIONS,
+        Holds(final_obs=False, nested_action=False, empty=False), recognise, read, write, COMPRESSIONS,
     ),
 )  # fmt: skip

@@ -45,6 +45,7 @@ from diskreplay.formats.core.layout import Layout, column_name
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.files import hdf5
+from diskreplay.formats.files.hdf5_writer import COMPRESSIONS, FileWriter
 from diskreplay.schema import ACTION, OBS, REWARD
 
 CUT, LAYOUT = "metadata/cut", "metadata/diskreplay"
@@ -55,7 +56,7 @@ KNOWN = ("observations", "next_observations", "actions", "rewards", "terminals",
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Writes a source to a new file; see the module's docstring."""
     layout, count = source.layout, source.steps
-    with hdf5.FileWriter(target, compression) as out:
+    with FileWriter(target, compression) as out:
         for name, (shape, dtype) in layout.obs.items():
             out.add(_key(name), count, shape, dtype)
             out.add(f"next_{_key(name)}", count, shape, dtype)
@@ -153,6 +154,6 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "d4rl", "D4RL: one HDF5 file of flat arrays", "file", Holds(), recognise, read, write,
-        compressions=hdf5.COMPRESSIONS,
+        compressions=COMPRESSIONS,
     ),
 )  # fmt: skip

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,9 @@ from numcodecs import Blosc
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.flat import FlatArrays, flags
+from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds
-from diskreplay.formats.core.layout import Layout, Shape
+from diskreplay.formats.core.layout import Layout, read_description
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import check_size, stored_bytes
@@ -58,9 +58,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     data, meta = root.create_group("data"), root.create_group("meta")
     root.attrs[ATTRIBUTE] = {"layout": json.dumps(layout.to_json()), "keys": _keys(layout)}
     codec = None if compression == "none" else Blosc("zstd", 5, Blosc.SHUFFLE)
-    shapes: dict[str, Shape] = {**layout.obs, **layout.action, **layout.columns, REWARD: ((), layout.reward_dtype)}
-    shapes |= {TERMINATED: ((), np.dtype(bool)), TRUNCATED: ((), np.dtype(bool))}
-    columns = {}
+    columns, shapes = {}, layout.step_shapes
     for name, key in _keys(layout).items():
         shape, dtype = shapes[name]
         rows = max(1, min(CHUNK_BYTES // max(1, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize), source.steps))
@@ -107,9 +105,13 @@ def read(path: pathlib.Path) -> Iterator[Source]:
         described = root.attrs.get(ATTRIBUTE)
     count = int(ends[-1]) if len(ends) else 0
     check_size(f"{where}: meta/episode_ends", (count,), 1, lambda: stored_bytes(path))
-    layout, names = (None, _guessed_names(found)) if described is None else _description(where, described)
+    layout, names = (
+        (None, _guessed_names(found))
+        if described is None
+        else read_description(described, f"{where}, the attribute {ATTRIBUTE!r}")
+    )
     arrays = {names[key]: array for key, array in found.items() if key in names}
-    obs, action = _below(arrays, OBS), _below(arrays, ACTION)
+    obs, action = leaves_of(arrays, OBS), leaves_of(arrays, ACTION)
     if not obs or not action:
         raise InputError(f"{where}: data must hold action and observations; there are {', '.join(found) or 'none'}")
     last = np.zeros(count, bool)
@@ -132,25 +134,12 @@ def _episode_ends(where: str, array: ZarrArray) -> NDArray[np.int64]:
     return ends.astype(np.int64)
 
 
-def _description(where: str, described: Any) -> tuple[Layout, dict[str, str]]:
-    """The layout, and our name of each array below ``data``, that :func:`write` left."""
-    try:
-        names = {str(key): str(name) for name, key in described["keys"].items()}
-        return Layout.from_json(described["layout"], where), names
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{where}: the attribute {ATTRIBUTE!r} cannot be read: {error}") from error
-
-
 def _guessed_names(keys: Iterable[str]) -> dict[str, str]:
     """Our name of each array below ``data``, where nothing says it: what has no other meaning is an observation."""
     names = {key: key if key in STEP_KEYS else f"{OBS}/{key}" for key in keys}
     if set(names) - set(STEP_KEYS) == {OBS}:
         names[OBS] = OBS
     return names
-
-
-def _below(arrays: Mapping[str, ZarrArray], root: str) -> dict[str, ZarrArray]:
-    return {name: array for name, array in arrays.items() if name == root or name.startswith(f"{root}/")}
 
 
 def recognise(path: pathlib.Path) -> bool:

@@ -44,7 +44,6 @@ import json
 import pathlib
 import pickle
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -70,7 +69,6 @@ from diskreplay.formats.files.dopamine_logs import (
     padding_rows,
 )
 from diskreplay.formats.files.gzip_arrays import GzipWriter, compressed
-from diskreplay.formats.files.hdf5 import WORKERS
 from diskreplay.schema import ACTION, OBS, REWARD, Start
 
 CAPACITY = 1_000_000
@@ -84,12 +82,12 @@ Array = NDArray[Any]
 class CheckpointWriter:
     """One checkpoint that is filled episode by episode."""
 
-    def __init__(self, folder: pathlib.Path, suffix: int, layout: Layout, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, folder: pathlib.Path, suffix: int, layout: Layout) -> None:
         self._folder, self._suffix, self._layout = folder, suffix, layout
         self._shapes = {OBS: layout.obs[OBS], ACTION: layout.action[ACTION], REWARD: ((), layout.reward_dtype)}
         self._shapes |= {**layout.columns, TERMINAL: ((), np.dtype(np.uint8))}
         self._files = {
-            name: GzipWriter(folder / file_name(NAMES.get(name, name), suffix), shape, dtype, pool)
+            name: GzipWriter(folder / file_name(NAMES.get(name, name), suffix), shape, dtype)
             for name, (shape, dtype) in self._shapes.items()
         }
         self.rows = 0
@@ -148,31 +146,30 @@ class CheckpointWriter:
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Writes a source to a new directory; see the module's docstring."""
     target.mkdir()
-    layout = source.layout
-    cut: dict[str, list[int]] = {}
-    both: dict[str, list[int]] = {}
-    with ThreadPoolExecutor(WORKERS, "diskreplay-gzip") as pool, contextlib.ExitStack() as stack:
+    checkpoints: list[CheckpointWriter] = []
+    with contextlib.ExitStack() as stack:
 
-        def opened(suffix: int) -> CheckpointWriter:
-            return stack.enter_context(contextlib.closing(CheckpointWriter(target, suffix, layout, pool)))
+        def begin_checkpoint() -> None:
+            if checkpoints:
+                checkpoints[-1].finish()
+            checkpoint = CheckpointWriter(target, len(checkpoints), source.layout)
+            checkpoints.append(stack.enter_context(contextlib.closing(checkpoint)))
 
-        def finished(suffix: int) -> None:
-            checkpoint.finish()
-            cut[str(suffix)], both[str(suffix)] = checkpoint.cut, checkpoint.both
-
-        suffix, begins = 0, True
-        checkpoint = opened(suffix)
+        begin_checkpoint()
+        begins = True
         for steps in by_episode(source.blocks()):
             if begins:
-                if checkpoint.rows >= FILE_ROWS:
-                    finished(suffix)
-                    suffix += 1
-                    checkpoint = opened(suffix)
-                checkpoint.begin(steps.obs[OBS][0])
-            checkpoint.add(steps)
+                if checkpoints[-1].rows >= FILE_ROWS:
+                    begin_checkpoint()
+                checkpoints[-1].begin(steps.obs[OBS][0])
+            checkpoints[-1].add(steps)
             begins = bool(steps.last[-1])
-        finished(suffix)
-    described = {"layout": layout.to_json(), "cut": cut, "both": both}
+        checkpoints[-1].finish()
+    described = {
+        "layout": source.layout.to_json(),
+        "cut": {str(suffix): checkpoint.cut for suffix, checkpoint in enumerate(checkpoints)},
+        "both": {str(suffix): checkpoint.both for suffix, checkpoint in enumerate(checkpoints)},
+    }
     (target / DESCRIPTION).write_text(json.dumps(described, indent=1))
 
 

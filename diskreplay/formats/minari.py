@@ -33,7 +33,8 @@ from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count
 from diskreplay.formats.files import hdf5, minari_dataset
 from diskreplay.formats.files.hdf5_episodes import EpisodesFile
-from diskreplay.formats.files.minari_dataset import Images
+from diskreplay.formats.files.hdf5_writer import COMPRESSIONS
+from diskreplay.formats.files.images import EncodedImages
 
 STORAGE, MAIN = "hdf5", "main_data.hdf5"
 
@@ -79,15 +80,18 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     """Opens a dataset as a source; see the module's docstring."""
     metadata = minari_dataset.read_metadata(path, STORAGE)
     main = minari_dataset.data_directory(path) / MAIN
-    with hdf5.opened(main) if metadata["total_episodes"] else contextlib.nullcontext() as file:
+    leaves = {**metadata.declared.obs, **metadata.declared.action}
+    paths = minari_dataset.leaf_paths(metadata.declared, STORAGE)
+    shapes = {paths[name]: shape for name, (shape, _) in leaves.items()}
+    with hdf5.opened(main) if metadata.episodes else contextlib.nullcontext() as file:
 
         def group(number: int) -> h5py.Group:
             assert file is not None
             return hdf5.subgroup(file, f"episode_{number}", str(main))
 
         def arrays(number: int) -> dict[str, ArrayLike]:
-            where = f"{main}, episode {number}"
-            return {key: _array(array) for key, array in hdf5.datasets(group(number), where).items()}
+            found = hdf5.datasets(group(number), f"{main}, episode {number}")
+            return {key: _decoded(array, shapes.get(key, ())) for key, array in found.items()}
 
         def length(number: int) -> int:
             declared = hdf5.attribute(group(number), "total_steps", str(main))
@@ -99,11 +103,15 @@ def read(path: pathlib.Path) -> Iterator[Source]:
         yield minari_dataset.source(str(main), metadata, arrays, length)
 
 
-def _array(array: hdf5.Hdf5Array) -> ArrayLike:
-    """An array, or the images that it holds encoded."""
-    if len(array.shape) == 1 and h5py.check_vlen_dtype(array.dtype) == np.uint8:
-        return Images(array.where, lambda start, stop: [image.tobytes() for image in array[start:stop]], array.shape[0])
-    return array
+def _decoded(array: hdf5.Hdf5Array, shape: tuple[int, ...]) -> ArrayLike:
+    """An array of values of that shape, or the images that it holds encoded, in any or all in as many bytes."""
+    if len(array.shape) == 1:
+        encoded = h5py.check_vlen_dtype(array.dtype) == np.uint8
+    else:
+        encoded = len(array.shape) == 2 and len(shape) > 1 and array.dtype == np.uint8
+    if not encoded:
+        return array
+    return EncodedImages(array.where, lambda start, stop: [row.tobytes() for row in array[start:stop]], array.shape[0])
 
 
 def recognise(path: pathlib.Path) -> bool:
@@ -114,6 +122,6 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "minari", "Minari: a dataset directory, stored as HDF5", "directory", Holds(), recognise, read, write,
-        hdf5.COMPRESSIONS,
+        COMPRESSIONS,
     ),
 )  # fmt: skip

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import InputError
+from diskreplay.formats.core.episodes import array_slice
 from diskreplay.formats.core.flat import ArrayLike
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout
@@ -33,12 +34,15 @@ from diskreplay.formats.core.transitions import Source, Transitions, whole_episo
 from diskreplay.formats.core.untrusted import declared_count, read_json
 from diskreplay.formats.files import minari_dataset
 from diskreplay.formats.files.arrow import damage
-from diskreplay.formats.files.minari_dataset import METADATA, Images
+from diskreplay.formats.files.images import EncodedImages
+from diskreplay.formats.files.minari_dataset import METADATA
 from diskreplay.schema import DTYPES
 
 STORAGE, FILE = "arrow", "part-0.arrow"
 BATCH_ROWS = 131_072
 """Entries that Arrow's reader of datasets puts into a batch at most, unless it is told otherwise."""
+OF_STEPS = ("actions", "rewards", "terminations", "truncations")
+"""Columns whose last entry means nothing."""
 COMPRESSIONS = ("zstd", "lz4", "none")
 
 Array = NDArray[Any]
@@ -133,7 +137,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
 
 def _arrays(directory: pathlib.Path) -> dict[str, ArrayLike]:
-    """All arrays of an episode by path."""
+    """All arrays of an episode by path, without the entries that mean nothing."""
     import pyarrow
 
     files = sorted(directory.glob("*.arrow"))
@@ -146,7 +150,10 @@ def _arrays(directory: pathlib.Path) -> dict[str, ArrayLike]:
         with damage(directory):
             if column.chunks:
                 found |= dict(_leaves(field.name, column.chunks[0], field, f"{directory}: {field.name}"))
-    return found
+    return {
+        path: array_slice(array, 0, max(0, array.shape[0] - 1)) if path.startswith(OF_STEPS) else array
+        for path, array in found.items()
+    }
 
 
 def _table(file: pathlib.Path) -> Any:
@@ -167,7 +174,7 @@ def _leaves(path: str, array: Any, field: Any, where: str) -> Iterator[tuple[str
         for at, child in enumerate(array.type):
             yield from _leaves(f"{path}/{child.name}", array.field(at), child, where)
     elif kinds.is_binary(array.type) and not array.null_count:
-        yield path, Images(where, lambda start, stop: array[start:stop].to_pylist(), len(array))
+        yield path, EncodedImages(where, lambda start, stop: array[start:stop].to_pylist(), len(array))
     elif kinds.is_fixed_size_list(array.type) and _is_number(array.type.value_type) and not array.null_count:
         note = (field.metadata or {}).get(b"shape")
         shape = [array.type.list_size] if note is None else [int(size) for size in note.split(b",") if size]

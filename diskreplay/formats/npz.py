@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import widest
-from diskreplay.formats.core.flat import FlatArrays, flags
+from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, column_name
 from diskreplay.formats.core.reader import reader
@@ -62,10 +62,8 @@ Array = NDArray[Any]
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Writes a source to one file: small columns in one pass over it, each of the others in a pass of its own."""
     layout = source.layout
-    names = [*layout.obs, *layout.action, *layout.columns, REWARD, TERMINATED, TRUNCATED]
-    shapes = {**layout.obs, **layout.action, **layout.columns, REWARD: ((), layout.reward_dtype)}
-    shapes |= {TERMINATED: ((), np.dtype(bool)), TRUNCATED: ((), np.dtype(bool))}
-    small = {name: [np.empty((0, *shapes[name][0]), shapes[name][1])] for name in names if _is_small(*shapes[name])}
+    shapes = layout.step_shapes
+    small = {name: [np.empty((0, *shape), dtype)] for name, (shape, dtype) in shapes.items() if _is_small(shape, dtype)}
     last = [np.empty(0, bool)]
     for steps in source.blocks():
         columns = steps.columns()
@@ -76,8 +74,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     if len(ends):
         ends[-1] = True
     with zipfile.ZipFile(target, "w", COMPRESSIONS[compression], compresslevel=4) as archive:
-        for name in names:
-            shape, dtype = shapes[name]
+        for name, (shape, dtype) in shapes.items():
             if name in small:
                 values: Iterator[Array] = iter(small[name])
             else:
@@ -85,13 +82,9 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
             _write_member(archive, _key(layout, name), (source.steps, *shape), dtype, values)
         _write_member(archive, "last", ends.shape, ends.dtype, iter([ends]))
         for name, (shape, dtype) in layout.obs.items():
-            finals = (steps.next_obs[name][_ends(steps)] for steps in source.blocks())
+            finals = (steps.next_obs[name][steps.last] for steps in source.blocks())
             _write_member(archive, f"final_{name}", (int(ends.sum()), *shape), dtype, finals)
         _write_text(archive, "layout", json.dumps(layout.to_json()))
-
-
-def _ends(steps: Transitions) -> Array:
-    return np.flatnonzero(steps.last)
 
 
 def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
@@ -140,18 +133,13 @@ def _archive(path: pathlib.Path) -> Iterator[dict[str, NpyArray]]:
         yield members
 
 
-def _named(arrays: Mapping[str, Any], root: str) -> dict[str, Any]:
-    """The arrays below a name, and that of this name."""
-    return {name: array for name, array in arrays.items() if name == root or name.startswith(f"{root}/")}
-
-
 def _columns(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    return {column_name(name.removeprefix("extra/")): array for name, array in _named(arrays, "extra").items()}
+    return {column_name(name.removeprefix("extra/")): array for name, array in leaves_of(arrays, "extra").items()}
 
 
 def _check_keys(where: str, arrays: Mapping[str, Any]) -> None:
     for root in (OBS, ACTION):
-        if not _named(arrays, root):
+        if not leaves_of(arrays, root):
             raise InputError(f"{where}: the array {root!r} is missing; there are {', '.join(sorted(arrays)) or 'none'}")
 
 
@@ -167,14 +155,14 @@ def read(path: pathlib.Path) -> Iterator[Source]:
     with _archive(path) as arrays:
         _check_keys(where, arrays)
         layout = Layout.from_json(str(arrays["layout"].value()), where) if "layout" in arrays else None
-        obs = _named(arrays, OBS)
+        obs = leaves_of(arrays, OBS)
         first = next(iter(obs.values()))
         count = first.shape[0] if first.shape else 0
         terminated, truncated = (flags(where, name, arrays.get(name), count) for name in (TERMINATED, TRUNCATED))
         last = flags(where, "last", arrays.get("last"), count) | terminated | truncated
-        finals, following = _named(arrays, "final_obs"), _named(arrays, "next_obs")
+        finals, following = leaves_of(arrays, "final_obs"), leaves_of(arrays, "next_obs")
         yield FlatArrays(
-            where, obs, _named(arrays, ACTION), terminated, truncated, last, arrays.get(REWARD), _columns(arrays),
+            where, obs, leaves_of(arrays, ACTION), terminated, truncated, last, arrays.get(REWARD), _columns(arrays),
             {name.replace("next_obs", OBS, 1): array for name, array in following.items()} or None,
             {name.replace("final_obs", OBS, 1): array for name, array in finals.items()} or None,
             layout, _ignored(arrays),
@@ -244,29 +232,21 @@ def _episode(path: pathlib.Path, arrays: Mapping[str, NpyArray], layout: Layout 
     """One file's arrays."""
     where = str(path)
     _check_keys(where, arrays)
-    obs: dict[str, Any] = _named(arrays, OBS)
-    action = _named(arrays, ACTION)
+    obs: dict[str, Any] = leaves_of(arrays, OBS)
+    action = leaves_of(arrays, ACTION)
     shape = next(iter(action.values())).shape
     count = shape[0] if shape else 0
     finals = None
     if all(array.shape and array.shape[0] == count + 1 for array in obs.values()):
         whole = {name: array[:] for name, array in obs.items()}
-        obs, finals = ({name: part(values) for name, values in whole.items()} for part in (_but_last, _only_last))
-    following = {name.replace("next_obs", OBS, 1): array for name, array in _named(arrays, "next_obs").items()}
+        obs, finals = ({name: values[rows] for name, values in whole.items()} for rows in (np.s_[:-1], np.s_[-1:]))
+    following = {name.replace("next_obs", OBS, 1): array for name, array in leaves_of(arrays, "next_obs").items()}
     last = np.arange(count) == count - 1
     terminated, truncated = (_end_flags(where, name, arrays.get(name), last) for name in (TERMINATED, TRUNCATED))
     return FlatArrays(
         where, obs, action, terminated, truncated, last, arrays.get(REWARD), _columns(arrays), following or None,
         finals, layout, _ignored(arrays),
     )  # fmt: skip
-
-
-def _but_last(values: Array) -> Array:
-    return values[:-1]
-
-
-def _only_last(values: Array) -> Array:
-    return values[-1:]
 
 
 def _end_flags(where: str, name: str, array: NpyArray | None, last: Array) -> Array:

@@ -39,9 +39,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.flat import FlatArrays, flags
+from diskreplay.formats.core.flat import FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds
-from diskreplay.formats.core.layout import Layout, Shape, column_name
+from diskreplay.formats.core.layout import Layout, Shape, column_name, read_description
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
@@ -220,8 +220,7 @@ class _Columns:
 
     def below(self, root: str, present: Array | None = None) -> dict[str, ParquetArray]:
         """The leaves of observations, actions or final observations."""
-        names = [name for name in self.keys if name == root or name.startswith(f"{root}/")]
-        return {name: self.array(name, present) for name in names}
+        return {name: self.array(name, present) for name in leaves_of(self.keys, root)}
 
     def flags(self, name: str) -> Array | None:
         """``(count,)`` bool; None where there is no such column."""
@@ -307,12 +306,7 @@ def _description(schema: Any, where: str) -> tuple[Layout | None, dict[str, str]
     stored = (schema.metadata or {}).get(DESCRIPTION)
     if stored is None:
         return None, {}
-    described = parse_json(stored, where)
-    try:
-        keys = {str(key): str(name) for name, key in described["keys"].items()}
-        return Layout.from_json(json.dumps(described["layout"]), where), keys
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{where}: the description that diskreplay left there cannot be read: {error}") from error
+    return read_description(parse_json(stored, where), where)
 
 
 def _meanings(columns: Sequence[str], keys: Mapping[str, str], where: str) -> dict[str, str]:

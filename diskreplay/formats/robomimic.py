@@ -52,6 +52,7 @@ from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count
 from diskreplay.formats.files import hdf5
 from diskreplay.formats.files.hdf5_episodes import EpisodesFile
+from diskreplay.formats.files.hdf5_writer import COMPRESSIONS
 from diskreplay.schema import ACTION, DTYPES, OBS
 
 LAYOUT = "diskreplay"
@@ -198,6 +199,6 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "robomimic", "robomimic: one HDF5 file with a group for each episode", "file", Holds(nested_action=False),
-        recognise, read, write, hdf5.COMPRESSIONS, check=check,
+        recognise, read, write, COMPRESSIONS, check=check,
     ),
 )  # fmt: skip

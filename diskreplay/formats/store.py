@@ -21,8 +21,11 @@ from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 
 
-class _Copy(ReplayBuffer):
-    """Takes whatever a store holds: versions before this one did not look at discrete spaces."""
+class Copy(ReplayBuffer):
+    """Takes whatever a store holds.
+
+    Versions before this one did not look at discrete spaces, and a rollout may hold NaN in a store that refuses it.
+    """
 
     FREEDOMS = Freedoms(anything=True)
 
@@ -30,7 +33,7 @@ class _Copy(ReplayBuffer):
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Writes a source to a new store that has room for just its steps."""
     capacity = max(1, source.steps + source.cuts)
-    with _Copy.create(target, **source.layout.create_arguments(), capacity=capacity) as buffer:
+    with Copy.create(target, **source.layout.create_arguments(), capacity=capacity) as buffer:
         add_steps(buffer, source.blocks())
 
 
@@ -44,7 +47,7 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 def recognise(path: pathlib.Path) -> bool:
     """A directory that opens as a store."""
     try:
-        Store(str(path.absolute()), LocalFiles()).close()
+        Store(str(path.absolute()), LocalFiles())
     except CorruptionError:
         return True  # it is one, and opening it says what is wrong
     except OpenError:

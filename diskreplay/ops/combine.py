@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from diskreplay.ops.convert import (
     vacant,
 )
 from diskreplay.ops.disk import room_for
+from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.paths import PathLike, checked_path
 
@@ -32,7 +32,7 @@ OTHER_NAME = "choose another name, or remove it before"
 
 
 @dataclasses.dataclass(frozen=True)
-class Written:
+class Written(Result):
     """A store that was written.
 
     Attributes:
@@ -46,9 +46,6 @@ class Written:
     episodes: int
     stored_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def merge(
     out: PathLike, paths: Sequence[PathLike], *, allow_loss: bool = False, progress: Progress | None = None
@@ -57,7 +54,8 @@ def merge(
 
     Args:
         out: must not exist.
-        paths: of stores with the same spaces, columns and frame stacks.
+        paths: of stores with the same spaces, columns and frame stacks. ``out`` refuses NaN and infinity if all of them
+            do; its continuity is that of flags if that of one is.
         allow_loss: go on where frame stacks cannot be rebuilt.
         progress: called with transitions done and in all.
 
@@ -83,7 +81,12 @@ def merge(
                 yield from source.blocks()
 
         steps, cuts = (sum(getattr(source, name) for source in sources) for name in ("steps", "cuts"))
-        whole = Source(sources[0].layout, steps, blocks, cuts=cuts)
+        layout = dataclasses.replace(
+            sources[0].layout,
+            finite=all(source.layout.finite for source in sources),
+            continuity="flags" if any(source.layout.continuity == "flags" for source in sources) else "observations",
+        )
+        whole = Source(layout, steps, blocks, cuts=cuts)
         write(whole, temporary, report)
         episodes = sum(len(part.episodes) for part in parts)
     return Written(str(target), steps, episodes, bytes_of(target))

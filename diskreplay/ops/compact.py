@@ -21,11 +21,11 @@ import os
 import pathlib
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from diskreplay.ops.disk import tree_bytes
+from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.storage import chunks, stream
@@ -37,7 +37,7 @@ from diskreplay.storage.stream import SCRATCH, StreamWriter
 
 
 @dataclasses.dataclass(frozen=True)
-class Compacted:
+class Compacted(Result):
     """What was given back, or would be.
 
     Attributes:
@@ -54,9 +54,6 @@ class Compacted:
     bytes_after: int
     kept_bytes: int
     seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +78,7 @@ def compact(
     full = str(pathlib.Path(checked_path(path)).absolute())
     with contextlib.ExitStack() as opened:
         opened.enter_context(fs.translate("compacting", full))
-        store = opened.enter_context(contextlib.closing(Store(full, files or LocalFiles())))
+        store = Store(full, files or LocalFiles())
         before = tree_bytes(full)
         if not dry_run:
             for writer in [_open(store, name, opened) for name in store.stream_names()]:

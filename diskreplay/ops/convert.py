@@ -30,8 +30,10 @@ from diskreplay.formats.core.recorder import add_steps
 from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selection, open_selected
 from diskreplay.formats.core.target import replacing
 from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.store import Copy
 from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
+from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.prefetch import Prefetcher
@@ -48,7 +50,7 @@ BLOCKS_AHEAD = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported:
+class Exported(Result):
     """What an export wrote.
 
     Attributes:
@@ -72,12 +74,9 @@ class Exported:
     envs: int
     seconds: float
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 @dataclasses.dataclass(frozen=True)
-class Imported:
+class Imported(Result):
     """What an import added.
 
     Attributes:
@@ -102,9 +101,6 @@ class Imported:
     ignored: tuple[str, ...]
     stored_bytes: int
     seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def export(
@@ -168,7 +164,7 @@ def export(
 
 
 def nothing_chosen(part: SelectedStore) -> str:
-    """What there would have been to choose."""
+    """The message where no episode is chosen: what there is to choose from."""
     returns = [episode.total_reward for rows in part.streams for episode in rows.episodes]
     if not returns:
         return f"nothing of the store {part.path!r} is chosen: it has no episode"
@@ -222,7 +218,9 @@ def import_dataset(
     with opened(source, format, target) as (name, found):
         wanted = dataclasses.replace(found, layout=given(found.layout, observation_space, action_space, frame_stack))
         with stoppable(progress) as report:
-            stream, transitions, episodes, evicted = store_source(wanted, target, append, capacity, report)
+            stream, transitions, episodes, evicted = store_source(
+                wanted, target, append, capacity, report, Copy if name == "store" else ReplayBuffer
+            )
     return Imported(
         str(target), name, stream, transitions, episodes, evicted, found.steps - transitions, found.ignored,
         bytes_of(target), time.perf_counter() - started,
@@ -249,9 +247,12 @@ def opened(source: PathLike | Source, format: str | None, target: pathlib.Path) 
 
 def store_source(
     source: Source, target: pathlib.Path, append: bool = False, capacity: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | None = None, kind: type[ReplayBuffer] = ReplayBuffer,
 ) -> tuple[str, int, int, int]:  # fmt: skip
-    """Puts a source into a new store, or into one that is there; the stream, transitions, episodes and evicted."""
+    """Puts a source into a new store, or into one that is there; the stream, transitions, episodes and evicted.
+
+    ``kind`` is what takes the steps into a new store.
+    """
     if capacity is not None:
         check_count("capacity", capacity)
     room = max(1, source.steps + source.cuts + append)
@@ -260,7 +261,7 @@ def store_source(
         return appended(source, target, room, capacity, blocks)
     with room_for(target), replacing(target, "directory") as temporary:
         arguments = source.layout.create_arguments()
-        with ReplayBuffer.create(temporary, **arguments, capacity=capacity or room) as buffer:
+        with kind.create(temporary, **arguments, capacity=capacity or room) as buffer:
             with prefetched(blocks) as steps:
                 counts = add_steps(buffer, steps)
             evicted = counts[0] - held(buffer, FIRST_STREAM)

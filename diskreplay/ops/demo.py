@@ -108,7 +108,7 @@ def clear(folder: pathlib.Path) -> None:
     store = folder / STORE
     if os.path.lexists(store):
         try:
-            Store(str(store.absolute()), LocalFiles()).close()
+            Store(str(store.absolute()), LocalFiles())
         except OpenError as error:
             raise InputError(
                 f"{str(store)!r} was not written by the demo, and stays; name another directory"

@@ -1,4 +1,4 @@
-"""Bytes on disk: how many a store has, and what is said where no more have room."""
+"""Bytes on disk: how many a store takes, and the error for a full disk."""
 
 from __future__ import annotations
 

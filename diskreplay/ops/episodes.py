@@ -13,6 +13,7 @@ from diskreplay.checks import check_count
 from diskreplay.errors import InputError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.log import STREAM_SHIFT
+from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike
 from diskreplay.views.transition import Transition
 
@@ -21,7 +22,7 @@ SORTS = ("number", "length", "return", "end")
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodeLine:
+class EpisodeLine(Result):
     """An episode, or what of it is in the window.
 
     Attributes:
@@ -43,9 +44,6 @@ class EpisodeLine:
     total_reward: float
     end: End
     complete: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def episodes(path: PathLike, *, sort: str = "number", reverse: bool = False) -> list[EpisodeLine]:

@@ -7,7 +7,6 @@ every open reads; ``verify`` reads everything.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Sequence
@@ -188,36 +187,35 @@ def inspect(path: PathLike) -> Facts:
     read; other damage is named in ``health``.
     """
     store = Store(str(pathlib.Path(checked_path(path)).absolute()), LocalFiles())
-    with contextlib.closing(store):
-        found = _Found()
-        try:
-            names = store.stream_names()
-        except DAMAGE as error:
-            found.problems.append(str(error))
-            names = _readable_streams(store, found)
-        for name in names:
-            _inspect_stream(store, name, found)
-        checkpoints = _checkpoints(store, found)
-        counts = [facts.transitions for facts in found.streams]
-        return Facts(
-            path=store.path,
-            format_version=FORMAT_VERSION,
-            observation_space=str(store.schema.observation_space),
-            action_space=str(store.schema.action_space),
-            frame_stack={
-                c.name: stack.frames for c, stack in zip(store.schema.obs_columns, store.schema.stacks, strict=True)
-            },
-            settings=store.settings,
-            transitions=None if None in counts else sum(count for count in counts if count is not None),
-            capacity=sum(facts.capacity for facts in found.streams),
-            streams=tuple(found.streams),
-            episodes=None if found.episodes is None else _episode_facts(found.episodes),
-            columns=tuple(found.columns.values()),
-            checkpoints=checkpoints,
-            raw_bytes=sum(facts.raw_bytes for facts in found.columns.values()),
-            stored_bytes=tree_bytes(store.path),
-            health=tuple(dict.fromkeys(found.problems)),
-        )
+    found = _Found()
+    try:
+        names = store.stream_names()
+    except DAMAGE as error:
+        found.problems.append(str(error))
+        names = _readable_streams(store, found)
+    for name in names:
+        _inspect_stream(store, name, found)
+    checkpoints = _checkpoints(store, found)
+    counts = [facts.transitions for facts in found.streams]
+    return Facts(
+        path=store.path,
+        format_version=FORMAT_VERSION,
+        observation_space=str(store.schema.observation_space),
+        action_space=str(store.schema.action_space),
+        frame_stack={
+            c.name: stack.frames for c, stack in zip(store.schema.obs_columns, store.schema.stacks, strict=True)
+        },
+        settings=store.settings,
+        transitions=None if None in counts else sum(count for count in counts if count is not None),
+        capacity=sum(facts.capacity for facts in found.streams),
+        streams=tuple(found.streams),
+        episodes=None if found.episodes is None else _episode_facts(found.episodes),
+        columns=tuple(found.columns.values()),
+        checkpoints=checkpoints,
+        raw_bytes=sum(facts.raw_bytes for facts in found.columns.values()),
+        stored_bytes=tree_bytes(store.path),
+        health=tuple(dict.fromkeys(found.problems)),
+    )
 
 
 def spread(values: Sequence[float]) -> Spread | None:

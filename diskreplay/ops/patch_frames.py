@@ -1,9 +1,9 @@
 """Which frame belongs to which place of a patch table, where a leaf has fewer frames than there are places.
 
-A writer that was interrupted while it put a patch into the table, and went on, could leave a place without its frame:
-all frames after it then stand too early. Such a place is that of a next observation which was put into the table again
-right after it, whole, or stands in the next row. Where frames are missing is found by what must agree: a patch of
-which the next row holds the frame too, and a patch that is there twice.
+A writer that was interrupted while it added a patch, and went on, could leave a place without its frame: all frames
+after it are then one place too early. The missing frame is a next observation, which the writer then added once more,
+with its place, or which the next row holds. So where frames are missing is found by comparing: a patch with the next
+row that holds the same frame, and a patch with its repetition.
 """
 
 from __future__ import annotations

@@ -6,13 +6,14 @@ import dataclasses
 from typing import Any
 
 from diskreplay.errors import CorruptionError, DiskReplayError, ReadFailedError
+from diskreplay.ops.result import Result
 
 DAMAGE = (CorruptionError, ReadFailedError)
 """What reading a damaged store raises; what stands in a file's place and is none cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class Problem(Result):
     """One thing that is not as the format says.
 
     Attributes:
@@ -29,9 +30,6 @@ class Problem:
     rows: tuple[int, int] | None = None
     file: str | None = None
     offset: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
     def __str__(self) -> str:
         parts = [

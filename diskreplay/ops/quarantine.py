@@ -17,7 +17,7 @@ BLOCK_BYTES = 8 << 20
 
 
 class Quarantine:
-    """Nothing is made before there is something to put in.
+    """The folder is made when the first thing is put into it.
 
     Attributes:
         path: of the folder; None as long as there is none.
@@ -72,7 +72,7 @@ class Quarantine:
         fs.make_dirs(self.files, path)
 
     def keep_shard(self, path: str, column: Column, tail: Tail | None) -> None:
-        """Copies a shard of which recovery will take something away, where ``tail`` is the column's."""
+        """Copies a shard that recovery will cut or remove, as ``tail`` is the column's last."""
         shard = shard_number(os.path.basename(path), column)
         if shard is None or self.files.kind(path) != "file":
             return

@@ -1,23 +1,23 @@
 """Makes a damaged store whole again, gives up as little as it can prove lost, and deletes nothing.
 
-1. What says nothing that the schema does not say too, groups and array documents, is written anew.
+1. Documents that follow from the schema, of groups and arrays, are written anew where they are wrong.
 2. A stream whose commit record cannot be read goes back to its newest checkpoint; without one it is moved aside. Where
    a record can be read, but its numbers are not those of its files, the files are believed
-   (:mod:`diskreplay.ops.repair_record`); so they are of the cuts of checkpoints.
+   (:mod:`diskreplay.ops.repair_record`); likewise for the commits that checkpoints hold.
 3. Checkpoints that need something damaged are moved aside.
 4. Of each stream, every chunk that is needed is read. A row with a chunk that cannot be read is *lost*. Given up with
    it are: the transition before it, whose next observation it is; with stacked frames the rest of its run, whose
    stacks reach back to it; and transitions whose patches are lost, except where the next row holds the same frame.
 5. Rows that are given up become rows that are no transitions (``valid`` false): this is committed first, on a new
-   timeline. Then they continue nothing, and at last a chunk of zeros takes the place of each damaged one; both are
-   commits.
+   timeline. A second commit gives them start codes that continue nothing, a third puts a chunk of zeros in the place of
+   each damaged one.
 
-All of 5. is appended, or written beside and renamed, so that a crash leaves a store that is as damaged as before, or
-less; repairing again goes on from there. Whatever is moved, or changed in place, stands in a folder beside the store,
-``<store>.quarantine-<n>``, with its path below the store.
+All of step 5 is appended, or written beside and renamed, so that a crash leaves a store that is as damaged as before,
+or less; repairing again goes on from there. Whatever is moved, or changed in place, stands in a folder beside the
+store, ``<store>.quarantine-<n>``, with its path below the store.
 
-Where one bit of a document is flipped, its checksum says which. Else the root cannot be repaired: nothing but its
-document says what the columns are.
+Where one bit of a document is flipped, its checksum says which. A root document with more damage than that cannot be
+repaired: nothing else says what the columns are.
 """
 
 # ruff: noqa: PTH118  # plain strings behind the seam to the file system, as in storage
@@ -101,9 +101,8 @@ def repair(path: PathLike, progress: Progress | None = None, files: fs.Files | N
         before = verify(full, progress, files)
         work = None
         if not before.ok:
-            with contextlib.closing(Store(full, files)) as store:
-                work = _StoreRepair(store, quarantine)
-                work.run()
+            work = _StoreRepair(Store(full, files), quarantine)
+            work.run()
     return Repaired(
         full, before, verify(full, progress, files) if work else before, quarantine.path,
         tuple(work.losses) if work else (), tuple(work.checkpoints) if work else (), tuple(quarantine.moved),
@@ -112,7 +111,7 @@ def repair(path: PathLike, progress: Progress | None = None, files: fs.Files | N
 
 
 def mend(files: fs.Files, directory: str, node: str, quarantine: Quarantine) -> None:
-    """Turns back the one bit that is flipped in a group's document, if that is what it has."""
+    """Flips one bit of a group's document back, where that makes its checksum right."""
     data = mended(files, directory, node)
     if data is not None:
         path = os.path.join(directory, metadata.NAME)
@@ -170,7 +169,7 @@ class _StoreRepair:
             lock.release()
 
     def group(self, *parts: str) -> None:
-        """Makes a group without facts of its own what it must be."""
+        """Writes the ``zarr.json`` of a group that has no attributes, unless it says already that it is a group."""
         path = self._path(*parts)
         self.quarantine.keep_directory(path)
         try:
@@ -183,7 +182,10 @@ class _StoreRepair:
         metadata.write(self.files, path, metadata.group_document())
 
     def records(self, names: list[str]) -> dict[str, Commit]:
-        """The commit record of each stream that has one, or can be given one."""
+        """The commit record of each stream: its own, corrected by the files, or a checkpoint's.
+
+        Streams without either are moved aside.
+        """
         commits: dict[str, Commit] = {}
         for name in names:
             commit = self._record(name)
@@ -235,7 +237,7 @@ class _StoreRepair:
         return commit
 
     def _is_absurd(self, commit: Commit) -> bool:
-        """Whether a record says more rows than there ever were, or environments than it has room for."""
+        """Whether a record says more rows than there can be, or more environments than a chunk can hold."""
         patches = max(0, commit.patch_end - commit.patch_begin)
         try:
             self.store.readers("", commit)
@@ -244,7 +246,7 @@ class _StoreRepair:
         return min(commit.end, commit.rows) * commit.num_envs + patches > MAX_VALUES
 
     def _contradictions(self, commit: Commit) -> bool:
-        """Whether a cut names a last shard that its rows do not have, or more rows than there ever were."""
+        """Whether a commit names a last shard that its last row is not in, or more rows than there can be."""
         if self._is_absurd(commit):
             return True
         for path, column in self.store.schema.arrays.items():
@@ -254,7 +256,7 @@ class _StoreRepair:
         return False
 
     def mend_cuts(self, names: list[str]) -> None:
-        """Gives the cuts of checkpoints what an interrupted writer should have written into them."""
+        """Corrects the commits that checkpoints hold, where an interrupted writer left wrong numbers in them."""
         for checkpoint in self._readable_checkpoints():
             path = self._path(CHECKPOINTS, checkpoint.name)
             ours = metadata.read_attributes(self.files, path)

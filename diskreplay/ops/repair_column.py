@@ -1,8 +1,9 @@
 """The shards of one column that is repaired: what of them can be read, and how chunks in them are replaced.
 
-A chunk is replaced by appending another one and a new index, as a commit does, so that older lengths that checkpoints
-name stay what they are. In the last shard that is done in place, where the file still has its committed bytes: nobody
-looks behind them. Other files are written anew beside, with all bytes that an index names, and renamed.
+A chunk is replaced by appending another one and a new index, as a commit does: the older indexes, whose ends
+checkpoints name, stay where they are. The last shard is appended to in place, if the file still has its committed
+bytes: nobody reads what follows them. Other files are written anew beside, with all bytes that an index names, and
+renamed.
 
 Where the index that a record names cannot be read, or is another commit's, the right one is looked for in the same
 file, or else the one that comes nearest: each commit left one (:mod:`diskreplay.ops.repair_index`).
@@ -44,7 +45,12 @@ class ColumnRepair:
         self, reader: ColumnReader, first: int, end: int, tail: Tail, quarantine: Quarantine, lengths: dict[int, int],
         predicate: Callable[[Array], Array] | None, newer: bool = True,
     ) -> None:  # fmt: skip
-        """``newer``: an index of more rows will do, too."""
+        """
+        Args:
+            lengths: committed bytes of shards that checkpoints rely on, by shard.
+            predicate: which values the column may have; None for all.
+            newer: whether an index of more rows than ``end`` will do.
+        """
         self.reader = reader
         self.column = reader.column
         self.files = reader.files
@@ -73,7 +79,7 @@ class ColumnRepair:
         return range(self.first // rows, -(-end // rows) if end > self.first else self.first // rows)
 
     def _chunks(self, shard: int, end: int) -> range:
-        """Numbers of the chunks of a shard below ``end``: an index names those below ``first`` too."""
+        """Numbers of the chunks of a shard below ``end``, those before ``first`` too: an index names them all."""
         first = shard * self.reader.shard_chunks
         return range(first, min(first + self.reader.shard_chunks, -(-end // self.column.chunk_rows)))
 
@@ -116,7 +122,7 @@ class ColumnRepair:
         self._search(shard)
 
     def _search(self, shard: int) -> None:
-        """Takes the index that knows just the rows there are; else one that knows more, else most of them."""
+        """Takes the index of exactly the rows below the end; else one of more rows, else the one of most."""
         wanted = min(self.end, (shard + 1) * self.column.shard_rows)
         best: ShardIndex | None = None
         named = self.tail.size if shard == self.tail.shard else 0
@@ -152,7 +158,7 @@ class ColumnRepair:
         return self._entries[shard][place, group]
 
     def _decode(self, chunk: int, group: int, out: Array) -> bool:
-        """Fills ``out`` with a chunk; False where it cannot be read, or holds what it never may."""
+        """Fills ``out`` with a chunk; False where it cannot be read, or holds a value that the column cannot have."""
         offset, size = self._entry(chunk, group).tolist()
         if offset < 0:
             return False
@@ -164,7 +170,7 @@ class ColumnRepair:
         return self._predicate is None or bool(self._predicate(out).all())
 
     def lost_rows(self) -> Iterator[tuple[tuple[int, int], int | None]]:
-        """Rows that cannot be read, and of which environment; None where it is of all."""
+        """Ranges of rows that cannot be read, each with its environment; None where that is all of them."""
         rows = self.column.chunk_rows
         for chunk, group in sorted(self.bad):
             span = max(self.first, chunk * rows), min(self.end, (chunk + 1) * rows)

@@ -1,8 +1,8 @@
 """The patch table of a stream that is repaired: which patches are lost, and what takes the table's place.
 
-Where something is wrong with the table itself - places that cannot be read, or are there twice, or frames that are
-fewer than the places - what of it is known is written again behind it, and ``patch_begin`` passes the rest: patches
-keep their numbers, and checkpoints theirs.
+Where something is wrong with the table itself (places that cannot be read, or are there twice, or fewer frames than
+places), what is known of it is appended once more, and ``patch_begin`` moves to there: the old patches keep their
+numbers, by which checkpoints name them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Array = NDArray[Any]
 class PatchRepair:
     """Masks are ``(rows, envs)`` from the floor on.
 
-    Where the next row continues one, its frame is what the patch must hold: another one is as good as lost. Not so in a
-    store whose continuity is that of flags alone: there each row may have a next observation of its own.
+    Where the next row continues a row, the row's patch must hold that next row's frame: with another it counts as lost.
+    Not so in a store whose continuity is that of flags alone: there each row may have a next observation of its own.
 
     Attributes:
         ends: rows with a patch of offset 1 that can be read: their next observation needs no other row.
         single: rows given up for their next observation alone, on which no later row depends.
         unexplained: rows whose first stack needs patches that cannot be read.
-        forgotten: rows of which the table says nothing any more.
+        forgotten: rows whose patches are in no table any more.
         begin, end: the patches that are needed from now on.
         lost: how many patches were given up.
     """
@@ -67,7 +67,7 @@ class PatchRepair:
         self._new: list[int] = []
 
     def _frames(self, path: str, shards: ColumnRepair) -> Array:
-        """Of each place the frame in one leaf, counted from its shards' first; -1 where that is not known."""
+        """The frame of one leaf that belongs to each place, counted from the first that was read; -1 if not known."""
         readable = np.ones(shards.end - shards.first, bool)
         for (low, high), _ in shards.lost_rows():
             readable[low - shards.first : high - shards.first] = False
@@ -92,10 +92,10 @@ class PatchRepair:
         return source
 
     def _may_miss(self) -> Array:
-        """Places of next observations that a writer had no need to put into the table again after an interrupt.
+        """Places of next observations whose frames an interrupted writer may have left out and not added again.
 
-        The next row had the same frames then: it continues the row, or does not for another reason. A stack of patches
-        came with its row.
+        It adds them again unless the next row has the same frames. That row continues the row then, or does not for
+        another reason: a flag, or because it is no transition. Places in a stack of patches are not among them.
         """
         stacked = {(row, env) for row, env, offset in self._places.tolist() if offset == 2}
         ended, unknown = np.zeros((2, *self.continues.shape), bool)

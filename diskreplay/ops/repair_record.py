@@ -1,4 +1,4 @@
-"""What the record of a stream should have said, where its numbers and the files disagree.
+"""The commit record that a stream should have, where its numbers and the files disagree.
 
 A writer that was interrupted and went on could commit a record that names older tails than those of its rows, or a
 window above its capacity. Nothing is lost by that: every index in a shard file is sealed with the rows that it knows,
@@ -26,7 +26,7 @@ def settled(columns: Mapping[str, ColumnReader], record: Commit, context: int, q
 
     Args:
         columns: all of the stream's, as :meth:`Store.readers` gives them.
-        quarantine: that scanning needs; nothing is put there.
+        quarantine: that :class:`ColumnRepair` needs; nothing is put there.
     """
     rows = {path: reader for path, reader in columns.items() if not is_patch(path)}
     end = _row_end(rows, record)
@@ -46,7 +46,7 @@ def settled(columns: Mapping[str, ColumnReader], record: Commit, context: int, q
 
 
 def _without_older_patches(place: ColumnReader, record: Commit, context: int, quarantine: Quarantine) -> Commit:
-    """The record with the first patch, from its own on, of a row that it keeps."""
+    """The record, beginning at the first of its patches that belongs to a row that it keeps."""
     tail = record.tails.get(PLACES, Tail(0, 0))
     places = _places(place, record.patch_begin, record.patch_end, tail, quarantine)
     needed = np.flatnonzero(places.values(places.first, places.end)[:, 0, 0] >= record.floor(context))
@@ -61,7 +61,11 @@ def _all(reader: ColumnReader, end: int, tail: Tail) -> Iterator[ShardIndex]:
 
 
 def _row_end(rows: Mapping[str, ColumnReader], record: Commit) -> int:
-    """One past the last row; what the record says, unless no column knows just these rows, or all know more."""
+    """One past the last row.
+
+    That is what the record says, unless the indexes that its tails name all end at one other row: at a later one, or at
+    an earlier one where no column has an index that ends at the record's.
+    """
     named = {
         found.end if (found := index_at(reader, tail.shard, tail.size, record.end)) else None
         for path, reader in rows.items()
@@ -80,10 +84,10 @@ def _row_end(rows: Mapping[str, ColumnReader], record: Commit) -> int:
 
 
 def patch_span(reader: ColumnReader, path: str, span: Span) -> tuple[int, int]:
-    """The patches that a column has of those that the record needs.
+    """The range of an array of the patch table that holds the patches of a span.
 
-    A leaf may have fewer frames than there are places, by those that an interrupted writer left out: then the others
-    stand in earlier places than their own.
+    An interrupted writer may have left out frames of a leaf: then it has fewer than there are places, and the range
+    begins and ends earlier.
     """
     begin, end, tail = span.begin, span.end, span.tail
     last = max(0, end - 1) // reader.column.shard_rows
@@ -116,7 +120,7 @@ def _first_row(rows: Mapping[str, ColumnReader], end: int) -> int:
 
 
 def _patch_end(place: ColumnReader, record: Commit, quarantine: Quarantine) -> int:
-    """One past the last patch: where the newest rows have their next observations, as after every commit."""
+    """One past the last patch: every commit ends with those that hold the next observations of its last row."""
     tail = record.tails.get(PLACES, Tail(0, 0))
     named = index_at(place, tail.shard, tail.size, record.patch_end)
     if not record.end or not place.identity:
@@ -150,9 +154,9 @@ def _places(place: ColumnReader, first: int, end: int, tail: Tail, quarantine: Q
 def mended_cut(
     columns: Mapping[str, ColumnReader], recorded: Commit, context: int, quarantine: Quarantine
 ) -> Commit:  # fmt: skip
-    """A checkpoint's cut with a window that fits its capacity, and the lengths at which the indexes of its rows end.
+    """A checkpoint's cut with a window that fits its capacity, and tails that end with the indexes of its rows.
 
-    Where one of these cannot be found, all stay as they are.
+    Where one of these indexes cannot be found, all tails stay as they are.
     """
     cut = dataclasses.replace(recorded, begin=max(recorded.begin, recorded.end - recorded.rows))
     cut = _with_tails(columns, cut, context)

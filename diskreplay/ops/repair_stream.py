@@ -95,7 +95,7 @@ class StreamRepair:
         if not self.commit.end:
             return None
         start, valid = (self.shards[name].values(self.floor, self.commit.end) for name in (START, VALID))
-        # An earlier repair, or this one before a crash, has left REPEAT where rows continued that it gave up.
+        # A repair, this one before a crash or another, gives rows that continued and were given up the code REPEAT.
         continues = (start == Start.CONTINUES) | ((start == Start.REPEAT) & ~valid)
         by_flags = self.schema.continuity == "flags"
         patches = PatchRepair(self.shards, self.commit, start, valid, continues, self.floor, self.context, by_flags)
@@ -104,7 +104,7 @@ class StreamRepair:
         return self._give_up(start, valid, continues, patches, release)
 
     def _document(self, path: str, end: int | None = None) -> None:
-        """Makes an array's document what it must be for rows up to ``end``, by default those that there are."""
+        """Writes an array's document, unless it is right for rows up to ``end``, by default those that there are."""
         shards = self.shards[path]
         directory, column = shards.reader.directory, shards.reader.column
         least = max(1, -(-(shards.end if end is None else end) // column.shard_rows)) * column.shard_rows
@@ -125,7 +125,7 @@ class StreamRepair:
     def _give_up(
         self, start: Array, valid: Array, continues: Array, patches: PatchRepair, release: Callable[[int, int], None]
     ) -> StreamLoss:  # fmt: skip
-        """Chooses what is given up, has the checkpoints of these rows released, and commits the stream without it."""
+        """Chooses the rows to give up, releases the checkpoints that show them, and commits the stream without them."""
         given_up = self._given_up(continues, patches)
         codes = self._codes(start, given_up, continues, patches)
         for changed in _ranges(np.flatnonzero((given_up | (codes != start)).any(axis=1)) + self.floor):
@@ -162,8 +162,9 @@ class StreamRepair:
     def _replace(self, new: dict[str, Array], patches: PatchRepair) -> None:
         """Commits new values of columns, and zeros for what is damaged of the others.
 
-        What stands in for damage looks whole to a repair that goes on from a crash: so what says that rows are given up
-        is committed before it. And before the codes, which tell where they were given up only beside it.
+        Three commits, in an order that a repair after a crash can go on from. First the rows that are no transitions:
+        once zeros stand in the place of damage, nothing else says that these rows are given up. Then the start codes:
+        a REPEAT stands for "continued, and was given up" only at a row that is no transition. Then all else.
         """
         first = [START, PLACES]
         if patches.end > self.commit.patch_end:  # the table is written again, and is whole or not there
@@ -184,7 +185,7 @@ class StreamRepair:
         return mask
 
     def _write(self, commit: Commit, values: dict[str, Any]) -> Commit:
-        """Gives columns new values where they differ or were damaged, and commits; values None: zeros for damage."""
+        """Commits new values of columns where they differ or are damaged; of None, zeros where they are damaged."""
         tails = dict(commit.tails)
         for path, new in values.items():
             shards = self.shards[path]

@@ -6,7 +6,6 @@ else scaled from the bounds of its space, or from what the shown frames hold whe
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import pathlib
@@ -23,6 +22,7 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.rows import LogRows, open_rows
 from diskreplay.formats.core.target import replacing
 from diskreplay.index.episodes import Episode
+from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.schema import OBS, Column, Schema
 
@@ -39,7 +39,7 @@ Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
+class Shown(Result):
     """What was drawn: of the ``length + 1`` observations of an episode, ``frames``."""
 
     file: str
@@ -52,9 +52,6 @@ class Shown:
     width: int
     height: int
     stored_bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def show(
@@ -95,13 +92,12 @@ def show(
             raise InputError(f"{what} must be 1 to {most}, got {value}")
     if not 0.1 <= fps <= 100:
         raise InputError(f"fps must be 0.1 to 100, got {fps}")
-    store, streams = open_rows(str(pathlib.Path(checked_path(path)).absolute()))
-    with contextlib.closing(store):
-        leaf, space = image_leaf(store.schema, column)
-        rows, chosen, number, count = _episode(streams, episode)
-        limit = frames or (SHEET_FRAMES if kind == ".png" else GIF_FRAMES)
-        pictures = _Pictures(rows, chosen, leaf, space, limit, scale)
-        size = _sheet(pictures, target) if kind == ".png" else _animation(pictures, target, fps)
+    streams = open_rows(str(pathlib.Path(checked_path(path)).absolute()))
+    leaf, space = image_leaf(streams[0].schema, column)
+    rows, chosen, number, count = _episode(streams, episode)
+    limit = frames or (SHEET_FRAMES if kind == ".png" else GIF_FRAMES)
+    pictures = _Pictures(rows, chosen, leaf, space, limit, scale)
+    size = _sheet(pictures, target) if kind == ".png" else _animation(pictures, target, fps)
     return Shown(
         str(target), leaf.name, number, count, chosen.length, chosen.total_reward, len(pictures), *size,
         target.stat().st_size,

@@ -4,18 +4,21 @@ Of the store:
 
 1. Every group has a ``zarr.json`` that says so; the root's schema can be read; stream numbers differ.
 
-Of each stream (:mod:`diskreplay.ops.verify_chunks`, :mod:`diskreplay.ops.verify_rows`,
-:mod:`diskreplay.ops.verify_patches` list theirs):
+Of each stream:
 
 2. The commit record can be read: counts are whole numbers, ``begin`` does not pass ``end``, the window fits the
-capacity. 3. It names the last shard of every column that has rows, and no other column. 4. Every array's ``zarr.json``
-is the one that its column must have, its rows covering the commit's. 5. Every shard, index and chunk of every row from
-the window's context on is there and whole. 6. Rows and patches agree with each other.
+   capacity.
+3. It names the last shard of every column that has rows, and no other column.
+4. Every array's ``zarr.json`` is the one that its column must have, and its shape covers the commit's rows.
+5. Every shard, index and chunk of every row of the window and its context is there and whole
+   (:mod:`diskreplay.ops.verify_chunks`).
+6. Rows and patches agree with each other (:mod:`diskreplay.ops.verify_rows`, :mod:`diskreplay.ops.verify_patches`).
 
 Of each checkpoint:
 
-7. Its cut names existing streams, passes their commit nowhere, and everything that it pins is there and whole. 8. Its
-priorities and its random state can be restored.
+7. The streams of its cut exist, none of its commits is newer than the stream's, and every chunk that it pins is there
+   and whole.
+8. Its priorities and its random state can be restored.
 
 Reading changes nothing and works beside a live writer: what that evicts meanwhile is no problem. Memory is bounded by
 one shard's index, one chunk, a block of the small columns, and the places of the patches.
@@ -88,7 +91,7 @@ def verify(path: PathLike, progress: Progress | None = None, files: Files | None
     except DAMAGE as error:
         found.take(error)
         return Verified(full, 0, 0, 0, 0, time.perf_counter() - started, tuple(found.problems))
-    with contextlib.closing(store), translate_reads(full):
+    with translate_reads(full):
         checker = _StoreCheck(store, found, progress)
         checker.run()
     return Verified(

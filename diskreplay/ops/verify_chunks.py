@@ -4,10 +4,11 @@ A *span* is what one commit (the newest, or a checkpoint's) says of a column: th
 last shard ends. Shard by shard:
 
 1. The file is there, and has the committed bytes.
-2. The index at the end of the file (of the last shard: of its committed bytes) has the right checksum and points
-inside. 3. Every chunk of every row of the span is there, no chunk behind its end, and no two chunks share bytes. 4.
-Every chunk that an index names has the right checksum, decodes to the chunk's size, and is zero behind the end. 5. A
-boolean is 0 or 1, a reward is finite.
+2. The index at the end of the file (of the last shard: of its committed bytes) has the right checksum, and its offsets
+   are inside of the file.
+3. The index names every chunk of every row of the span and no chunk after its end, and no two chunks share bytes.
+4. Every chunk that an index names has the right checksum, decodes to the chunk's size, and is zero after the end.
+5. A boolean is 0 or 1, a reward is finite.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Patches against rows: where the next row continues a row, the patch with its next observation has the same frames.
+"""Patches against rows: where the next row continues a row, a patch with its next observation has that row's frames.
 
-Only what both tell can be compared; what cannot be read is left to the check of the files.
+What cannot be read is left out: :mod:`diskreplay.ops.verify_chunks` reports it.
 """
 
 from __future__ import annotations

@@ -3,13 +3,12 @@
 1. ``start`` is one of the codes of :class:`diskreplay.schema.Start`.
 2. A row continues the one before only where both are transitions and the one before did not end; the first row of all
    continues nothing.
-3. Patches stand in the order of their rows, each at an existing row and environment, with an offset from ``-context``
-to
-   ``context + 1`` but 0, once.
-4. A patch of offset ``k`` above 1 stands right after the one of ``k - 1``, ``-k`` below -1 right after ``-(k - 1)``.
-5. A row whose start is ``PATCHES`` has all of -1 to ``-context``, and no other row has a negative offset.
-6. A commit's patches belong to rows that it keeps, and its last row has its next observation there, in every
-environment.
+3. Patches are in the order of their rows. Each names an existing row and environment, and an offset from ``-context``
+   to ``context + 1`` that is not 0; no two are alike.
+4. A patch of offset ``k`` above 1 comes right after the one of ``k - 1``, ``-k`` below -1 right after ``-(k - 1)``.
+5. A row whose start is ``PATCHES`` has all offsets from -1 to ``-context``, and no other row has a negative one.
+6. A commit's patches belong to rows that it keeps, and those of its last row hold the next observation of every
+   environment.
 """
 
 from __future__ import annotations

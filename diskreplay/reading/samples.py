@@ -91,7 +91,11 @@ class Samples:
         return self.scatter([function(part, rows, envs) for part, _, rows, envs in self.groups])
 
     def observe(self, leaf: int, last_rows: Sequence[Ids], n_step: int = 1) -> tuple[Array, Array]:
-        """Observations of a leaf at the rows, and next ones of ``last_rows``; views of one block where they overlap."""
+        """Observations of a leaf at the rows, and next ones of ``last_rows``.
+
+        The frames that two stacks have in common are read once, and copied: who normalises the one in place must not
+        find the other changed.
+        """
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         frames = stack.frames
         if n_step == 1 and NEXT + column.name in self._left:
@@ -101,7 +105,11 @@ class Samples:
         block = self._empty((self.size, frames + 1, *column.shape), column.dtype)
         for part, place, rows, envs in self.groups:
             observations.fill(self.reads, part.sources[leaf], block, place, rows, envs, 1 - frames, 1)
-        return self._layout(block[:, :frames], stack), self._layout(block[:, 1:], stack)
+        following = block[:, 1:]
+        if frames > 1 and not (stack.axis == -1 and stack.channels):  # that layout is a copy anyway
+            following = blocks.empty(following.shape, following.dtype)
+            self.reads.then(functools.partial(np.copyto, following, block[:, 1:]))
+        return self._layout(block[:, :frames], stack), self._layout(following, stack)
 
     def current(self, leaf: int) -> Array:
         """Observations of a leaf at the rows."""

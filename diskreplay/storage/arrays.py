@@ -50,7 +50,7 @@ def write(files: fs.Files, directory: str, arrays: dict[str, NDArray[Any]]) -> N
 
 
 def _crc32c(values: NDArray[Any]) -> int:
-    """Of the values' bytes: it says that they are these, not only whole."""
+    """CRC-32C of the values: those of chunks only say that each chunk is whole."""
     return int(google_crc32c.value(np.ascontiguousarray(values).tobytes()))
 
 

@@ -87,7 +87,7 @@ def encode_index(entries: NDArray[np.int64], identity: str = "") -> bytes:
 
 
 def seals(data: bytes, identity: str) -> bool:
-    """Whether ``data``, a seal and an index, says ``identity``."""
+    """Whether ``data``, a seal and an index, is sealed with ``identity``."""
     return data[:CRC_BYTES] == _seal_of(identity, data[CRC_BYTES:])
 
 
@@ -105,8 +105,8 @@ def decode_index(
 ) -> NDArray[np.int64]:
     """``(chunks, groups, 2)`` offset and bytes, -1 where missing.
 
-    DamagedError when an entry passes ``limit`` or has more than ``most`` bytes, or the seal before the index, where
-    ``seal`` is not empty, is another's.
+    DamagedError when a chunk ends after byte ``limit`` or has more than ``most`` bytes, or where the index is not
+    sealed with ``seal``; an empty ``seal`` is not looked for.
     """
     if seal:
         before, data = data[:CRC_BYTES], data[CRC_BYTES:]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError
 from diskreplay.ring import Ring
-from diskreplay.schema import Column
+from diskreplay.schema import Codec, Column
 from diskreplay.storage import chunks, handles, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Tail
@@ -33,6 +33,8 @@ from diskreplay.storage.handles import Handles, Loan, PooledFile
 
 GROUPS_A_TASK = 8
 MAX_BACKLOG_BYTES = 128 << 20
+HURRY_BYTES = 16 << 20
+"""Decoded bytes that may wait for their compression before it is made a light one; see docs/design/0002."""
 MAX_CHUNK_BYTES = 1 << 30
 """Decoded bytes of a chunk, of all its environments."""
 
@@ -90,8 +92,9 @@ class ColumnReader:
     ) -> None:
         """
         Args:
-            identity: what the seals of its shards say that they belong to; empty in stores without seals.
-            still_current: asked whenever files have been opened: whether they are what the entries are about.
+            identity: names the array in the seals of its shards; empty in stores without seals.
+            still_current: asked whenever files have been opened: whether these are the files that the chunk directory
+                describes.
         """
         self._still_current = still_current
         self.files = files
@@ -116,7 +119,7 @@ class ColumnReader:
         self.committed = 0
         self._handles = Handles()
         self._sizes: dict[int, int] = {}
-        """Bytes of the shards before the tail when their indexes were read: another size is a compacted shard."""
+        """Bytes of the shards before the tail when their indexes were read: one that has others now was compacted."""
 
     @property
     def index_bytes(self) -> int:
@@ -204,7 +207,7 @@ class ColumnReader:
         self._sizes[shard] = size  # last: an interrupt before it makes the next opening read the index again
 
     def seal(self, shard: int, end: int) -> str:
-        """What the seal of a shard's index says, as of a commit of rows below ``end``; empty for no seal."""
+        """The text that a commit of rows below ``end`` seals a shard's index with; empty in stores without seals."""
         rows = min(end, (shard + 1) * self.column.shard_rows)
         return self.identity and f"{self.identity}/{shard}/{rows}"
 
@@ -361,6 +364,8 @@ class ColumnWriter(ColumnReader):
         super().__init__(files, directory, stream, column, num_envs, identity)
         self.sealed: dict[int, SealedChunk] = {}
         self._unsettled: collections.deque[SealedChunk] = collections.deque()
+        self._counted = 0, 0
+        """The first chunk that :meth:`waiting_bytes` has not counted yet, and the bytes of those before it."""
         self._fresh()
 
     def _fresh(self) -> None:
@@ -378,19 +383,25 @@ class ColumnWriter(ColumnReader):
     def resume(self, end: int) -> None:
         """Goes on after the committed row ``end``: the last chunk's rows come back into the write buffer."""
         self.end = self.committed = end
+        self._count_anew()
         filled = end % self.column.chunk_rows
         if filled:
             for group in range(self.groups):
                 self.read_chunk(end // self.column.chunk_rows, group, self.buffer[group])
 
-    def advance(self) -> None:
-        """Row ``end`` has been put in its slot: goes on to the next, sealing the chunk when it is full."""
+    def advance(self, hurry: bool = False) -> None:
+        """Row ``end`` has been put in its slot: goes on to the next, sealing the chunk when it is full.
+
+        ``hurry`` has the chunk compressed lightly where many others wait to be compressed.
+        """
         self.end += 1
         if self.end % self.column.chunk_rows:
             return
         values = self.buffer
         batches = [values[i : i + GROUPS_A_TASK] for i in range(0, self.groups, GROUPS_A_TASK)]
-        sealed = SealedChunk(values, [Encoders.submit(functools.partial(self._encode, batch)) for batch in batches])
+        behind = hurry and len(self._unsettled) * values.nbytes > HURRY_BYTES
+        codec = self.column.codec.lightest if behind else self.column.codec
+        sealed = SealedChunk(values, [Encoders.submit(functools.partial(_encode, codec, batch)) for batch in batches])
         self.sealed[self.end // self.column.chunk_rows - 1] = sealed
         self._unsettled.append(sealed)
         while self._unsettled and (self._unsettled[0].done or len(self._unsettled) * values.nbytes > MAX_BACKLOG_BYTES):
@@ -398,8 +409,22 @@ class ColumnWriter(ColumnReader):
             self._unsettled.popleft()
         self._fresh()
 
+    def waiting_bytes(self) -> int:
+        """Encoded bytes in RAM of the chunks that are compressed and wait for a commit."""
+        chunk, count = self._counted
+        while (sealed := self.sealed.get(chunk)) is not None and sealed.values is None:
+            count += sum(map(len, sealed.encoded))
+            chunk += 1
+        self._counted = chunk, count
+        return count
+
+    def _count_anew(self) -> None:
+        """Begins to count waiting bytes at the first chunk that is not committed whole."""
+        self._counted = self.committed // self.column.chunk_rows, 0
+
     def rewind(self, end: int) -> None:
         """Takes back the rows from ``end`` on, none of which is committed; interrupted, it can be done again."""
+        self._count_anew()
         first = end // self.column.chunk_rows
         if first in self.sealed:  # its chunk was filled: it becomes the write buffer again
             sealed = self.sealed[first]
@@ -412,9 +437,6 @@ class ColumnWriter(ColumnReader):
                 del self.sealed[chunk]
         self.end = min(self.end, end)
 
-    def _encode(self, groups: NDArray[Any]) -> list[bytes]:
-        return [chunks.encode(self.column.codec, values) for values in groups]
-
     def stage(self) -> list[ShardAppend]:
         """What a commit has to append so that every row below ``end`` is on disk; changes nothing."""
         if self.end == self.committed:
@@ -424,7 +446,7 @@ class ColumnWriter(ColumnReader):
         if filled:
             partial = self.buffer.copy()
             partial[:, filled:] = 0
-            waiting.append((self.end // self.column.chunk_rows, self._encode(partial)))
+            waiting.append((self.end // self.column.chunk_rows, _encode(self.column.codec, partial)))
         shards: dict[int, list[tuple[int, list[bytes]]]] = {}
         for chunk, encoded in waiting:
             shards.setdefault(chunk // self.shard_chunks, []).append((chunk, encoded))
@@ -456,8 +478,13 @@ class ColumnWriter(ColumnReader):
         for append in appended:
             for chunk in append.chunks:
                 self.sealed.pop(chunk, None)
+        self._count_anew()
 
     def grow(self, shard: int) -> None:
         """Makes the array's shape hold ``shard``."""
         rows = (shard + 1) * self.column.shard_rows
         metadata.write(self.files, self.directory, metadata.array_document(self.column, self.num_envs, rows))
+
+
+def _encode(codec: Codec, groups: NDArray[Any]) -> list[bytes]:
+    return [chunks.encode(codec, values) for values in groups]

@@ -26,12 +26,14 @@ Result = TypeVar("Result")
 class Task(Generic[Result]):
     """Something to compress or decompress, done by one of the threads or by whoever asks for it first; never None."""
 
-    __slots__ = ("_encode", "_process", "_result", "_started", "_wake")
+    __slots__ = ("_asked", "_encode", "_process", "_result", "_started", "_wake")
 
     def __init__(self, encode: Callable[[], Result]) -> None:
         self._encode = encode
         self._process = os.getpid()
         self._started = False
+        self._asked = False
+        """Whoever needs the result does the task: no thread is to begin it, too. Who is interrupted will ask again."""
         self._result: Result | None = None
         self._wake = _thread.allocate_lock()
         """Held as long as the task waits or is worked at."""
@@ -44,6 +46,8 @@ class Task(Generic[Result]):
 
     def work(self) -> None:
         """Does the task, in a thread of its own."""
+        if self._asked:
+            return
         self._started = True
         try:
             # An error, such as that no memory is left, is met again by whoever needs the result.
@@ -59,6 +63,7 @@ class Task(Generic[Result]):
             if self._wake.acquire(timeout=WAIT_SECONDS):
                 self._wake.release()
         if self._result is None:
+            self._asked = True
             self._result = self._encode()
         return self._result
 

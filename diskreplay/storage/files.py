@@ -262,7 +262,13 @@ class LocalFiles:
     def lock(self, path: str) -> Lock | None:
         lock = LocalLock(path)
         try:
-            return lock if lock.take() else None
+            if not lock.take():
+                return None
+            if not os.access(path, os.W_OK):  # who writes asks for the lock: better refused here than at a commit
+                read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+                code = errno.EROFS if read_only else errno.EACCES
+                raise OSError(code, os.strerror(code), path)
+            return lock
         except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
             lock.release()
             raise
@@ -280,8 +286,11 @@ class LocalFiles:
 
 
 @contextlib.contextmanager
-def translate(action: str, path: str) -> Iterator[None]:
-    """Turns an OSError inside into WriteFailedError or DiskFullError that names the action and the path."""
+def translate(action: str, path: str, kept: str = "the last commit is intact") -> Iterator[None]:
+    """Turns an OSError inside into WriteFailedError or DiskFullError that names the action, the path, and what is kept.
+
+    ``kept`` is "" where nothing was there before: then there is nothing to open either.
+    """
     try:
         yield
     except DiskReplayError:
@@ -289,10 +298,12 @@ def translate(action: str, path: str) -> Iterator[None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = DiskFullError if full else WriteFailedError
+        cure = "make room" if full else "mend the cause"
+        after = f"{kept}: {cure} and reopen the store" if kept else f"nothing was made: {cure} and try again"
+        if kept and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            after += ", or open it with mode='r'"
         raise kind(
-            error.errno,
-            f"{action} {path!r} failed: {os.strerror(error.errno) if error.errno else error}; "
-            f"the last commit is intact: {'make room' if full else 'mend the cause'} and reopen the store",
+            error.errno, f"{action} {path!r} failed: {os.strerror(error.errno) if error.errno else error}; {after}"
         ) from error
 
 

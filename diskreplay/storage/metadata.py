@@ -24,7 +24,7 @@ CHECKSUM = "checksum"
 MAX_BYTES = 16 << 20
 """Of a document; none is written that is larger."""
 MAX_CHECKPOINT_BYTES = 1 << 30
-"""Of a checkpoint's that is read: older versions wrote them as large as they were asked to."""
+"""Of a checkpoint's document that is read: older versions set no limit when they wrote one."""
 INDENTED_BYTES = 1 << 16
 """Larger documents are not for people, and have no white space."""
 MAX_DEPTH = 200
@@ -49,7 +49,7 @@ def checksum(attributes: dict[str, Any], node: str) -> int:
 
 
 def check(attributes: dict[str, Any], node: str, path: str) -> None:
-    """CorruptionError where the attributes have a checksum that is not theirs; older stores have none."""
+    """CorruptionError where the attributes do not match their checksum; those of older stores have none."""
     try:
         fits = CHECKSUM not in attributes or attributes[CHECKSUM] == checksum(attributes, node)
     except (ValueError, RecursionError):
@@ -115,7 +115,7 @@ def dump(document: dict[str, Any], what: str = "the document") -> bytes:
 
 
 def plain(what: str, given: Any) -> dict[str, Any]:
-    """A mapping as a document gives it back; InputError where it is no JSON, or more than is read back."""
+    """A mapping as it will be read back; InputError where it is no JSON, or larger than documents may be."""
     try:
         text = json.dumps(dict(given), separators=(",", ":"), allow_nan=False)
         if len(text) > MAX_BYTES:

@@ -101,9 +101,12 @@ class Store:
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
 
     @staticmethod
-    def create(path: str, files: fs.Files, schema: Schema, settings: dict[str, Any]) -> Store:
+    def create(
+        path: str, files: fs.Files, schema: Schema, settings: dict[str, Any], first_stream: str = FIRST_STREAM
+    ) -> Store:
         """Makes a store with one empty stream, whole or not at all; SchemaError where its documents were too large."""
         parent, name = os.path.split(path)
+        check_key(first_stream, "stream")
         schema = dataclasses.replace(schema, identity=secrets.token_hex(8))
         attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
         document = metadata.group_document(attributes)
@@ -114,7 +117,7 @@ class Store:
             raise SchemaError(
                 f"{error}: give a Box one bound for all elements (low=0, high=255), and the store fewer columns"
             ) from error
-        with fs.translate("creating", path):
+        with fs.translate("creating", path, kept=""):
             _check_free(files, path)
             fs.make_dirs(files, parent)
             temporaries.sweep(files, parent, name)
@@ -124,7 +127,7 @@ class Store:
                 metadata.create_group(files, os.path.join(temporary, STREAMS))
                 metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
                 first = Commit(0, schema.num_envs, schema.capacity, time=time.time())
-                stream.create(files, os.path.join(temporary, STREAMS, FIRST_STREAM), schema, first, FIRST_STREAM)
+                stream.create(files, os.path.join(temporary, STREAMS, first_stream), schema, first, first_stream)
                 try:
                     files.rename(temporary, path)
                 except OSError as error:
@@ -263,6 +266,14 @@ class Store:
                     found.append(self._read_checkpoint(name))
         return sorted(found, key=lambda checkpoint: (checkpoint.time, checkpoint.name))
 
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """The one that holds the newest commits, and of those the last that was made; None where there is none."""
+
+        def age(one: Checkpoint) -> tuple[int, float, str]:
+            return sum(commit.sequence for commit in one.cut.values()), one.time, one.name
+
+        return max(self.checkpoints(), key=age, default=None)
+
     def checkpoint(self, name: str) -> Checkpoint:
         """The checkpoint of that name; CheckpointError when there is none."""
         try:
@@ -339,9 +350,6 @@ class Store:
             self.files.rename(os.path.join(self.path, CHECKPOINTS, name), doomed)
             self.files.sync_dir(os.path.join(self.path, CHECKPOINTS))
             fs.remove(self.files, doomed)
-
-    def close(self) -> None:
-        """Gives back what reading the store holds open."""
 
 
 def _check_free(files: fs.Files, path: str) -> None:

@@ -7,8 +7,9 @@ of the new window, no context row and no checkpoint needs; and take the new reco
 What changes files, and what takes over in RAM what became durable, is done whole: signals wait, and before it begins
 the writer notes its own failure, which only its last step takes away (:meth:`StreamWriter.whole`).
 
-Recovery, on opening to write: take the lock, sync the names that a killed writer gave, cut the open shards back to
-their committed bytes, remove shards that the record does not know, load the last chunks back into the write buffers.
+Recovery, on opening to write: take the lock, sync the directories in which a killed writer may have renamed files, cut
+the open shards back to their committed bytes, remove shards that the record does not know, load the last chunks back
+into the write buffers.
 Opening to read changes nothing.
 """
 
@@ -119,7 +120,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._pinned = pinned
         self.failure: WriteFailedError | None = None
         self.cut_short = False
-        """What ended a block was no failure to write, of which its caller would know, but an interrupt, say."""
+        """Whether a block of :meth:`whole` ended early by something else than a failed write, such as an interrupt."""
         self._process = os.getpid()
         self._checkpoints = os.path.join(os.path.dirname(os.path.dirname(path)), CHECKPOINTS)
         try:
@@ -147,9 +148,9 @@ class StreamWriter(_Stream[ColumnWriter]):
             )
 
     def _settle(self, files: fs.Files, path: str) -> None:
-        """Makes the names durable that a killed writer gave and did not sync: all that follows builds on them.
+        """Syncs the directories in which a killed writer may have renamed something and not synced.
 
-        Those of the newest record, the stream, the store, and the checkpoints that were made or dropped.
+        They hold the names of the newest record, the stream, the store, and the checkpoints that were made or dropped.
         """
         streams = os.path.dirname(path)
         with fs.translate("recovering", path):
@@ -238,7 +239,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def waiting_bytes(self) -> int:
         """Encoded bytes in RAM that wait for a commit, about."""
-        return sum(len(data) for _, c in self.columns() for s in c.sealed.values() for data in s.encoded)
+        return sum(column.waiting_bytes() for _, column in self.columns())
 
     def check(self) -> None:
         """StateError when nothing can be committed any more, so that no rows are taken either."""
@@ -271,10 +272,10 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     @contextlib.contextmanager
     def whole(self, action: str) -> Iterator[None]:
-        """Around what must be done whole, or nothing more is written before the store was opened again.
+        """A block that is done to its end; otherwise nothing more is written until the store is opened again.
 
-        Signals wait. What ends the block all the same leaves it unknown how much of it is on disk and in RAM: then only
-        recovery may write. The failure is noted before the block, so that nothing can keep it from being noted.
+        Signals wait. Where something ends the block all the same, nobody knows how much of it is on disk and in RAM,
+        and only recovery may write. The failure is noted before the block, so that no interrupt can come before it.
         """
         self.check()
         self.check_place(action)

@@ -54,6 +54,7 @@ THRESHOLDS = (
     Threshold("storage.metadata", "INDENTED_BYTES", 64, "a larger document is one line"),
     Threshold("storage.column", "GROUPS_A_TASK", 2, "a chunk's environments are compressed by several tasks"),
     Threshold("storage.column", "MAX_BACKLOG_BYTES", 100, "adding waits for the compression of older chunks"),
+    Threshold("storage.column", "HURRY_BYTES", -1, "what is added is compressed lightly"),
     Threshold("reading.cache", "MIN_SHARE", 0.01, "a cache below this share of the window keeps nothing"),
     Threshold("reading.cache", "FIRST_SLOTS", 2, "the lists of a slab's slots grow"),
     Threshold("reading.gather", "MIN_HITS", 0.0, "a batch is gathered from the cache at once"),

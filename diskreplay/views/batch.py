@@ -21,6 +21,10 @@ class Arrays:
     def __len__(self) -> int:
         return len(self.index)
 
+    def __repr__(self) -> str:
+        parts = [f"{name}={_shown(value)}" for name, value in vars(self).items() if value is not None]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
     def map(self, function: Callable[[Any], Any]) -> Self:
         """The batch with ``function`` applied to every array."""
         return type(self)(**{name: map_arrays(function, value) for name, value in vars(self).items()})
@@ -41,11 +45,11 @@ class Arrays:
         return self.map(tensor)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Batch(Arrays):
     """A batch of ``B`` transitions; nested observations and actions have the structure of their spaces.
 
-    ``obs`` and ``next_obs`` of stacked frames are views of one block, so writing into one may show in the other.
+    No two arrays share memory: each may be changed in place.
 
     Attributes:
         obs, next_obs: ``(B, *obs_shape)``, or ``(B, frame_stack, *frame_shape)``; dtypes of the observation space.
@@ -70,7 +74,7 @@ class Batch(Arrays):
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class SequenceBatch(Batch):
     """A batch of ``B`` sequences of ``T`` steps, time on the second axis; what a sequence lacks is zeros.
 
@@ -86,20 +90,25 @@ class SequenceBatch(Batch):
     is_first: Any
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class EpisodeBatch(Batch):
     """A batch of ``B`` whole episodes, padded with zeros to ``T`` steps: the fields of :class:`SequenceBatch`, and
 
     Attributes:
-        filled: ``(B, T)`` bool; False where the arrays hold no step.
+        mask: ``(B, T)`` bool; False where the arrays hold no step.
         length: ``(B,)`` int64: steps that are held.
     """
 
-    filled: Any
+    mask: Any
     length: Any
 
+    @property
+    def filled(self) -> Any:
+        """The same as ``mask``: its name in earlier versions."""
+        return self.mask
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class HindsightBatch(Batch):
     """A batch of ``B`` goal-conditioned transitions, some of them with another goal than they were recorded with.
 
@@ -110,7 +119,7 @@ class HindsightBatch(Batch):
     relabelled: Any
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class RolloutBatch(Arrays):
     """A batch of ``B`` steps of a rollout, or of ``B`` episodes of it: then every ``(B, ...)`` is ``(B, T, ...)``.
 
@@ -123,7 +132,7 @@ class RolloutBatch(Arrays):
         returns: ``(B,)`` float32: advantage before normalisation plus value, which a critic learns.
         terminated, truncated: ``(B,)`` bool.
         index: ``(B,)`` int64; names each step, or an episode's first one.
-        filled: ``(B,)`` bool; False where an episode holds no step.
+        mask: ``(B,)`` bool; False where an episode holds no step.
         extra: the user's own columns by name, ``(B, *shape)``.
     """
 
@@ -137,8 +146,24 @@ class RolloutBatch(Arrays):
     terminated: Any
     truncated: Any
     index: Any
-    filled: Any
+    mask: Any
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def filled(self) -> Any:
+        """The same as ``mask``: its name in earlier versions."""
+        return self.mask
+
+
+def _shown(value: Any) -> str:
+    """Shapes and dtypes of a nested value."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_shown(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_shown, value)) + ("," if len(value) == 1 else "") + ")"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype}{list(value.shape)}"
+    return repr(value)
 
 
 def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:

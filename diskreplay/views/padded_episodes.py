@@ -62,9 +62,9 @@ class PaddedEpisodes(View):
         def held(part: StreamPart, rows: Ids, envs: Ids) -> Ids:
             return part.spans().stop(rows, envs) - rows
 
-        samples, filled = unroll(schema, parts, ids, held, self.max_length, reads)
-        fields = by_item(transitions(samples, 1, self.gamma, ids, weight), *filled.shape)
-        return EpisodeBatch(**fields, filled=filled, length=filled.sum(axis=1))
+        samples, mask = unroll(schema, parts, ids, held, self.max_length, reads)
+        fields = by_item(transitions(samples, 1, self.gamma, ids, weight), *mask.shape)
+        return EpisodeBatch(**fields, mask=mask, length=mask.sum(axis=1))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "PaddedEpisodes", **dataclasses.asdict(self)}

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, check_flag, check_share
+from diskreplay.index.episodes import episodes
 from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import StreamPart
@@ -103,6 +104,26 @@ class Sequence(View):
         is_first = samples.each(lambda part, rows, envs: part.log.take(START, rows, envs) != CONTINUES)
         fields = by_item(batch, *mask.shape)
         return SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape))
+
+    def lacking(self, parts: Several[StreamPart]) -> str | None:
+        rows = max(part.log.rows for part in parts)
+        needed = self.burn_in + 1 if self.pad else self.steps
+        if rows < needed:
+            return (
+                f"{self!r}: no sequence of {needed} steps fits into windows of {rows} rows; make the store with a "
+                "larger capacity, or the sequences shorter"
+            )
+        if self.across:
+            return None
+        held = [episode for part in parts for episode in episodes(part.log)]
+        longest = max((episode.length for episode in held if episode.ended), default=0)
+        if not longest or longest >= needed:
+            return None
+        rest = "" if self.pad else ", take padded ones (pad=True)"
+        return (
+            f"{self!r}: a sequence has {needed} steps, and the longest of the episodes that ended has {longest}; make "
+            f"the sequences shorter{rest}, or let them go on into the next episode (across=True)"
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "Sequence", **dataclasses.asdict(self)}

@@ -51,6 +51,14 @@ class View(Protocol):
         raise NotImplementedError
 
 
+@runtime_checkable
+class Explains(Protocol):
+    """A view that can say why nothing in the windows is an item of it."""
+
+    def lacking(self, parts: Sequence[StreamPart]) -> str | None:
+        """What is missing, and what to do; None where more steps help. Needs the lock."""
+
+
 def keep(view: View, **values: Any) -> None:
     """Puts checked arguments, plain numbers for those of numpy, into a frozen view."""
     for name, value in values.items():

@@ -15,7 +15,8 @@ import pytest
 from gymnasium import spaces
 
 from diskreplay.compat import frames, notebook, pearl, xuance, xuance_marl
-from diskreplay.compat.xuance.memory import EpisodeBuffer
+from diskreplay.compat.rows import window
+from diskreplay.compat.xuance import EpisodeBuffer
 from diskreplay.errors import ClosedError, StateError
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import StreamWriter
@@ -203,7 +204,7 @@ def test_episodes_are_stored_once_and_whole() -> None:
         buffer.store_episodes()
         assert np.asarray(buffer.data["rewards"])[:, 0, 0, 0].tolist() == [3, 4, 5]
         assert (buffer.ptr, buffer.size) == (0, 3)
-        assert buffer.engine.end == 18
+        assert window(buffer.engine).end == 18
 
 
 def test_an_episode_of_one_agent_is_stored_once_and_whole() -> None:
@@ -286,17 +287,20 @@ def test_what_was_saved_outlives_an_opening_that_was_interrupted(tmp_path: pathl
 def test_what_an_older_version_saved_when_its_opening_was_interrupted(tmp_path: pathlib.Path) -> None:
     """It wrote a checkpoint that holds nothing over the one that was there."""
 
-    def make() -> xuance_marl.MARL_OffPolicyBuffer:
-        return xuance_marl.MARL_OffPolicyBuffer(1, None, (2,), (), (1,), (1,), 1, 4, 2, path=tmp_path / "s")
+    def make() -> xuance_marl.MARL_OffPolicyBuffer_RNN:
+        return xuance_marl.MARL_OffPolicyBuffer_RNN(
+            1, None, (2,), (), (1,), (1,), 1, 4, 2, path=tmp_path / "s", max_episode_length=3, dim_act=5
+        )
 
     buffer = make()
-    one = np.ones((1, 1))
-    step = {"obs": np.ones((1, 1, 2)), "actions": one, "rewards": one, "terminals": one}
-    buffer.store({**step, "obs_next": step["obs"]})
-    buffer.engine.held = None
-    buffer.engine._state = lambda: ({"held": {}}, {})  # type: ignore[method-assign]
-    buffer.engine.save()
-    buffer.engine.abandon()
+    one, obs = np.ones((1, 1)), np.ones((1, 1, 2))
+    buffer.store_transitions(0, obs, {"actions_n": one}, None, one[..., None], one, None)
+    buffer.finish_path(0, 1, obs, None, None, np.ones((1, 3, 1)))
+    buffer.store_episodes()
+    buffer._keeper.state = lambda: ({"held": {}}, {})  # type: ignore[method-assign]
+    buffer.commit()
+    buffer.engine._companion = None
+    buffer.engine.close()
     again = make()
     assert (again.ptr, again.size) == (1, 1)
     again.close()

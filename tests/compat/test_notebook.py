@@ -429,7 +429,8 @@ def test_after_a_crash_the_committed_transitions_are_there(tmp_path: pathlib.Pat
     buffer.commit()
     assert buffer.store is not None
     buffer.remember([5], 1, 5, [0], False)
-    buffer.store.abandon()
+    buffer.store._companion = None
+    buffer.store.close()
     buffer = Rank_Replay_Buffer(8, 2, path=tmp_path / "s")
     assert len(buffer) == 6
     assert [error for error, _ in buffer.errors] == [-1.0] * 6  # as new

@@ -17,6 +17,8 @@ from gymnasium import spaces
 
 from diskreplay import errors
 from diskreplay.compat import xuance
+from diskreplay.compat.draws import probabilities
+from diskreplay.compat.rows import window
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.testing import small_thresholds
 
@@ -49,7 +51,7 @@ def same(found: Any, expected: Any) -> None:
 
 def die(buffer: Any) -> None:
     """As when the process dies after a commit of rows."""
-    type(buffer.engine).__mro__[1].commit(buffer.engine)
+    buffer.engine.commit()
     buffer.engine._streams.release()
     buffer.engine._closed = True
 
@@ -409,8 +411,8 @@ def test_a_late_priority_does_not_go_to_another_transition(path: str) -> None:
     assert overwritten
     buffer.update_priorities(slots, np.full(slots.size, 1e6))
     assert buffer.engine.sampler.ignored_updates == overwritten
-    ids = buffer.engine.end - N_SIZE + np.arange(N_SIZE)
-    chances = buffer.engine.probabilities(ids)
+    ids = window(buffer.engine).end - N_SIZE + np.arange(N_SIZE)
+    chances = probabilities(buffer.engine, ids)
     assert chances[-2:].max() < 1e-3
     assert chances[:-2].min() > 0.1
     buffer.close()
@@ -637,7 +639,7 @@ def test_an_episode_that_does_not_fit_is_refused(what: str) -> None:
         bad.reward[0] = np.nan
     with pytest.raises(errors.InputError):
         buffer.store(bad)
-    assert (buffer.size, buffer.engine.end, buffer.ptr) == (1, 3, 1)
+    assert (buffer.size, window(buffer.engine).end, buffer.ptr) == (1, 3, 1)
     with pytest.raises(errors.InputError):
         buffer.store(what)
 
@@ -716,11 +718,11 @@ def test_a_commit_keeps_the_priorities(path: str) -> None:
         buffer.store(*play.step())
     buffer.update_priorities(np.array([[3]]), [50.0])
     buffer.commit()
-    chances = buffer.engine.probabilities(np.arange(N_SIZE))
+    chances = probabilities(buffer.engine, np.arange(N_SIZE))
     buffer.engine._streams.release()
     buffer.engine._closed = True
     again = prioritized(model, path)
-    np.testing.assert_array_equal(again.engine.probabilities(np.arange(N_SIZE)), chances)
+    np.testing.assert_array_equal(probabilities(again.engine, np.arange(N_SIZE)), chances)
     assert chances[3] > 0.5
     again.close()
 
@@ -744,13 +746,13 @@ def test_a_crash_goes_back_to_the_last_commit_with_all_priorities(path: str) -> 
         buffer.update_priorities(np.full((4, 1), at % buffer.size), np.arange(4.0) + at)
         if at == 2 * N_SIZE - 1:
             buffer.commit()
-            ids = buffer.engine.begin * 4 + np.arange(4 * N_SIZE)
-            wanted = buffer.engine.probabilities(ids), buffer.engine.sampler.maxima, buffer.sample(0.5)
+            ids = window(buffer.engine).begin * 4 + np.arange(4 * N_SIZE)
+            wanted = probabilities(buffer.engine, ids), buffer.engine.sampler.maxima, buffer.sample(0.5)
     cut_off(buffer)
     for _ in range(2):  # a look and another crash change nothing
         again = prioritized(model, path, seed=6)
         check_arrays(again, model)
-        np.testing.assert_array_equal(again.engine.probabilities(ids), wanted[0])
+        np.testing.assert_array_equal(probabilities(again.engine, ids), wanted[0])
         np.testing.assert_array_equal(again.engine.sampler.maxima, wanted[1])
         for value, other in zip(again.sample(0.5), wanted[2], strict=True):
             same(value, other)
@@ -870,7 +872,7 @@ def test_a_step_that_does_not_fit_is_refused(bad: dict[str, Any]) -> None:
     buffer.store(**GOOD)
     with pytest.raises(errors.InputError):
         buffer.store(**{**GOOD, **bad})
-    assert (buffer.size, buffer.ptr, buffer.engine.end) == (1, 1, 1)
+    assert (buffer.size, buffer.ptr, window(buffer.engine).end) == (1, 1, 1)
 
 
 def test_images_are_whole_numbers() -> None:

@@ -11,7 +11,8 @@ import pytest
 from gymnasium import spaces
 
 from diskreplay import ReplayBuffer
-from diskreplay.compat.xuance.on_policy import DummyOnPolicyBuffer, DummyOnPolicyBuffer_Atari
+from diskreplay.compat.rows import window
+from diskreplay.compat.xuance import DummyOnPolicyBuffer, DummyOnPolicyBuffer_Atari
 from diskreplay.errors import InputError, NotEnoughDataError
 
 SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
@@ -292,13 +293,13 @@ def test_objects_are_not_written(tmp_path: pathlib.Path) -> None:
 def test_refused_steps_change_nothing(change: dict[str, Any], message: str) -> None:
     buffer = make(auxiliary={"logp": ()})
     fill(buffer, 3)
-    before = buffer.rewards.copy(), buffer.actions.copy(), buffer.engine.end
+    before = buffer.rewards.copy(), buffer.actions.copy(), window(buffer.engine).end
     step = {"obs": np.ones((2, 2)), "acts": [0, 1], "rews": [5, 5], "value": [0, 0], "terminals": [0, 0]}
     with pytest.raises(InputError, match=message):
         buffer.store(**{**step, **change})
     np.testing.assert_array_equal(buffer.rewards, before[0])
     np.testing.assert_array_equal(buffer.actions, before[1])
-    assert (buffer.ptr, buffer.size, buffer.engine.end) == (3, 3, before[2])
+    assert (buffer.ptr, buffer.size, window(buffer.engine).end) == (3, 3, before[2])
 
 
 def test_left_out_values_do_not_stay_from_the_last_round() -> None:
@@ -357,9 +358,10 @@ def test_errors() -> None:
 def test_a_rollout_without_its_estimates_is_given_up(tmp_path: pathlib.Path) -> None:
     buffer = make(tmp_path / "s")
     fill(buffer)
-    buffer.engine.flush()
+    buffer._keeper.flush()
     buffer.engine.commit()
-    buffer.engine.abandon()  # as a process that dies
+    buffer.engine._companion = None  # as a process that dies
+    buffer.engine.close()
     reopened = make(tmp_path / "s")
     assert (reopened.size, reopened.ptr, len(reopened.engine)) == (0, 0, 0)
     fill(reopened, 2)

@@ -235,6 +235,7 @@ def test_a_real_file_system_that_becomes_read_only(tmp_path: pathlib.Path) -> No
         path = str(tmp_path / "small" / "a.replay")
         with lives.create(path, num_envs=1, rows=40) as buffer:
             add(buffer, 20)
+        writer = reopened(path)
         lock(True)
         with reopened(path, mode="r") as reader:
             assert lives.check_all(reader) == 20
@@ -242,13 +243,14 @@ def test_a_real_file_system_that_becomes_read_only(tmp_path: pathlib.Path) -> No
             with pytest.raises(WriteFailedError) as caught:
                 refused()
             assert caught.value.errno == errno.EROFS
-        writer = reopened(path)  # there was nothing to repair
         add(writer, 3)
         with pytest.raises(WriteFailedError) as caught:
             writer.commit()
         assert caught.value.errno == errno.EROFS
         assert lives.check_all(writer) == 23
         writer.close()
+        with pytest.raises(WriteFailedError, match=r"Read-only file system.*or open it with mode='r'"):
+            reopened(path)
         lock(False)
         with reopened(path) as buffer:
             assert lives.check_all(buffer) == 20

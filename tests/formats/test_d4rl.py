@@ -17,7 +17,7 @@ from ops.stores import fill, images
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError, StoreNotFoundError
-from diskreplay.formats.files import hdf5
+from diskreplay.formats.files import hdf5, hdf5_writer
 from diskreplay.formats.selection import Selection
 from diskreplay.ops.convert import export, import_dataset
 
@@ -69,7 +69,7 @@ def test_frames_of_two_environments(path: str, tmp_path: pathlib.Path) -> None:
 
 def test_blocks_and_chunks_that_do_not_meet(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diskreplay.formats.core.rows.BLOCK_BYTES", 1)
-    monkeypatch.setattr(hdf5, "CHUNK_BYTES", 7 * 1600)
+    monkeypatch.setattr(hdf5_writer, "CHUNK_BYTES", 7 * 1600)
     images(path, rows=70, num_envs=3)
     export(path, tmp_path / "a.hdf5", compression="lzf", allow_loss=True)
     with check(path, tmp_path / "a.hdf5", lambda stack: stack[:, -1]) as file:
@@ -179,7 +179,7 @@ def test_hdf5_reads_what_was_compressed_here(compression: str, tmp_path: pathlib
         "bytes": rng.integers(0, 9, (301, 100, 100), np.uint8), "doubles": rng.normal(size=(301, 7000)),
         "halves": rng.normal(size=301).astype(np.float16), "flags": rng.random(301) < 0.5,
     }  # fmt: skip
-    with hdf5.FileWriter(tmp_path / "a.hdf5", compression) as out:
+    with hdf5_writer.FileWriter(tmp_path / "a.hdf5", compression) as out:
         for name, values in arrays.items():
             out.add(f"group/{name}", len(values), values.shape[1:], values.dtype)
         for start in range(0, 301, 43):

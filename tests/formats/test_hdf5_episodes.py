@@ -14,19 +14,19 @@ from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay import formats
-from diskreplay.formats.files import hdf5
+from diskreplay.formats.files import hdf5, hdf5_writer
 from diskreplay.formats.files.hdf5_episodes import SMALL_BYTES, EpisodesFile
 from diskreplay.ops.convert import export, import_dataset
 
 FORMATS = ["minari", "d3rlpy", "robomimic"]
 
 
-@pytest.mark.parametrize("compression", hdf5.COMPRESSIONS)
+@pytest.mark.parametrize("compression", hdf5_writer.COMPRESSIONS)
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "bool"])
 def test_pieces_of_any_size(
     dtype: str, compression: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hdf5, "CHUNK_BYTES", 9000)
+    monkeypatch.setattr(hdf5_writer, "CHUNK_BYTES", 9000)
     monkeypatch.setattr("diskreplay.formats.files.hdf5_episodes.SMALL_BYTES", 2000)
     rng = np.random.default_rng(0)
     wanted: dict[str, np.ndarray] = {}
@@ -99,7 +99,7 @@ def test_blocks_that_cut_episodes_anywhere(
 ) -> None:
     monkeypatch.setattr("diskreplay.formats.core.rows.BLOCK_BYTES", 1)
     monkeypatch.setattr("diskreplay.formats.core.flat.BLOCK_BYTES", 3000)
-    monkeypatch.setattr(hdf5, "CHUNK_BYTES", 5000)
+    monkeypatch.setattr(hdf5_writer, "CHUNK_BYTES", 5000)
     rng: Any = np.random.default_rng(4)
     with dr.ReplayBuffer.create(
         path, spaces.Box(0, 255, (36, 36), np.uint8), spaces.Discrete(2), capacity=300, seed=0

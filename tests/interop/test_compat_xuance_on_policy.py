@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from stand_ins import XUANCE, stand_ins
 
-from diskreplay.compat.xuance.on_policy import DummyOnPolicyBuffer
+from diskreplay.compat.xuance import DummyOnPolicyBuffer
 
 torch = pytest.importorskip("torch", reason="torch is in the interop extra")
 

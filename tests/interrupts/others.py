@@ -17,7 +17,7 @@ from interrupts.programs import Program, Replay
 
 import diskreplay as dr
 from diskreplay.compat import frames, notebook, pearl, xuance, xuance_marl
-from diskreplay.compat.xuance.memory import EpisodeBuffer
+from diskreplay.compat.xuance import EpisodeBuffer
 from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.repair import repair

@@ -14,6 +14,8 @@ import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.format import Holds
 from diskreplay.ops.combine import deal, merge, split
+from diskreplay.ops.compact import compact
+from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
 
 ALL = Holds(stacks=True)
@@ -112,3 +114,64 @@ def test_one_buffer_is_enough_for_both(path: str, tmp_path: pathlib.Path) -> Non
     with dr.ReplayBuffer.open(tmp_path / "all", seed=0) as buffer, dr.ReplayBuffer.open(path, mode="r") as before:
         assert len(buffer) == len(before)
         assert buffer.sample(8).obs.shape == (8, 5)
+
+
+def options(path: Any) -> tuple[bool, str]:
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        return reader.schema.finite, reader.schema.continuity
+
+
+@pytest.mark.parametrize("chosen", [{}, {"finite": True}, {"continuity": "flags"}])
+def test_copies_keep_what_a_store_refuses_and_what_ends_its_episodes(
+    chosen: dict[str, Any], path: str, tmp_path: pathlib.Path
+) -> None:
+    store(**chosen)(path)
+    wanted = chosen.get("finite", False), chosen.get("continuity", "observations")
+    assert options(path) == wanted
+    merge(tmp_path / "all.replay", [path])
+    split(path, [0.5], [tmp_path / "part.replay", tmp_path / "rest.replay"])
+    export(path, tmp_path / "out.replay", "store")
+    import_dataset(path, tmp_path / "in.replay", "store")
+    compact(path)
+    for copy in ("all", "part", "rest", "out", "in"):
+        assert options(tmp_path / f"{copy}.replay") == wanted, copy
+    assert options(path) == wanted
+
+
+def test_merged_stores_that_differ_in_what_they_refuse(tmp_path: pathlib.Path) -> None:
+    for name, chosen in (("a", {"finite": True}), ("b", {}), ("c", {"continuity": "flags"})):
+        store(**chosen)(str(tmp_path / name))
+    merge(tmp_path / "ab", [tmp_path / "a", tmp_path / "b"])
+    merge(tmp_path / "ac", [tmp_path / "a", tmp_path / "c"])
+    assert options(tmp_path / "ab") == (False, "observations")
+    assert options(tmp_path / "ac") == (False, "flags")
+
+
+def test_a_rollout_that_refuses_nan_has_some_and_is_copied(path: str, tmp_path: pathlib.Path) -> None:
+    with dr.RolloutBuffer.create(
+        path, FRAME, spaces.Discrete(2), steps=8, finite=True, gamma=0.9, gae_lambda=0.9
+    ) as rollout:
+        obs = np.zeros(FRAME.shape, FRAME.dtype)
+        for step in range(8):
+            rollout.add(obs, 0, 1.0, obs, step == 3, step == 6, value=0.0, log_prob=0.0)
+    merge(tmp_path / "all.replay", [path])
+    import_dataset(path, tmp_path / "in.replay", "store")
+    for copy in ("all", "in"):
+        with dr.ReplayBuffer.open(tmp_path / f"{copy}.replay") as found:
+            assert found.schema.finite
+            assert np.isnan(found.get(np.arange(8)).extra["final_value"]).any()
+
+
+def test_episodes_of_a_store_by_flags_stay_as_they_are(path: str, tmp_path: pathlib.Path) -> None:
+    """No observation is the next one of the step before, and one episode ends without a flag."""
+    with dr.ReplayBuffer.create(
+        path, spaces.Box(0, 99, (1,), np.float32), spaces.Discrete(2), capacity=40, continuity="flags"
+    ) as buffer:
+        for step in range(20):
+            if step == 13:
+                buffer.cut()
+            buffer.add(np.float32([step]), 0, 0.0, np.float32([step + 50]), step == 5, False)
+    merge(tmp_path / "all.replay", [path, path])
+    wanted = read(path)
+    assert [len(episode) for episode in wanted] == [6, 7, 7]
+    check(read(tmp_path / "all.replay"), [*wanted, *wanted], ALL)

@@ -1,7 +1,7 @@
 """XuanCe's buffers for single-agent learning (``xuance.common.memory_tools``) over stores on disk.
 
 The positional arguments are those of XuanCe; ``path`` and the store's other options are keyword arguments, see
-:class:`StoredBuffer`. Where these classes do something else than XuanCe's, and why, is in ``docs/compat/xuance.md``.
+:class:`OffPolicyBuffer`. Where these classes do something else than XuanCe's, and why, is in ``docs/compat/xuance.md``.
 
 >>> import numpy as np
 >>> from gymnasium import spaces
@@ -18,11 +18,14 @@ from diskreplay.compat.xuance.memory import Buffer, EpisodeBuffer, create_memory
 from diskreplay.compat.xuance.off_policy import (
     DummyOffPolicyBuffer,
     DummyOffPolicyBuffer_Atari,
+    OffPolicyBuffer,
     PerOffPolicyBuffer,
-    StoredBuffer,
 )
 from diskreplay.compat.xuance.on_policy import DummyOnPolicyBuffer, DummyOnPolicyBuffer_Atari
 from diskreplay.compat.xuance.recurrent import RecurrentOffPolicyBuffer
+
+StoredBuffer = OffPolicyBuffer
+"""As it was called at first."""
 
 __all__ = [
     "Buffer",
@@ -31,6 +34,7 @@ __all__ = [
     "DummyOnPolicyBuffer",
     "DummyOnPolicyBuffer_Atari",
     "EpisodeBuffer",
+    "OffPolicyBuffer",
     "PerOffPolicyBuffer",
     "RecurrentOffPolicyBuffer",
     "StoredBuffer",

@@ -1,7 +1,11 @@
-"""XuanCe's off-policy buffers of single steps."""
+"""XuanCe's off-policy buffers of single steps.
+
+Steps are rows of a store, which know the slot of XuanCe's ring, so that the ring is found again in them.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -9,10 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, checked_number
-from diskreplay.compat.kept import Held, InRows
-from diskreplay.compat.rows import Grid, fit
-from diskreplay.compat.xuance.memory import Buffer, Shape, Shapes, checked_shape, space_shape
-from diskreplay.compat.xuance.steps import Steps, open_steps, stored_space
+from diskreplay.compat import draws
+from diskreplay.compat.keeper import Keeper, RamState
+from diskreplay.compat.rows import SLOT, ids_of, read_once, ring_array, rows_at, window
+from diskreplay.compat.xuance.disk_buffer import (
+    DiskBuffer,
+    fit_flags,
+    fit_step,
+    open_off_policy,
+    stored_space,
+    without_env_axis,
+)
+from diskreplay.compat.xuance.memory import Shape, Shapes, checked_shape, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
@@ -27,7 +39,7 @@ EPSILON = 1e-8
 """What a priority of 0 becomes."""
 
 
-class StoredBuffer(InRows, Buffer):
+class OffPolicyBuffer(DiskBuffer):
     """Transitions of single steps in a store: what the off-policy buffers share.
 
     Keyword arguments of all of them, beside XuanCe's own:
@@ -51,7 +63,7 @@ class StoredBuffer(InRows, Buffer):
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
         n_size: int, batch_size: int, sampler: Sampler, options: Mapping[str, Any], frame_stack: int = 1,
-        held: Held | None = None,
+        ram: RamState | None = None,
     ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, auxiliary_shape)
         self.n_envs, self.n_size = check_count("n_envs", n_envs), check_count("n_size", n_size)
@@ -60,17 +72,18 @@ class StoredBuffer(InRows, Buffer):
         self._action_shape = space_shape("action_space", action_space)
         self._auxiliary = _auxiliary_columns(auxiliary_shape)
         self._own_draws = options.get("seed") is not None
-        self.engine: Steps = open_steps(
-            self, stored_space(self._obs_shape, self.DTYPE), stored_space(self._action_shape, np.float32), self.n_envs,
-            self.n_size, {name: (shape, np.float32) for name, shape in self._auxiliary.values()}, sampler, options,
-            frame_stack=frame_stack, held=held,
-        )  # fmt: skip
+        create = {
+            "observation_space": stored_space(self._obs_shape, self.DTYPE),
+            "action_space": stored_space(self._action_shape, np.float32), "num_envs": self.n_envs,
+            "capacity": self.n_size * self.n_envs, "sampler": sampler, "frame_stack": frame_stack,
+            "columns": {name: (shape, np.float32) for name, shape in self._auxiliary.values()},
+        }  # fmt: skip
+        self.engine = open_off_policy(self, options, create)
+        self._keeper = Keeper(self.engine, ram)
+        with self._keeper.opening(self):
+            self._keeper.restore()
 
     # Storing
-
-    def clear(self) -> None:
-        """Empties the buffer; its space goes back with the next commit."""
-        self.engine.clear()
 
     def store(self, obs: Any, acts: Any, rews: Any, terminals: Any, next_obs: Any, aux_info: Any = None) -> None:
         """Stores one step of all environments.
@@ -84,17 +97,17 @@ class StoredBuffer(InRows, Buffer):
 
         Raises InputError, with nothing stored, for wrong shapes and values.
         """
-        ended = self._fit("terminals", terminals, (), np.float32)
-        if not ((ended == 0) | (ended == 1)).all():
-            raise InputError(f"terminals must be True or False, got {terminals!r}; nothing was stored")
-        self.engine.add(
-            self._fit("obs", obs, self._obs_shape, self.DTYPE),
-            self._fit("acts", acts, self._action_shape, np.float32),
-            self._fit("rews", rews, (), np.float32),
-            self._fit("next_obs", next_obs, self._obs_shape, self.DTYPE),
-            ended.astype(bool), self._fit("truncated", False, (), bool),
-            slot=self._fit("slot", self.ptr, (), np.int32), **self._given_auxiliary(aux_info),
-        )  # fmt: skip
+        given = {
+            "obs": fit_step("obs", obs, self.n_envs, self._obs_shape, self.DTYPE),
+            "action": fit_step("acts", acts, self.n_envs, self._action_shape, np.float32),
+            "reward": fit_step("rews", rews, self.n_envs, (), np.float32),
+            "next_obs": fit_step("next_obs", next_obs, self.n_envs, self._obs_shape, self.DTYPE),
+            "terminated": fit_flags("terminals", terminals, self.n_envs).astype(bool),
+            "truncated": np.zeros(self.n_envs, bool),
+            SLOT: np.full(self.n_envs, self.ptr, np.int32),
+            **self._given_auxiliary(aux_info),
+        }
+        self.engine.add(**without_env_axis(given, self.n_envs))
 
     def _given_auxiliary(self, aux_info: Any) -> dict[str, Any]:
         if aux_info is None:
@@ -106,25 +119,9 @@ class StoredBuffer(InRows, Buffer):
         if not isinstance(aux_info, Mapping) or aux_info.keys() - self._auxiliary.keys():
             raise InputError(f"aux_info must be a dict with keys of {list(self._auxiliary)}, got {aux_info!r}")
         return {
-            name: self._fit(f"aux_info[{key!r}]", aux_info.get(key, 0.0), shape, np.float32)
+            name: fit_step(f"aux_info[{key!r}]", aux_info.get(key, 0.0), self.n_envs, shape, np.float32)
             for key, (name, shape) in self._auxiliary.items()
         }
-
-    def _fit(self, what: str, value: Any, shape: Shapes, dtype: Any) -> Any:
-        """A step's values as the store takes them, which wants no axis of a single environment."""
-        if isinstance(shape, dict):
-            if not isinstance(value, Mapping) or value.keys() != shape.keys():
-                raise InputError(f"{what} must be a dict with the keys {list(shape)}, got {value!r}")
-            return {key: self._fit(f"{what}[{key!r}]", value[key], part, dtype) for key, part in shape.items()}
-        if np.asarray(value).dtype.kind not in "biuf":
-            raise InputError(f"{what} must be numbers ({self.n_envs}, *{shape}), got {value!r:.80}; nothing was stored")
-        with np.errstate(all="ignore"):
-            values = fit(what, value, (self.n_envs, *shape), dtype)
-        if values.dtype.kind == "u" and not np.array_equal(
-            values.ravel(), np.broadcast_to(value, values.shape).ravel()
-        ):
-            raise InputError(f"{what} must be whole numbers that {values.dtype} can hold; nothing was stored")
-        return values[0] if self.n_envs == 1 else values
 
     # Arrays
 
@@ -165,25 +162,13 @@ class StoredBuffer(InRows, Buffer):
                 key: self._grids(lambda batch, key=key: pick(batch)[key], part, dtype)  # type: ignore[misc]
                 for key, part in shape.items()
             }
-
-        def read(places: Ids) -> Array:
-            envs, slots = np.divmod(places, self.n_size)
-            out = np.zeros((len(places), *shape), dtype)
-            ptr, size = self._ring()
-            there = slots < size
-            if there.any():
-                rows = self.engine.rows_of(ptr, self.n_size, slots[there])
-                values = pick(self.engine.get(self.engine.ids(rows, envs[there])))
-                out[there] = values.reshape(-1, *shape)
-            return out
-
-        return Grid((self.n_envs, self.n_size), shape, dtype, read)
+        return ring_array(self.engine, self._ring, (self.n_envs, self.n_size), shape, dtype, pick)
 
     # Sampling
 
     def _transitions(self, ids: Ids) -> tuple[Any, Array, Array, Array, Any]:
         """Observations, actions, rewards, terminals and next observations."""
-        batch = self.engine.batch(ids)
+        batch = read_once(self.engine, ids)
         obs, next_obs = (_shaped(part, self._obs_shape) for part in (batch.obs, batch.next_obs))
         return obs, batch.action, batch.reward, batch.terminated.astype(np.float32), next_obs
 
@@ -192,7 +177,7 @@ class StoredBuffer(InRows, Buffer):
             raise NotEnoughDataError("the buffer is empty: store a step before sampling")
 
 
-class DummyOffPolicyBuffer(StoredBuffer):
+class DummyOffPolicyBuffer(OffPolicyBuffer):
     """Transitions of single steps, drawn uniformly.
 
     Args:
@@ -201,7 +186,7 @@ class DummyOffPolicyBuffer(StoredBuffer):
         n_envs: environments that step together.
         n_size: steps that are held of each environment.
         batch_size: transitions of a sample.
-        **options: the store's own, see :class:`StoredBuffer`.
+        **options: the store's own, see :class:`OffPolicyBuffer`.
     """
 
     def __init__(
@@ -222,11 +207,10 @@ class DummyOffPolicyBuffer(StoredBuffer):
         Raises NotEnoughDataError when the buffer is empty.
         """
         self._check_filled()
-        envs = self.engine.integers(self.n_envs, self.batch_size, self._own_draws)
+        envs = self._integers(self.n_envs, self.batch_size)
         ptr, size = self._ring()
-        slots = self.engine.integers(size, self.batch_size, self._own_draws)
-        rows = self.engine.rows_of(ptr, self.n_size, slots)
-        return self._transitions(self.engine.ids(rows, envs))
+        slots = self._integers(size, self.batch_size)
+        return self._transitions(ids_of(self.engine, rows_at(self.engine, slots, ptr, self.n_size), envs))
 
 
 class DummyOffPolicyBuffer_Atari(DummyOffPolicyBuffer):
@@ -250,7 +234,7 @@ class DummyOffPolicyBuffer_Atari(DummyOffPolicyBuffer):
         )  # fmt: skip
 
 
-class PerOffPolicyBuffer(StoredBuffer):
+class PerOffPolicyBuffer(OffPolicyBuffer):
     """Transitions of single steps, drawn by their priorities, equally many from each environment.
 
     Each environment has priorities, a largest one and weights for itself.
@@ -268,23 +252,17 @@ class PerOffPolicyBuffer(StoredBuffer):
     ) -> None:  # fmt: skip
         check_count("batch_size", batch_size, least=check_count("n_envs", n_envs))
         drawn = np.full((n_envs, check_count("n_size", n_size)), -1, np.int64)
-        self._held = Held(arrays={"drawn": {"rows": drawn}}, fills={"rows": -1})
+        ram = RamState(arrays={"drawn": {"rows": drawn}}, fills={"rows": -1})
         super().__init__(
             observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size,
-            Proportional(alpha=alpha, epsilon=EPSILON, by_env=True), options,
-            held=self._held,
+            Proportional(alpha=alpha, epsilon=EPSILON, by_env=True), options, ram=ram,
         )  # fmt: skip
 
     @property
     def _drawn(self) -> Ids:
         """The row that stood at each position when it was drawn last, ``(n_envs, n_size)``."""
-        self.engine.settle()
-        drawn: Ids = self._held.arrays["drawn"]["rows"]
+        drawn: Ids = self._keeper.ram.arrays["drawn"]["rows"]
         return drawn
-
-    def clear(self) -> None:
-        """Empties the buffer, and forgets all priorities."""
-        super().clear()
 
     def sample(self, beta: float) -> tuple[Any, Array, Array, Array, Any, Array, Ids]:
         """A batch of ``B = n_envs * (batch_size // n_envs)`` transitions, those of environment 0 first.
@@ -312,8 +290,8 @@ class PerOffPolicyBuffer(StoredBuffer):
     def _draw(self, each: int) -> tuple[Ids, Array, Ids]:
         """Ids, weights and positions of so many transitions of each environment."""
         self._check_filled()
-        ids, weights = self.engine.weighted(each * self.n_envs, self._own_draws)
-        slots: Ids = (self.ptr - self.engine.end + ids // self.n_envs) % self.n_size
+        ids, weights = draws.draw(self.engine, each * self.n_envs, None if self._own_draws else _PythonsGlobal)
+        slots: Ids = (self.ptr - window(self.engine).end + ids // self.n_envs) % self.n_size
         return ids, weights, slots
 
     def _sample_proportional(self, env_idx: int, batch_size: int) -> list[int]:
@@ -346,8 +324,16 @@ class PerOffPolicyBuffer(StoredBuffer):
             raise InputError(f"idxes must be positions 0 to {self.size - 1}, got {slots.min()} to {slots.max()}")
         envs = np.broadcast_to(np.arange(self.n_envs)[:, None], slots.shape)
         drawn = self._drawn[envs, slots]
-        rows = np.where(drawn >= 0, drawn, self.engine.rows_of(self.ptr, self.n_size, slots))
-        self.engine.update_priorities(self.engine.ids(rows, envs).ravel(), values.ravel())
+        rows = np.where(drawn >= 0, drawn, rows_at(self.engine, slots, self.ptr, self.n_size))
+        self.engine.update_priorities(ids_of(self.engine, rows, envs).ravel(), values.ravel())
+
+
+class _PythonsGlobal:
+    """Python's global generator, as far as samplers ask a generator of numpy."""
+
+    @staticmethod
+    def random(size: int) -> NDArray[np.float64]:
+        return np.array([random.random() for _ in range(size)])
 
 
 def _shaped(values: Any, shape: Shapes) -> Any:

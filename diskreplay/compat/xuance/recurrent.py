@@ -15,11 +15,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
-from diskreplay.compat.kept import SLOT, Ringed
-from diskreplay.compat.window import Window, window
-from diskreplay.compat.xuance.memory import Buffer, EpisodeBuffer, Shapes, space_shape
-from diskreplay.compat.xuance.steps import Steps, open_steps, stored_space
+from diskreplay.compat.keeper import Keeper
+from diskreplay.compat.rows import SLOT, Window, column, ids_of, read_once, window
+from diskreplay.compat.xuance.disk_buffer import DiskBuffer, open_off_policy, stored_space
+from diskreplay.compat.xuance.memory import EpisodeBuffer, Shapes, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.views.batch import map_arrays
@@ -39,7 +40,7 @@ class _Episode(NamedTuple):
     slot: int
 
 
-class RecurrentOffPolicyBuffer(Ringed, Buffer):
+class RecurrentOffPolicyBuffer(DiskBuffer):
     """Whole episodes, of which sequences are drawn, for recurrent learners.
 
     Args:
@@ -73,10 +74,16 @@ class RecurrentOffPolicyBuffer(Ringed, Buffer):
         self._own_draws = options.get("seed") is not None
         self._found: tuple[Window, tuple[_Episode, ...]] = Window(0, 0), ()
         """The episodes of a window, oldest first."""
-        self.engine: Steps = open_steps(
-            self, _typed_space("observation_space", observation_space), _typed_space("action_space", action_space), 1,
-            (self.n_size + 1) * self.episode_length, {STEP: ((), np.int32), LAST: ((), bool)}, Uniform(), options,
-        )  # fmt: skip
+        create = {
+            "observation_space": _typed_space("observation_space", observation_space),
+            "action_space": _typed_space("action_space", action_space), "num_envs": 1,
+            "capacity": (self.n_size + 1) * self.episode_length,
+            "columns": {STEP: ((), np.int32), LAST: ((), bool)}, "sampler": Uniform(),
+        }  # fmt: skip
+        self.engine = open_off_policy(self, options, create)
+        self._keeper = Keeper(self.engine)
+        with self._keeper.opening(self):
+            self._keeper.restore()
 
     def _episodes(self) -> tuple[_Episode, ...]:
         """The finished episodes in the store's rows, oldest first; halves of some, left by a crash, are passed over."""
@@ -85,7 +92,7 @@ class RecurrentOffPolicyBuffer(Ringed, Buffer):
         if held == seen:
             return known
         start = max(seen.end, held.begin)
-        last, steps, slots = (self.engine.column(name, start, held.end)[:, 0] for name in (LAST, STEP, SLOT))
+        last, steps, slots = (column(self.engine, name, start, held.end)[:, 0] for name in (LAST, STEP, SLOT))
         at = np.flatnonzero(last)
         lengths = steps[at].astype(np.int64) + 1
         newer = map(_Episode, (start + at + 1 - lengths).tolist(), lengths.tolist(), slots[at].tolist())
@@ -105,10 +112,6 @@ class RecurrentOffPolicyBuffer(Ringed, Buffer):
     def can_sample(self) -> bool:
         """Whether there are ``batch_size`` episodes."""
         return bool(self.size >= self.batch_size)
-
-    def clear(self, *args: Any) -> None:
-        """Empties the buffer; its space goes back with the next commit."""
-        self.engine.clear()
 
     def store(self, episode: Any) -> None:
         """Stores a copy of an episode.
@@ -167,18 +170,17 @@ class RecurrentOffPolicyBuffer(Ringed, Buffer):
         episodes = self._episodes()
         if not episodes:
             raise NotEnoughDataError("the buffer is empty: store an episode before sampling")
-        engine, own = self.engine, self._own_draws
-        chosen = [episodes[at] for at in engine.integers(len(episodes), self.batch_size, own)]
+        chosen = [episodes[at] for at in self._integers(len(episodes), self.batch_size)]
         count = min(self.lookup_length, *(episode.length for episode in chosen))
-        firsts = [each.first + int(engine.integers(each.length - count + 1, 1, own)[0]) for each in chosen]
-        parts = _read(engine, np.array(firsts), count)
+        firsts = [each.first + int(self._integers(each.length - count + 1, 1)[0]) for each in chosen]
+        parts = _read(self.engine, np.array(firsts), count)
         return parts[0], parts[1], parts[2], parts[3]
 
 
 class _Memory(Sequence[EpisodeBuffer]):
     """The episodes, oldest first."""
 
-    def __init__(self, engine: Steps, episodes: Sequence[_Episode]) -> None:
+    def __init__(self, engine: ReplayBuffer, episodes: Sequence[_Episode]) -> None:
         self._engine = engine
         self._episodes = episodes
 
@@ -203,9 +205,9 @@ class _Memory(Sequence[EpisodeBuffer]):
         return episode
 
 
-def _read(engine: Steps, firsts: Ids, count: int) -> list[Any]:
+def _read(engine: ReplayBuffer, firsts: Ids, count: int) -> list[Any]:
     """Observations ``(B, count + 1, ...)``, actions, rewards and dones ``(B, count, ...)`` from rows ``(B,)`` on."""
-    batch = engine.batch((firsts[:, None] + np.arange(count)).ravel())
+    batch = read_once(engine, ids_of(engine, firsts[:, None] + np.arange(count), 0).ravel())
 
     def sequences(values: Any) -> Any:
         return map_arrays(lambda array: array.reshape(len(firsts), count, *array.shape[1:]), values)

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay import spaces
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays
 from diskreplay.formats.core.layout import Layout, infer_discrete
@@ -136,18 +137,10 @@ def _inferred(where: str, each: Sequence[Key], opened: Callable[[Key, Layout | N
     if not each:
         raise InputError(f"{where}: there is no episode, and nothing else says what its steps look like")
     first = opened(each[0], None).source().layout
-    if not any(isinstance(space, gymnasium.spaces.Discrete) for space in _leaf_spaces(first.action_space)):
+    if not any(isinstance(space, gymnasium.spaces.Discrete) for space in spaces.leaf_spaces(first.action_space)):
         return first
     every = [opened(key, None).source().layout.action_space for key in each[1:]]
     return dataclasses.replace(first, action_space=widest([first.action_space, *every]))
-
-
-def _leaf_spaces(space: gymnasium.Space[Any]) -> Iterator[gymnasium.Space[Any]]:
-    if isinstance(space, gymnasium.spaces.Dict):
-        for sub in space.spaces.values():
-            yield from _leaf_spaces(sub)
-    else:
-        yield space
 
 
 def widest(each: Sequence[gymnasium.Space[Any]]) -> gymnasium.Space[Any]:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Layout, infer_dict, infer_discrete, infer_space
-from diskreplay.formats.core.rows import BLOCK_BYTES
-from diskreplay.formats.core.transitions import Source, Timesteps, Transitions, with_next_obs
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Source, Timesteps, Transitions, with_next_obs
 from diskreplay.schema import ACTION, OBS
 
 Array = NDArray[Any]
+Named = TypeVar("Named")
 
 
 class ArrayLike(Protocol):
@@ -67,6 +67,18 @@ class FlatArrays:
     def source(self) -> Source:
         """The dataset as a source; InputError for ragged lengths, or a layout that is not that of the arrays."""
         count = len(self.last)
+        self._check_lengths()
+        layout = self.layout or self._inferred()
+        check_layout(self.where, layout, self.obs, self.action, self.extra)
+        self._check_next_obs()
+        cuts = int((self.last & ~self.terminated & ~self.truncated).sum())
+        blocks = self._transitions if self.next_obs is not None else lambda: with_next_obs(self._timesteps())
+        open_end = count > 0 and not self.last[-1]
+        return Source(layout, count, blocks, int(self.last.sum()) + open_end, cuts + open_end, self.ignored)
+
+    def _check_lengths(self) -> None:
+        """InputError where an array has not one entry a step."""
+        count = len(self.last)
         following = {f"next {name}": array for name, array in (self.next_obs or {}).items()}
         for name, array in {**self.obs, **self.action, **self.extra, **following}.items():
             check_length(self.where, name, array, count)
@@ -74,8 +86,9 @@ class FlatArrays:
             check_length(self.where, "reward", self.reward, count)
             if math.prod(self.reward.shape[1:]) != 1:
                 raise InputError(f"{self.where}: rewards must be one number a step, got {tuple(self.reward.shape[1:])}")
-        layout = self.layout or self._inferred()
-        check_layout(self.where, layout, self.obs, self.action, self.extra)
+
+    def _check_next_obs(self) -> None:
+        """InputError where next or final observations are not like the observations."""
         for what, leaves in (("next", self.next_obs), ("final", self.finals)):
             if leaves is not None and leaves.keys() != self.obs.keys():
                 raise InputError(
@@ -93,10 +106,6 @@ class FlatArrays:
                     f"{self.where}: the final observations of {one[1]} {one[0]} are not those of {name}, {other[1]} "
                     f"{other[0]}"
                 )
-        cuts = int((self.last & ~self.terminated & ~self.truncated).sum())
-        blocks = self._transitions if self.next_obs is not None else lambda: with_next_obs(self._timesteps())
-        open_end = count > 0 and not self.last[-1]
-        return Source(layout, count, blocks, int(self.last.sum()) + open_end, cuts + open_end, self.ignored)
 
     def _inferred(self) -> Layout:
         obs = {
@@ -160,6 +169,11 @@ class FlatArrays:
             )
             done += ends
             yield Timesteps(**self._columns(rows), finals=finals)
+
+
+def leaves_of(arrays: Mapping[str, Named], root: str) -> dict[str, Named]:
+    """What is called ``root``, such as ``obs``, or is a leaf below it, such as ``obs/camera``."""
+    return {name: array for name, array in arrays.items() if name == root or name.startswith(f"{root}/")}
 
 
 def native(dtype: Any) -> np.dtype[Any]:

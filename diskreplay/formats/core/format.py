@@ -1,7 +1,7 @@
-"""What a format is: facts that the command line, the documentation and the tests go by.
+"""What a format is. The command line, the documentation and the tests go by what its :class:`Format` says.
 
-A format module says them once, in a :class:`Format`. What a dataset has and a format's :class:`Holds` lacks is a
-:class:`Loss`, or an error where the format has no way to hold the rest either.
+Where a dataset has what a format's :class:`Holds` lacks, that is a :class:`Loss`, which may be allowed, or an error:
+``Holds`` says which.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -20,11 +20,25 @@ from diskreplay import schema as schemas
 from diskreplay import spaces
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
-from diskreplay.schema import ACTION, OBS, RESERVED, REWARD, Schema, Stack, Start
+from diskreplay.schema import (
+    ACTION,
+    OBS,
+    RESERVED,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Column,
+    Continuity,
+    Schema,
+    Stack,
+    Start,
+)  # fmt: skip
 
 Array = NDArray[Any]
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and dtype of one value."""
+ChangeLeaf = Callable[[gymnasium.Space[Any], str], gymnasium.Space[Any]]
+BAD_DESCRIPTION = (CorruptionError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 FLOAT32: np.dtype[Any] = np.dtype(np.float32)
 
 
@@ -39,6 +53,7 @@ class Layout:
         reward_dtype: a floating point type.
         stacks: one for each observation leaf, in order.
         padding: what single frames are stacked with at an episode's start.
+        finite, continuity: of the store that the steps come from; datasets of other formats do not hold them.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -47,6 +62,8 @@ class Layout:
     reward_dtype: np.dtype[Any] = FLOAT32
     stacks: tuple[Stack, ...] = ()
     padding: Start = Start.ZEROS
+    finite: bool = False
+    continuity: Continuity = "observations"
 
     def __post_init__(self) -> None:
         if not self.stacks:
@@ -71,10 +88,16 @@ class Layout:
         return _leaves(self.action_space, ACTION)
 
     @property
+    def step_shapes(self) -> dict[str, Shape]:
+        """Everything that a step has, but its next observation, by the names of ``Transitions.columns()``."""
+        flag: Shape = (), np.dtype(bool)
+        own: dict[str, Shape] = {REWARD: ((), self.reward_dtype), TERMINATED: flag, TRUNCATED: flag}
+        return {**self.obs, **self.action, **self.columns, **own}
+
+    @property
     def step_bytes(self) -> int:
         """Decoded bytes of one step: observation, action, reward, flags and columns."""
-        every = (*self.obs.values(), *self.action.values(), *self.columns.values(), ((), self.reward_dtype))
-        return 2 + sum(math.prod(shape) * dtype.itemsize for shape, dtype in every)
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.step_shapes.values())
 
     @property
     def stacked(self) -> bool:
@@ -88,9 +111,12 @@ class Layout:
         reward = schema.column(REWARD).dtype
         space, stacks = schema.observation_space, schema.stacks
         if not stacked:
-            space = _frame_space(space, iter(zip(schema.stacks, schema.obs_columns, strict=True)))
+            frames = {c.name: (stack, c) for stack, c in zip(schema.stacks, schema.obs_columns, strict=True)}
+            space = map_leaves(space, OBS, lambda leaf, name: _frame_space(leaf, *frames[name]))
             stacks = tuple(Stack(stack.frames) for stack in stacks)
-        return cls(space, schema.action_space, columns, reward, stacks, schema.padding)
+        return cls(
+            space, schema.action_space, columns, reward, stacks, schema.padding, schema.finite, schema.continuity
+        )
 
     def only(self, names: tuple[str, ...] | None) -> Layout:
         """The layout with the named columns only; action, reward and flags stay.
@@ -123,6 +149,8 @@ class Layout:
             "reward_dtype": self.reward_dtype,
             "frame_stack": {leaf: stack.frames for leaf, stack in zip(self.obs, self.stacks, strict=True)},
             "stack_padding": "zero" if self.padding == Start.ZEROS else "reset",
+            "finite": self.finite,
+            "continuity": self.continuity,
         }
         for axis in (None, "auto", 0, -1):
             try:
@@ -145,9 +173,10 @@ class Layout:
         }
 
     @classmethod
-    def from_json(cls, text: Any, where: str) -> Layout:
-        """The layout in a JSON text that :meth:`to_json` gave; InputError, naming ``where``, for anything else."""
-        stored = parse_json(text, where)
+    def from_json(cls, stored: Any, where: str) -> Layout:
+        """What :meth:`to_json` gave, or a JSON text of it; InputError, naming ``where``, for anything else."""
+        if isinstance(stored, str | bytes):
+            stored = parse_json(stored, where)
         try:
             columns = {
                 str(name): (tuple(declared_count(size, "a size") for size in shape), _dtype(dtype))
@@ -161,16 +190,20 @@ class Layout:
             layout = cls(observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding)
             layout.create_arguments()
             return layout
-        except (
-            CorruptionError,
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
+        except BAD_DESCRIPTION as error:
             raise InputError(f"{where}: the description that diskreplay left there cannot be read: {error}") from error
+
+
+def read_description(stored: Any, where: str) -> tuple[Layout, dict[str, str]]:
+    """The layout, and our name of each array, of a description ``{"layout": ..., "keys": {name: array}}``.
+
+    Raises InputError, naming ``where``, for anything else.
+    """
+    try:
+        layout, names = stored["layout"], {str(key): str(name) for name, key in stored["keys"].items()}
+    except BAD_DESCRIPTION as error:
+        raise InputError(f"{where}: the description that diskreplay left there cannot be read: {error}") from error
+    return Layout.from_json(layout, where), names
 
 
 def _dtype(name: Any) -> np.dtype[Any]:
@@ -193,6 +226,17 @@ def check_bounds(shape: Any, dtype: Any) -> None:
     """ValueError for a space whose values would take more memory than a step's value may."""
     if math.prod(declared_count(size, "a size") for size in shape) * _dtype(dtype).itemsize > VALUE_BYTES:
         raise ValueError(f"values of {dtype} {shape} are too large")
+
+
+def map_leaves(space: gymnasium.Space[Any], name: str, change: ChangeLeaf) -> gymnasium.Space[Any]:
+    """The space called ``name`` with ``change(leaf, leaf's name)`` in the place of each leaf."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return gymnasium.spaces.Dict(
+            [(key, map_leaves(sub, f"{name}/{key}", change)) for key, sub in space.spaces.items()]
+        )
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return gymnasium.spaces.Tuple([map_leaves(sub, f"{name}/{at}", change) for at, sub in enumerate(space.spaces)])
+    return change(space, name)
 
 
 def infer_space(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> gymnasium.Space[Any]:
@@ -263,13 +307,8 @@ def _without(space: gymnasium.Space[Any], name: str, wanted: set[str]) -> gymnas
     return space
 
 
-def _frame_space(space: gymnasium.Space[Any], leaves: Any) -> gymnasium.Space[Any]:
-    """The space of single frames; ``leaves`` gives the stack and column of each leaf in order."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return gymnasium.spaces.Dict([(key, _frame_space(sub, leaves)) for key, sub in space.spaces.items()])
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return gymnasium.spaces.Tuple([_frame_space(sub, leaves) for sub in space.spaces])
-    stack, column = next(leaves)
+def _frame_space(space: gymnasium.Space[Any], stack: Stack, column: Column) -> gymnasium.Space[Any]:
+    """The space of a leaf's single frames."""
     if stack.axis is None:
         return space
     if isinstance(space, gymnasium.spaces.Box):

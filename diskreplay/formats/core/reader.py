@@ -1,7 +1,7 @@
 """What all readers of datasets have in common: errors of one line that name the dataset, and steps that a store takes.
 
-1. A format's reader is decorated with :func:`reader`: what is wrong with a dataset is then an InputError that names it,
-   and a file that the system does not let us read a ReadFailedError. Nobody waits for pipes and devices.
+1. A format's reader is decorated with :func:`reader`. A damaged dataset then raises InputError, and a file that the
+   system cannot read ReadFailedError; both name the dataset. Pipes and devices, which could block, are refused.
 2. Every step is checked here for what a store would refuse, so that the error says which dataset it came from.
 """
 
@@ -25,7 +25,7 @@ from diskreplay.formats.core.untrusted import check_regular, check_size, one_lin
 
 
 def reader(read: Callable[[pathlib.Path], Iterator[Source]]) -> Read:
-    """A format's ``read``, of a generator that opens a dataset, gives it as a source, and closes it."""
+    """Makes a format's ``read`` of a generator that opens a dataset, yields it as a source, and closes it."""
     opened = contextlib.contextmanager(read)
 
     @functools.wraps(read)
@@ -44,7 +44,7 @@ def reader(read: Callable[[pathlib.Path], Iterator[Source]]) -> Read:
 
 @contextlib.contextmanager
 def naming(path: pathlib.Path) -> Iterator[None]:
-    """Makes of what is wrong with the dataset at ``path`` one line that names it."""
+    """Raises the errors of its block again, as InputError or ReadFailedError of one line that names the dataset."""
     try:
         yield
     except InputError as error:

@@ -2,7 +2,8 @@
 
 A store of one environment takes episodes one after another. ``add`` finds an episode's end by its flags, or where the
 next observation given is not the one added. An episode that ends in neither flag, and with the very observation that
-the next one begins with, would go on in it: a row that is no transition is put between them.
+the next one begins with, would go on in it: a row that is no transition is put between them. So it is where the store's
+continuity is that of flags, whatever the observations are.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: 
     count = episodes = 0
     before: Transitions | None = None
     for steps in blocks:
-        apart = _going_on(before, steps)
+        apart = _needing_gap(before, steps, by_flags=buffer.schema.continuity == "flags")
         if open_end and not count:
             apart.add(0)
         for start, stop in itertools.pairwise(sorted({0, len(steps), *apart})):
@@ -59,12 +60,16 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: 
     return count, episodes + (before is not None and not before.last[0])
 
 
-def _going_on(before: Transitions | None, steps: Transitions) -> set[int]:
-    """Steps that begin an episode just where the one before ended, in neither flag; ``before`` is the newest step."""
+def _needing_gap(before: Transitions | None, steps: Transitions, by_flags: bool) -> set[int]:
+    """Steps before which a row that is no transition must stand; ``before`` is the newest step of the block before.
+
+    They begin an episode with the very observation in which the episode before ended, in neither flag; or with any,
+    ``by_flags``, where observations are not compared.
+    """
     ends = (np.flatnonzero(steps.last & ~steps.terminated & ~steps.truncated) + 1).tolist()
-    found = {at for at in ends if at < len(steps) and _same(steps, at - 1, steps, at)}
+    found = {at for at in ends if at < len(steps) and (by_flags or _same(steps, at - 1, steps, at))}
     if before is not None and before.last[0] and not (before.terminated[0] or before.truncated[0]):
-        found |= {0} if _same(before, 0, steps, 0) else set()
+        found |= {0} if by_flags or _same(before, 0, steps, 0) else set()
     return found
 
 

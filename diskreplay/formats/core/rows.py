@@ -1,4 +1,4 @@
-"""Rows of one environment in the order of the log, as every export needs them.
+"""Rows of a store, environment by environment in the order of its log, as exports need them.
 
 1. A :class:`LogRows` is one stream as of its last commit, opened beside a possible writer.
 2. :meth:`LogRows.blocks` walks the window of one environment from its first row to its last, decoding each chunk once.
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, StateError
-from diskreplay.formats.core.transitions import Transitions
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
 from diskreplay.index.episodes import Episode, episodes
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_part
@@ -26,9 +26,6 @@ from diskreplay.storage import stream
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
-
-BLOCK_BYTES = 4 << 20
-"""Decoded bytes of the observations that a block should have."""
 
 Array = NDArray[Any]
 
@@ -122,7 +119,7 @@ class LogRows:
         return found
 
     def _explain(self, error: CorruptionError) -> None:
-        """Raises what stands behind a missing shard: damage, or a live writer that went on."""
+        """Raises StateError where a live writer evicted the rows; else the error itself, for a shard is damaged."""
         newest = stream.read_commit(self.store.files, self.store.stream_path(self.name))
         ours = self._part.stream.commit_record
         if (newest.begin, newest.timeline) != (ours.begin, ours.timeline):
@@ -183,14 +180,10 @@ class LogRows:
         return values
 
 
-def open_rows(path: str) -> tuple[Store, list[LogRows]]:
-    """The store at ``path`` and all its streams, for reading; changes nothing. The caller closes the store.
+def open_rows(path: str) -> list[LogRows]:
+    """All streams of the store at ``path``, for reading; changes nothing.
 
     Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
     """
     store = Store(path, LocalFiles())
-    try:
-        return store, [LogRows(store, name) for name in store.stream_names()]
-    except BaseException:
-        store.close()
-        raise
+    return [LogRows(store, name) for name in store.stream_names()]

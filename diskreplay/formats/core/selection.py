@@ -3,7 +3,7 @@
 1. Episodes are numbered as ``ReplayBuffer.episodes`` has them, and as ``diskreplay episodes`` prints them.
 2. They are read environment by environment, stream by stream, each in the order of its steps, so that every chunk is
    decoded once.
-3. Neighbours are read as one span of rows: what stands between them is no transition.
+3. Episodes that follow each other are read as one span of rows; rows between them are no transitions.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ EVERYTHING = Selection()
 
 
 class SelectedStore:
-    """What is chosen of a store, as of its last commit."""
+    """The selected part of a store, as of its last commit."""
 
     def __init__(self, path: PathLike, streams: Sequence[LogRows], selection: Selection = EVERYTHING) -> None:
         self.path = str(path)
@@ -86,19 +86,16 @@ class SelectedStore:
         self.layout = Layout.of(self.schema).only(selection.columns)
         self._columns = selection.columns
         every = [(rows, episode) for rows in streams for episode in rows.episodes]
-        chosen = selection.of([episode for _, episode in every])
-        wanted = {(episode.stream, episode.env, episode.start) for episode in chosen}
-        self._chosen = sorted(
-            ((rows, e) for rows, e in every if (e.stream, e.env, e.start) in wanted),
-            key=lambda pair: (pair[1].stream, pair[1].env, pair[1].start),
-        )
+        wanted = {_place(episode) for episode in selection.of([episode for _, episode in every])}
+        every.sort(key=lambda pair: _place(pair[1]))
+        self._chosen = [(rows, episode) for rows, episode in every if _place(episode) in wanted]
+        self._stop_before = {
+            _place(b): a.stop for (_, a), (_, b) in itertools.pairwise(every) if (a.stream, a.env) == (b.stream, b.env)
+        }
+        """Where the episode before each one in its environment stops."""
         if Layout.of(self.schema, stacked=True).stacked:
             usual = max((Start.ZEROS, Start.REPEAT), key=self._starts().count)
             self.layout = dataclasses.replace(self.layout, padding=usual)
-        self._next_of = {
-            (a.stream, a.env, a.start): b.start
-            for a, b in _neighbours(sorted((e for _, e in every), key=lambda e: (e.stream, e.env, e.start)))
-        }
 
     @property
     def episodes(self) -> list[Episode]:
@@ -165,21 +162,14 @@ class SelectedStore:
 
     def _spans(self) -> Iterator[tuple[LogRows, int, list[tuple[int, int]]]]:
         """Stream, environment and the ranges of rows to be read of it; neighbours are one range."""
-        at: tuple[LogRows, int] | None = None
-        spans: list[tuple[int, int]] = []
-        before: Episode | None = None
-        for rows, episode in self._chosen:
-            if at != (rows, episode.env):
-                if at is not None:
-                    yield *at, spans
-                at, spans, before = (rows, episode.env), [], None
-            if before and self._next_of.get((before.stream, before.env, before.start)) == episode.start:
-                spans[-1] = spans[-1][0], episode.stop
-            else:
-                spans.append((episode.start, episode.stop))
-            before = episode
-        if at is not None:
-            yield *at, spans
+        for (rows, env), pairs in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env)):
+            spans: list[tuple[int, int]] = []
+            for _, episode in pairs:
+                if spans and spans[-1][1] == self._stop_before[_place(episode)]:
+                    spans[-1] = spans[-1][0], episode.stop
+                else:
+                    spans.append((episode.start, episode.stop))
+            yield rows, env, spans
 
     def _starts(self) -> list[int]:
         """The start code of each chosen episode."""
@@ -203,17 +193,16 @@ class SelectedStore:
 
 @contextlib.contextmanager
 def open_selected(path: PathLike, selection: Selection = EVERYTHING) -> Iterator[SelectedStore]:
-    """What is chosen of the store at ``path``; changes nothing, and may go on beside a writer.
+    """The selected part of the store at ``path``; changes nothing, and may go on beside a writer.
 
     Raises:
         InputError: for a selection that names what is not there.
         StoreNotFoundError, NotAStoreError, FormatVersionError, CorruptionError: when the store cannot be opened.
     """
     full = str(pathlib.Path(checked_path(path)).absolute())
-    store, streams = open_rows(full)
-    with contextlib.closing(store):
-        yield SelectedStore(full, streams, selection)
+    yield SelectedStore(full, open_rows(full), selection)
 
 
-def _neighbours(every: Sequence[Episode]) -> Iterator[tuple[Episode, Episode]]:
-    return ((a, b) for a, b in itertools.pairwise(every) if (a.stream, a.env) == (b.stream, b.env))
+def _place(episode: Episode) -> tuple[int, int, int]:
+    """Which episode it is, and where it comes in the order of reading."""
+    return episode.stream, episode.env, episode.start

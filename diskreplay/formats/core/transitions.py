@@ -24,6 +24,9 @@ from numpy.typing import NDArray
 
 from diskreplay.formats.core.layout import Layout
 
+BLOCK_BYTES = 4 << 20
+"""Decoded bytes that a block of steps should have."""
+
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 """Arrays by the name of the column, such as ``obs/camera``."""
@@ -135,8 +138,8 @@ def with_next_obs(blocks: Iterable[Timesteps]) -> Iterator[Transitions]:
 
 def _linked(block: Timesteps, count: int) -> Transitions:
     """The first ``count`` steps with their next observations; all but the last of them have a step after them."""
-    last, truncated, terminated = block.last[:count], block.truncated[:count], block.terminated[:count]
-    ends = np.flatnonzero(last)
+    first = _sliced(block, slice(count))
+    ends = np.flatnonzero(first.last)
     following = {}
     for name, values in block.obs.items():
         out = np.empty((count, *values.shape[1:]), values.dtype)
@@ -145,15 +148,12 @@ def _linked(block: Timesteps, count: int) -> Transitions:
         out[ends] = values[ends] if block.finals is None else block.finals[name]
         following[name] = out
     steps = Transitions(
-        {name: values[:count] for name, values in block.obs.items()}, following,
-        {name: values[:count] for name, values in block.action.items()},
-        {name: values[:count] for name, values in block.extra.items()},
-        block.reward[:count], terminated, truncated, last,
-    )  # fmt: skip
-    lost = ends[~terminated[ends]] if block.finals is None else ends[:0]
+        first.obs, following, first.action, first.extra, first.reward, first.terminated, first.truncated, first.last
+    )
+    lost = ends[~first.terminated[ends]] if block.finals is None else ends[:0]
     if not len(lost):
         return steps
-    last, truncated = last.copy(), truncated.copy()
+    last, truncated = first.last.copy(), first.truncated.copy()
     before = lost[(lost > 0) & ~last[lost - 1]]
     last[before - 1] = True
     truncated[before - 1] = truncated[before]

@@ -1,6 +1,6 @@
-"""What foreign files may say: documents, counts and sizes, checked before anything is made of them.
+"""Files are not trusted: what they declare is checked before memory is taken or anything is made of it.
 
-A file that declares more than its bytes can stand for takes no memory: :func:`check_size` comes before any array.
+:func:`check_size` comes before any array, so that a small file that declares a huge array costs no memory.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy as np
 from diskreplay.errors import DiskReplayError, InputError
 
 ROWS, ROWS_A_BYTE = 1 << 22, 256
-"""Steps that any dataset may have, and those that it may have for each of its bytes."""
+"""Any dataset may have ``ROWS`` steps; a larger one at most ``ROWS_A_BYTE`` for each byte of its files."""
 ARRAY_BYTES, BYTES_A_BYTE = 256 << 20, 1 << 16
-"""Decoded bytes of an array, likewise: constant values compress very well."""
+"""Decoded bytes of an array, likewise. Constant values compress very well, so the second one is generous."""
 VALUE_BYTES = 64 << 20
-"""Of one step's value."""
+"""Decoded bytes of one step's value, at most."""
 CHUNK_BYTES = 256 << 20
-"""Decoded bytes of a chunk: so much is in RAM when a step of it is read."""
+"""Decoded bytes of a chunk, at most: all of it is in RAM when one step of it is read."""
 DOCUMENT_BYTES = 64 << 20
-"""Of a JSON text."""
+"""Bytes of a JSON text, at most."""
 LINE = 500
 """Characters of an error that are kept."""
 
@@ -40,7 +40,7 @@ def one_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def damage(where: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
-    """What a library raises for damaged bytes, as InputError; what the system says of a file stays as it is."""
+    """Turns what a library raises for damaged bytes into InputError; errors of the system stay as they are."""
     try:
         yield
     except DiskReplayError:

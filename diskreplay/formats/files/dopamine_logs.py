@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import pathlib
-import pickletools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,11 +16,10 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.formats.core.flat import flags, native
 from diskreplay.formats.core.layout import Layout, column_name, infer_discrete, infer_space
-from diskreplay.formats.core.rows import BLOCK_BYTES
-from diskreplay.formats.core.transitions import Timesteps
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Timesteps
 from diskreplay.formats.core.untrusted import declared_count, read_json
-from diskreplay.formats.files.gzip_arrays import decompressed, gzip_array
-from diskreplay.formats.files.npy import damage
+from diskreplay.formats.files.gzip_arrays import gzip_array
+from diskreplay.formats.files.pickled_set import pickled_set
 from diskreplay.schema import ACTION, OBS, REWARD, Stack
 
 NAMES = {OBS: "observation", ACTION: "action", REWARD: "reward"}
@@ -106,7 +103,7 @@ class StoredCheckpoint:
         marked = np.zeros(self.rows, bool)
         path = self.folder / f"episode_end_indices_ckpt.{self.suffix}.gz"
         if path.exists():
-            found = _indices(path, self.rows)
+            found = pickled_set(path, self.rows)
             if any(index < 0 for index in found):
                 raise InputError(f"{path}: names rows below 0")
             marked[[index for index in found if index < self.rows]] = True
@@ -147,47 +144,6 @@ def open_checkpoint(folder: pathlib.Path, suffix: int) -> StoredCheckpoint:
     around = folder / f"invalid_range_ckpt.{suffix}.gz"
     width = math.prod(gzip_array(around).shape) if around.exists() else None
     return StoredCheckpoint(folder, suffix, paths, rows, int(count.reshape(-1)[0]), width)
-
-
-DESCRIBED = 64
-"""Integers that describe NumPy's type, at most."""
-INTEGERS = ("BININT", "BININT1", "BININT2", "LONG1")
-NUMPY_SCALAR = {"numpy._core.multiarray", "numpy.core.multiarray", "scalar", "numpy", "dtype", "i8", "<"}
-HARMLESS = {
-    *INTEGERS, "PROTO", "FRAME", "EMPTY_SET", "MEMOIZE", "MARK", "ADDITEMS", "STOP", "STACK_GLOBAL", "NEWFALSE",
-    "NEWTRUE", "NONE", "TUPLE", "TUPLE2", "TUPLE3", "REDUCE", "BUILD", "BINGET", "LONG_BINGET", "SHORT_BINUNICODE",
-    "SHORT_BINBYTES",
-}  # fmt: skip
-
-
-def _indices(path: pathlib.Path, rows: int) -> list[int]:
-    """The numbers of a pickled set, Python's or NumPy's int64, from its tokens: nothing is ever loaded.
-
-    A NumPy number is eight bytes; Python's integers then are no more than parts of the description of its type.
-    """
-    integers: list[int] = []
-    numbers: list[int] = []
-    names, words = set(), set()
-    harmless = True
-    with damage(str(path)):
-        for code, value, _ in pickletools.genops(decompressed(path)):
-            names.add(code.name)
-            if code.name in INTEGERS and isinstance(value, int):
-                integers.append(value)
-            elif code.name == "SHORT_BINBYTES" and isinstance(value, bytes):
-                numbers.append(int.from_bytes(value, "little", signed=True))
-                harmless &= len(value) == 8
-            elif code.name == "SHORT_BINUNICODE":
-                words.add(value)
-            harmless &= code.name in HARMLESS and len(integers) + len(numbers) <= rows + DESCRIBED
-            if not harmless:
-                break
-    if not harmless or "EMPTY_SET" not in names or words - NUMPY_SCALAR:
-        raise InputError(
-            f"{path}: is a pickle of more than a set of numbers, which is never loaded; without this file only "
-            f"terminal rows end an episode"
-        )
-    return numbers if words else integers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,8 +202,8 @@ class Logs:
     Attributes:
         parts: the checkpoints in order.
         layout: of the steps.
-        described: whether the layout was found with them: then we have written them, and padding needs no proof.
-        cut, both: by number, rows that end an episode in neither flag, or in both.
+        described: whether diskreplay wrote them: the layout then stands beside them, and padding is not looked for.
+        cut, both: rows that end an episode in neither flag, or in both, by the checkpoint's number.
     """
 
     parts: list[LinkedCheckpoint]
@@ -343,7 +299,7 @@ def description(path: pathlib.Path) -> tuple[Layout, dict[str, list[int]], dict[
         return None
     stored = read_json(path)
     try:
-        layout = Layout.from_json(json.dumps(stored["layout"]), str(path))
+        layout = Layout.from_json(stored["layout"], str(path))
         cut, both = (
             {str(key): [declared_count(row, "a row") for row in rows] for key, rows in stored[k].items()}
             for k in ("cut", "both")

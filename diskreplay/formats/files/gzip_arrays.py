@@ -5,19 +5,19 @@ They are written and read a few MB at a time, and compressed in threads.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import pathlib
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.formats.core.untrusted import DOCUMENT_BYTES, check_document
-from diskreplay.formats.files.hdf5 import WORKERS
 from diskreplay.formats.files.npy import NpyArray
+from diskreplay.storage.encoders import THREADS, Encoders, Task
 
 GZIP_LEVEL = 4
 MEMBER_BYTES = 1 << 20
@@ -33,7 +33,7 @@ def compressed(data: bytes) -> bytes:
 
 def decompressed(path: pathlib.Path) -> bytes:
     """The bytes of a small gzip file; ValueError or InputError for more than a document may have."""
-    check_document(path)  # zeros behind the end are skipped, however many
+    check_document(path)  # gzip skips zeros behind the end, however many they are
     with gzip.open(path) as file:
         data = file.read(DOCUMENT_BYTES + 1)
     if len(data) > DOCUMENT_BYTES:
@@ -42,16 +42,16 @@ def decompressed(path: pathlib.Path) -> bytes:
 
 
 class GzipWriter:
-    """One array that is written as ``numpy.save`` does, compressed in parts of their own, several at a time in threads.
+    """One array, written as ``numpy.save`` does and compressed in threads.
 
-    A gzip file may consist of several; the first one, which is not compressed, is the array's header, and is written
-    again when the number of rows is known.
+    A gzip file may have several members. The first one here is the array's header, not compressed, so that it can be
+    written again when the number of rows is known; the others are the values, ``MEMBER_BYTES`` at a time.
     """
 
-    def __init__(self, path: pathlib.Path, shape: tuple[int, ...], dtype: np.dtype[Any], pool: ThreadPoolExecutor):
-        self._shape, self._dtype, self._pool = shape, dtype, pool
+    def __init__(self, path: pathlib.Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._shape, self._dtype = shape, dtype
         self._file = path.open("wb")
-        self._waiting: deque[Future[bytes]] = deque()
+        self._waiting: deque[Task[bytes]] = deque()
         self._parts: list[bytes] = []
         self._size = self._rows = 0
         self._file.write(self._header())
@@ -78,9 +78,9 @@ class GzipWriter:
             self._submit()
 
     def _submit(self) -> None:
-        self._waiting.append(self._pool.submit(compressed, b"".join(self._parts)))
+        self._waiting.append(Encoders.submit(functools.partial(compressed, b"".join(self._parts))))
         self._parts, self._size = [], 0
-        while len(self._waiting) > 2 * WORKERS:
+        while len(self._waiting) > 2 * THREADS:
             self._file.write(self._waiting.popleft().result())
 
     def finish(self) -> None:

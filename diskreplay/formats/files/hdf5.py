@@ -1,8 +1,7 @@
-"""HDF5 files as formats need them: opened with clear errors, written and read a few MB at a time.
+"""HDF5 files as formats read them: opened with clear errors, a few MB at a time.
 
-Chunks are compressed and shuffled here, several at a time in threads, and handed to HDF5 as they are to stand in the
-file (``H5Dwrite_chunk``); reading goes the same way back. HDF5's own filters do one chunk after another, under Python's
-lock. The file is the same as theirs.
+Chunks are taken as they are (``H5Dread_chunk``) and decompressed here, several at a time in threads. HDF5's own filters
+do one chunk after another, under Python's lock.
 """
 
 from __future__ import annotations
@@ -11,13 +10,10 @@ import contextlib
 import functools
 import json
 import math
-import os
 import pathlib
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Any
 
 import h5py
 import numpy as np
@@ -28,14 +24,9 @@ from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.untrusted import check_chunk, check_size, declared_count, stored_bytes
 from diskreplay.formats.files.hdf5_output import Output
+from diskreplay.storage.encoders import Encoders, Task
 
-CHUNK_BYTES = 1 << 20
-"""Decoded bytes of an HDF5 chunk: what h5py advises as the most, and what its chunk cache holds."""
-MAX_CHUNK_ROWS = 1 << 14
-GZIP_LEVEL = 4
-"""h5py's own default."""
 MAGIC = b"\x89HDF\r\n\x1a\n"
-COMPRESSIONS = ("gzip", "lzf", "none")
 MAX_ENTRIES = 1 << 16
 """Of an array that is no column: names, counts, a flag."""
 MAX_LINKS = 16
@@ -43,7 +34,6 @@ MAX_LINKS = 16
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, NotImplementedError, MemoryError)
 """What h5py and HDF5 raise for a damaged file. MemoryError: a damaged size, of an attribute or a string."""
 damage = functools.partial(untrusted.damage, errors=DAMAGE)
-WORKERS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 DEFLATE, SHUFFLE = 1, 2
 """HDF5's numbers of these filters."""
 METADATA_BYTES = 1 << 20
@@ -80,155 +70,6 @@ def is_hdf5(path: pathlib.Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
-
-
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    """Shared by all files: zlib works without Python's lock."""
-    return ThreadPoolExecutor(WORKERS, "diskreplay-zlib")
-
-
-class Compressor:
-    """Chunks on their way through the threads into one file, shared by all its columns.
-
-    Args:
-        check: raises the error of the file, if it could not be written.
-    """
-
-    def __init__(self, check: Callable[[], None]) -> None:
-        self.check = check
-        self._waiting: deque[tuple[h5py.Dataset, tuple[int, ...], Future[bytes]]] = deque()
-
-    def put(self, data: h5py.Dataset, offset: tuple[int, ...], chunk: Array) -> None:
-        """Compresses a whole chunk and writes it, now or later; the chunk must not change any more."""
-        self._waiting.append((data, offset, _threads().submit(_gzip, chunk)))
-        while len(self._waiting) > 2 * WORKERS:
-            self._write()
-
-    def _write(self) -> None:
-        data, offset, chunk = self._waiting.popleft()
-        data.id.write_direct_chunk(offset, chunk.result())
-        self.check()
-
-    def finish(self) -> None:
-        """Writes what waits."""
-        while self._waiting:
-            self._write()
-
-
-def _gzip(chunk: Array) -> bytes:
-    if chunk.itemsize > 1:  # HDF5's shuffle filter: first bytes first
-        chunk = np.ascontiguousarray(chunk.reshape(-1).view(np.uint8).reshape(-1, chunk.itemsize).T)
-    return zlib.compress(chunk.data, GZIP_LEVEL)
-
-
-class Hdf5ArrayWriter:
-    """One HDF5 array that is filled from its first entry to its last, a whole chunk at a time.
-
-    Args:
-        group: that takes it.
-        key: its name there.
-        count, shape, dtype: entries, and what one of them is.
-        compression: one of ``COMPRESSIONS``.
-        compressor: of the file; takes the chunks if that is "gzip".
-    """
-
-    def __init__(
-        self, group: h5py.Group, key: str, count: int, shape: tuple[int, ...], dtype: np.dtype[Any], compression: str,
-        compressor: Compressor,
-    ) -> None:  # fmt: skip
-        item = math.prod(shape) * dtype.itemsize
-        self.chunk_rows = max(1, min(CHUNK_BYTES // item, MAX_CHUNK_ROWS, count))
-        filters: dict[str, Any] = {}
-        if count:  # an array without entries has no chunks
-            filters["chunks"] = (self.chunk_rows, *shape)
-            if compression != "none":
-                filters |= {"compression": compression, "shuffle": dtype.itemsize > 1}
-            if compression == "gzip":
-                filters["compression_opts"] = GZIP_LEVEL
-        self._data = group.create_dataset(key, (count, *shape), dtype, **filters)
-        self._compressed = compression == "gzip"
-        self._compressor = compressor
-        self._chunk = np.zeros((self.chunk_rows, *shape), dtype)
-        self._filled = 0
-        self._end = 0
-
-    def append(self, values: Array) -> None:
-        """Takes ``(n, *shape)``."""
-        done = 0
-        while done < len(values):
-            taken = min(self.chunk_rows - self._filled, len(values) - done)
-            self._chunk[self._filled : self._filled + taken] = values[done : done + taken]
-            self._filled += taken
-            done += taken
-            if self._filled == self.chunk_rows:
-                self._write()
-
-    def _write(self) -> None:
-        if self._compressed:
-            self._compressor.put(self._data, (self._end, *(0 for _ in self._chunk.shape[1:])), self._chunk)
-            self._chunk = np.zeros_like(self._chunk)
-        else:
-            self._data[self._end : self._end + self._filled] = self._chunk[: self._filled]
-            self._compressor.check()
-        self._end += self._filled
-        self._filled = 0
-
-    def finish(self) -> None:
-        """Writes the rest."""
-        if self._filled:
-            self._write()
-
-
-class NewFile:
-    """An HDF5 file to be written; a context manager.
-
-    Args:
-        path: where nothing is yet.
-        compression: one of ``COMPRESSIONS``.
-
-    Raises the OSError of the first write that fails, soon after it and at the end at the latest.
-    """
-
-    def __init__(self, path: pathlib.Path, compression: str) -> None:
-        self._output = Output(path)
-        self.file = open_file(self._output, "w")
-        self._compression = compression
-        self._compressor = Compressor(self._output.check)
-
-    def finish(self) -> None:
-        """Writes what waits."""
-        self._compressor.finish()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        with self._output:
-            with contextlib.closing(self.file):
-                if kind is None:
-                    self.finish()
-            if kind is None:
-                self._output.check()
-
-
-class FileWriter(NewFile):
-    """A file that is filled column by column as blocks come."""
-
-    def __init__(self, path: pathlib.Path, compression: str) -> None:
-        super().__init__(path, compression)
-        self.columns: dict[str, Hdf5ArrayWriter] = {}
-
-    def add(self, key: str, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Hdf5ArrayWriter:
-        """A new array of ``count`` entries, filled by ``append``; its groups are made on the way."""
-        column = Hdf5ArrayWriter(self.file, key, count, shape, dtype, self._compression, self._compressor)
-        self.columns[key] = column
-        return column
-
-    def finish(self) -> None:
-        for column in self.columns.values():
-            column.finish()
-        super().finish()
 
 
 class Hdf5Array:
@@ -283,7 +124,7 @@ class Hdf5GzipArray(Hdf5Array):
         start, stop, _ = rows.indices(self.shape[0])
         size = self.chunks[0]
         numbers = range(start // size, -(-stop // size)) if stop > start else range(0)
-        chunks: list[Array | Future[Array]] = []
+        chunks: list[Array | Task[Array]] = []
         for number in numbers:
             if self._last is not None and self._last[0] == number:
                 chunks.append(self._last[1])
@@ -291,13 +132,13 @@ class Hdf5GzipArray(Hdf5Array):
                 chunks.append(self._chunk(number))
         out = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
         for number, chunk in zip(numbers, chunks, strict=True):
-            values = chunk.result() if isinstance(chunk, Future) else chunk
+            values = chunk.result() if isinstance(chunk, Task) else chunk
             low, high = max(start, number * size), min(stop, (number + 1) * size)
             out[low - start : high - start] = values[low - number * size : high - number * size]
             self._last = number, values
         return out
 
-    def _chunk(self, number: int) -> Array | Future[Array]:
+    def _chunk(self, number: int) -> Array | Task[Array]:
         first = number * self.chunks[0]
         offset = first, *(0 for _ in self.shape[1:])
         with damage(self.where):
@@ -306,7 +147,7 @@ class Hdf5GzipArray(Hdf5Array):
             left_out, data = self._data.id.read_direct_chunk(offset)
             if left_out:  # filters that did not do this chunk any good
                 return np.asarray(self._data[first : first + self.chunks[0]])
-        return _threads().submit(_gunzip, data, self.chunks, self.dtype, self._shuffled, self.where)
+        return Encoders.submit(functools.partial(_gunzip, data, self.chunks, self.dtype, self._shuffled, self.where))
 
 
 def _gunzip(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], shuffled: bool, where: str) -> Array:
@@ -337,7 +178,7 @@ def array(data: h5py.Dataset, where: str = "") -> Hdf5Array:
         return Hdf5Array(data, where)
 
 
-# What is where. Links into other files are refused, not followed.
+# Finding groups and arrays. Links into other files are refused, not followed.
 
 
 def find(group: h5py.Group, path: str, where: str, depth: int = 0) -> Any:

@@ -15,7 +15,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.formats.files import hdf5
+from diskreplay.formats.files import hdf5_writer
+from diskreplay.formats.files.hdf5_writer import filters
 
 SMALL_BYTES = 1 << 13
 """Arrays up to this size are not chunked: the index of chunks takes some kB of its own."""
@@ -26,7 +27,7 @@ Array = NDArray[Any]
 class _Column:
     """One array of the episode at hand."""
 
-    def __init__(self, file: h5py.File, key: str, compression: str, compressor: hdf5.Compressor) -> None:
+    def __init__(self, file: h5py.File, key: str, compression: str, compressor: hdf5_writer.Compressor) -> None:
         self._file, self._key, self._compression, self._compressor = file, key, compression, compressor
         self._parts: list[Array] = []
         self._waiting = 0
@@ -36,7 +37,7 @@ class _Column:
     def append(self, values: Array) -> None:
         self._parts.append(values)
         self._waiting += len(values)
-        rows = max(1, min(hdf5.CHUNK_BYTES // _item_bytes(values), hdf5.MAX_CHUNK_ROWS))
+        rows = max(1, min(hdf5_writer.CHUNK_BYTES // _item_bytes(values), hdf5_writer.MAX_CHUNK_ROWS))
         if self._waiting > rows:
             waiting = self._taken()
             if self._data is None:
@@ -64,11 +65,9 @@ class _Column:
         return np.ascontiguousarray(self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts))
 
     def _create(self, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int, **more: Any) -> h5py.Dataset:
-        if self._compression != "none":
-            more |= {"compression": self._compression, "shuffle": dtype.itemsize > 1}
-        if self._compression == "gzip":
-            more["compression_opts"] = hdf5.GZIP_LEVEL
-        return self._file.create_dataset(self._key, shape, dtype, chunks=(rows, *shape[1:]), **more)
+        return self._file.create_dataset(
+            self._key, shape, dtype, chunks=(rows, *shape[1:]), **filters(self._compression, dtype), **more
+        )
 
     def _write(self, values: Array) -> None:
         """A chunk; a shorter one only at the end."""
@@ -88,7 +87,7 @@ class _Column:
         self._end += len(values)
 
 
-class EpisodesFile(hdf5.NewFile):
+class EpisodesFile(hdf5_writer.NewFile):
     """A file that takes one episode after another."""
 
     def __init__(self, path: pathlib.Path, compression: str) -> None:

@@ -6,9 +6,8 @@ import functools
 import io
 import struct
 import zlib
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from diskreplay.errors import InputError
-from diskreplay.formats.files.hdf5 import WORKERS
+from diskreplay.storage.encoders import Encoders
 
 CHANNELS = (1, 3, 4)
 PNG_LEVEL = 4
@@ -32,6 +31,7 @@ DAMAGE = (OSError, EOFError, ValueError, TypeError, SyntaxError, KeyError, Index
 """What Pillow raises for a damaged image."""
 
 Array = NDArray[Any]
+Some = TypeVar("Some")
 
 
 def is_image(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
@@ -39,20 +39,16 @@ def is_image(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     return dtype == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and shape[-1] in CHANNELS))
 
 
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    """Shared by all: Pillow works without Python's lock while it compresses."""
-    return ThreadPoolExecutor(WORKERS, "diskreplay-png")
+def _in_threads(work: Callable[[Sequence[Any]], list[Some]], items: Sequence[Any]) -> list[Some]:
+    """What ``work`` makes of all items, a few of them at a time."""
+    parts = [items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE)]
+    tasks = [Encoders.submit(functools.partial(work, part)) for part in parts]
+    return [found for task in tasks for found in task.result()]
 
 
 def encoded(values: Array) -> list[bytes]:
     """Images ``(n, height, width)`` or ``(n, height, width, channels)``, uint8, each as a PNG."""
-    parts = [values[start : start + AT_ONCE] for start in range(0, len(values), AT_ONCE)]
-    return [image for part in _threads().map(_encoded, parts) for image in part]
-
-
-def _encoded(values: Array) -> list[bytes]:
-    return [_png(value) for value in values]
+    return _in_threads(lambda part: [_png(value) for value in part], cast(Sequence[Array], values))
 
 
 def _png(value: Array) -> bytes:
@@ -65,12 +61,7 @@ def _png(value: Array) -> bytes:
 
 def decoded(images: Sequence[Any], where: str) -> list[Array]:
     """Each image as ``(height, width)`` or ``(height, width, channels)``; InputError, naming ``where``, for others."""
-    parts = [images[start : start + AT_ONCE] for start in range(0, len(images), AT_ONCE)]
-    return [image for part in _threads().map(lambda part: _decoded(part, where), parts) for image in part]
-
-
-def _decoded(images: Sequence[Any], where: str) -> list[Array]:
-    return [_pixels(image, where) for image in images]
+    return _in_threads(lambda part: [_pixels(image, where) for image in part], images)
 
 
 def _pixels(image: Any, where: str) -> Array:
@@ -95,3 +86,28 @@ def pixels(data: bytes) -> Array:
         opened.info.pop("transparency", None)
         plain = opened if opened.mode in ("L", "RGB", "RGBA") else opened.convert("RGB")
         return np.asarray(plain)
+
+
+class EncodedImages:
+    """Images ``(count, height, width)``, or with channels as the last axis, that are decoded as they are asked for.
+
+    Args:
+        where: what to call them in errors.
+        take: gives the encoded bytes of entries ``[start, stop)``.
+        count: of them.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, where: str, take: Callable[[int, int], Sequence[bytes]], count: int) -> None:
+        self._where, self._take = where, take
+        self.shape: tuple[int, ...] = (count, *(_pixels(take(0, 1)[0], where).shape if count else ()))
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        out = np.empty((max(0, stop - start), *self.shape[1:]), np.uint8)
+        for at, image in enumerate(decoded(self._take(start, stop), self._where) if stop > start else ()):
+            if image.shape != self.shape[1:]:
+                raise InputError(f"{self._where}: has images of shape {self.shape[1:]} and of {image.shape}")
+            out[at] = image
+        return out

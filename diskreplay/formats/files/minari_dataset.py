@@ -19,7 +19,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -29,12 +29,11 @@ from numpy.typing import NDArray
 from diskreplay import spaces
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import array_slice, episode_ends, episodes_source, reshaped
-from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, flags, native
-from diskreplay.formats.core.layout import Layout, check_bounds, column_name, infer_space
+from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, flags, length, native
+from diskreplay.formats.core.layout import Layout, check_bounds, column_name, infer_space, map_leaves
 from diskreplay.formats.core.target import final_path
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json
-from diskreplay.formats.files.images import decoded
 from diskreplay.schema import ACTION, DTYPES, OBS
 
 VERSION = "0.5.4"
@@ -161,8 +160,25 @@ def is_dataset(path: pathlib.Path, storage: str) -> bool:
     return isinstance(found, dict) and found.get("data_format") == storage and "total_episodes" in found
 
 
-def read_metadata(path: pathlib.Path, storage: str) -> dict[str, Any]:
-    """The metadata, with spaces; InputError for another storage, or where something is missing."""
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """What a dataset says of itself.
+
+    Attributes:
+        storage: a key of ``TUPLE_ENTRY``.
+        episodes: their number.
+        declared: the layout with the spaces that it names; what dtypes and columns there are, only the arrays say.
+        layout: the whole layout, which :func:`write_metadata` left; None where others wrote the dataset.
+    """
+
+    storage: str
+    episodes: int
+    declared: Layout
+    layout: Layout | None
+
+
+def read_metadata(path: pathlib.Path, storage: str) -> Metadata:
+    """The metadata; InputError for another storage, or where something is missing."""
     file = data_directory(path) / METADATA
     if not file.is_file():
         raise InputError(f"{str(path)!r} is no dataset of Minari 0.5: it has no data/{METADATA}")
@@ -175,73 +191,45 @@ def read_metadata(path: pathlib.Path, storage: str) -> dict[str, Any]:
         ours = {"hdf5": "minari", "arrow": "minari-arrow"}.get(kind)
         advice = f"name the format {ours} (--format)" if ours else "save it as hdf5 or arrow with Minari first"
         raise InputError(f"{str(path)!r} is of Minari's storage {kind!r}, not {storage!r}; {advice}")
-    for key in ("observation_space", "action_space"):
-        if key not in found:
-            raise InputError(f"{file}: has no {key}: only its environment knows it")
-        try:
-            with np.errstate(invalid="raise", over="raise"):  # bounds that their dtype does not hold
-                found[key] = space_from_json(parse_json(found[key], f"{file}: {key}"))
-            spaces.tree(found[key], key)
-        except BAD_SPACE as error:
-            raise InputError(f"{file}: its {key} cannot be read: {error!r}") from error
-    return {**found, "total_episodes": count}
+    declared = Layout(_stored_space(found, "observation_space", file), _stored_space(found, "action_space", file))
+    layout = Layout.from_json(found[LAYOUT], str(file)) if LAYOUT in found else None
+    return Metadata(storage, count, declared, layout)
+
+
+def _stored_space(metadata: Mapping[str, Any], key: str, file: pathlib.Path) -> gymnasium.Space[Any]:
+    """A space of the metadata; InputError where it is missing, or none."""
+    if key not in metadata:
+        raise InputError(f"{file}: has no {key}: only its environment knows it")
+    try:
+        with np.errstate(invalid="raise", over="raise"):  # bounds that their dtype does not hold
+            space = space_from_json(parse_json(metadata[key], f"{file}: {key}"))
+        spaces.tree(space, key)
+    except BAD_SPACE as error:
+        raise InputError(f"{file}: its {key} cannot be read: {error!r}") from error
+    return space
 
 
 # Episodes
 
 
-class Images:
-    """Encoded images of an episode, decoded as they are asked for.
-
-    Args:
-        where: what to call them in errors.
-        take: gives the encoded bytes of entries ``[start, stop)``.
-        count: of them.
-    """
-
-    dtype = np.dtype(np.uint8)
-
-    def __init__(self, where: str, take: Callable[[int, int], Sequence[bytes]], count: int) -> None:
-        self._where, self._take = where, take
-        value_shape = self._decoded(take(0, 1)[0]).shape if count else ()
-        self.shape: tuple[int, ...] = (count, *value_shape)
-
-    def __getitem__(self, rows: slice) -> Array:
-        start, stop, _ = rows.indices(self.shape[0])
-        out = np.empty((max(0, stop - start), *self.shape[1:]), np.uint8)
-        for at, data in enumerate(self._take(start, stop) if stop > start else ()):
-            image = self._decoded(data)
-            if image.shape != self.shape[1:]:
-                raise InputError(f"{self._where}: has images of shape {self.shape[1:]} and of {image.shape}")
-            out[at] = image
-        return out
-
-    def _decoded(self, data: bytes) -> Array:
-        return decoded([data], self._where)[0]
-
-
-def source(
-    where: str, metadata: Mapping[str, Any], arrays: Callable[[int], Arrays], length: Callable[[int], int]
-) -> Source:
-    """A dataset whose episode ``i`` has ``arrays(i)`` and ``length(i)`` steps."""
-    storage = metadata["data_format"]
-    declared = Layout(metadata["observation_space"], metadata["action_space"])
-    layout = Layout.from_json(metadata[LAYOUT], where) if LAYOUT in metadata else None
-    numbers = range(metadata["total_episodes"])
+def source(where: str, metadata: Metadata, arrays: Callable[[int], Arrays], steps: Callable[[int], int]) -> Source:
+    """A dataset whose episode ``i`` has ``arrays(i)`` and ``steps(i)`` steps."""
+    numbers, layout = range(metadata.episodes), metadata.layout
     columns: dict[str, str] = {}
     ignored: tuple[str, ...] = ()
     if layout is not None:
         columns = {name: f"infos/{name}" for name in layout.columns}
     elif numbers:
-        columns, ignored = _columns(arrays(0), length(0))
+        columns, ignored = _columns(arrays(0), steps(0))
+    paths = leaf_paths(metadata.declared, metadata.storage)
 
     def opened(number: int, layout: Layout | None) -> FlatArrays:
-        name = f"{where}, episode {number}"
-        return _episode(name, arrays(number), layout or declared, storage, columns, layout is not None)
+        episode = _episode(f"{where}, episode {number}", arrays(number), metadata.declared, paths, columns)
+        return dataclasses.replace(episode, layout=layout)
 
     if layout is None:
-        layout = _as_stored(declared, opened(0, None)) if numbers else declared
-    return episodes_source(where, numbers, [length(number) for number in numbers], opened, layout, ignored)
+        layout = _as_stored(metadata.declared, opened(0, None)) if numbers else metadata.declared
+    return episodes_source(where, numbers, [steps(number) for number in numbers], opened, layout, ignored)
 
 
 def _columns(arrays: Arrays, count: int) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -259,44 +247,31 @@ def _columns(arrays: Arrays, count: int) -> tuple[dict[str, str], tuple[str, ...
 
 
 def _episode(
-    where: str, arrays: Arrays, layout: Layout, storage: str, columns: Mapping[str, str], described: bool
+    where: str, arrays: Arrays, declared: Layout, paths: Mapping[str, str], columns: Mapping[str, str]
 ) -> FlatArrays:
-    """One episode; ``described`` says whether the layout has the dtypes of the arrays."""
+    """One episode; ``paths`` of leaves and ``columns`` say where its arrays are."""
 
     def array(path: str) -> ArrayLike:
         if path not in arrays:
             raise InputError(f"{where}: the array {path!r} is missing")
         return arrays[path]
 
-    def leaf(name: str, shape: tuple[int, ...]) -> ArrayLike:
-        values = array(paths[name])
-        if storage == "hdf5" and len(shape) > 1 and len(values.shape) == 2 and native(values.dtype) == np.uint8:
-            rows = values  # images that are encoded, all of them in as many bytes
-            values = Images(
-                f"{where}: {paths[name]}",
-                lambda start, stop: [row.tobytes() for row in rows[start:stop]],
-                rows.shape[0],
-            )
-        return reshaped(values, shape)
-
-    paths = leaf_paths(layout, storage)
-    rewards = array("rewards")
-    # Arrow wants arrays of one length: the last entry of what belongs to steps means nothing.
-    count = (rewards.shape[0] if rewards.shape else 0) - (storage == "arrow")
-    each = (lambda values: array_slice(values, 0, count)) if storage == "arrow" else (lambda values: values)
-    obs = {name: leaf(name, shape) for name, (shape, _) in layout.obs.items()}
+    count = length(where, "rewards", array("rewards"))
+    obs = {name: reshaped(array(paths[name]), shape) for name, (shape, _) in declared.obs.items()}
     for name, values in obs.items():
         check_length(where, name, values, count + 1, "steps and the end")
-    terminated, truncated = (flags(where, key, each(array(key)), count) for key in ("terminations", "truncations"))
+    action = {name: reshaped(array(paths[name]), shape) for name, (shape, _) in declared.action.items()}
+    terminated, truncated = (flags(where, key, array(key), count) for key in ("terminations", "truncations"))
     last = episode_ends(terminated, truncated)
-    finals = {name: array_slice(values, count, count + 1) for name, values in obs.items()} if count else None
-    following = {name: array_slice(values, 1, count + 1) for name, values in obs.items()}
-    return FlatArrays(
-        where, {name: array_slice(values, 0, count) for name, values in obs.items()},
-        {name: each(leaf(name, shape)) for name, (shape, _) in layout.action.items()}, terminated, truncated, last,
-        each(rewards), {name: _of_steps(array(path), count) for name, path in columns.items()},
-        following if last[:-1].any() else None, None if last[:-1].any() else finals, layout if described else None,
+    arrays_of_steps = FlatArrays(
+        where, {name: array_slice(values, 0, count) for name, values in obs.items()}, action, terminated, truncated,
+        last, array("rewards"), {name: _of_steps(array(path), count) for name, path in columns.items()},
     )  # fmt: skip
+    if last[:-1].any():  # several episodes, each with an observation after its last step
+        following = {name: array_slice(values, 1, count + 1) for name, values in obs.items()}
+        return dataclasses.replace(arrays_of_steps, next_obs=following)
+    finals = {name: array_slice(values, count, count + 1) for name, values in obs.items()}
+    return dataclasses.replace(arrays_of_steps, finals=finals if count else None)
 
 
 def _of_steps(infos: ArrayLike, count: int) -> ArrayLike:
@@ -308,14 +283,11 @@ def _as_stored(declared: Layout, first: FlatArrays) -> Layout:
     """The declared spaces in the dtypes of an episode's arrays, and its columns."""
     found = first.source().layout
 
-    def walk(space: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
-        if isinstance(space, gymnasium.spaces.Dict):
-            return gymnasium.spaces.Dict([(key, walk(sub, f"{name}/{key}")) for key, sub in space.spaces.items()])
-        if isinstance(space, gymnasium.spaces.Tuple):
-            return gymnasium.spaces.Tuple([walk(sub, f"{name}/{at}") for at, sub in enumerate(space.spaces)])
-        return _with_dtype(space, *{**found.obs, **found.action}[name], name)
+    def as_stored(leaf: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
+        return _with_dtype(leaf, *found.step_shapes[name], name)
 
-    observations, actions = walk(declared.observation_space, OBS), walk(declared.action_space, ACTION)
+    observations = map_leaves(declared.observation_space, OBS, as_stored)
+    actions = map_leaves(declared.action_space, ACTION, as_stored)
     return dataclasses.replace(found, observation_space=observations, action_space=actions, stacks=())
 
 

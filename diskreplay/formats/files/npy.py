@@ -1,4 +1,4 @@
-"""Arrays as ``numpy.save`` writes them, without pickles, read forwards from compressed files that are never in RAM."""
+"""Arrays as ``numpy.save`` writes them, without pickles, read forwards and never whole from compressed files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_HEADER = 10_000
 DTYPE = re.compile(r"""['"]descr['"]: *['"]([<>|=]?[a-zA-Z]\d*)['"]""")
 ORDER = re.compile(r"""['"]fortran_order['"]: *(True|False)""")
 SHAPE = re.compile(r"""['"]shape['"]: *\(((?: *\d{1,19}L? *,?)*)\)""")
-"""A header is read as text: parsing it as Python warns, recurses, and asks for memory, as a hostile one likes."""
+"""A header is matched as text: parsed as Python, a hostile one could recurse, or take memory."""
 
 Array = NDArray[Any]
 

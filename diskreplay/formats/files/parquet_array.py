@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
 from diskreplay.formats.core.layout import Shape
-from diskreplay.formats.core.rows import BLOCK_BYTES
+from diskreplay.formats.core.transitions import BLOCK_BYTES
 from diskreplay.formats.files import images
 from diskreplay.formats.files.arrow import damage
 

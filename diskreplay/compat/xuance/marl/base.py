@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.checks import check_count
-from diskreplay.compat.kept import Held, InHeld
-from diskreplay.compat.place import close_with
-from diskreplay.compat.rows import Shape, fit
-from diskreplay.compat.xuance.marl.steps import OPTIONS, Steps
+from diskreplay.compat.arrays import Shape, fit
+from diskreplay.compat.keeper import Keeper, RamState, ring_part
+from diskreplay.compat.rows import ring
+from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
 
 Array = NDArray[Any]
@@ -48,8 +49,8 @@ class BaseBuffer(ABC):
         names = ("obs_space", "act_space", "rew_space", "done_space")
         n_agents, state, *shapes, n_envs, buffer_size = args
         self.n_agents = check_count("n_agents", n_agents)
-        self.state_space = None if state is None else _shape("state_space", state)
-        self.obs_space, self.act_space, self.rew_space, self.done_space = map(_shape, names, shapes)
+        self.state_space = None if state is None else checked_shape("state_space", state)
+        self.obs_space, self.act_space, self.rew_space, self.done_space = map(checked_shape, names, shapes)
         self.n_envs = check_count("n_envs", n_envs)
         self.buffer_size = check_count("buffer_size", buffer_size, least=self.n_envs)
         self.n_size = self.buffer_size // self.n_envs
@@ -76,7 +77,7 @@ class BaseBuffer(ABC):
         return
 
 
-class StoredBuffer(InHeld, BaseBuffer):
+class MultiAgentBuffer(BaseBuffer):
     """A buffer of XuanCe's over a store.
 
     Keyword arguments of all of them, beside XuanCe's own:
@@ -93,32 +94,36 @@ class StoredBuffer(InHeld, BaseBuffer):
         engine: the store, a :class:`diskreplay.MultiAgentReplayBuffer`.
     """
 
-    engine: Steps
+    engine: MultiAgentReplayBuffer
+    _keeper: Keeper
+
+    ptr = ring_part(0, "The entry to be written next.")
+    size = ring_part(1, "Entries that are there.")
 
     def __init__(self, *args: Any) -> None:
-        self._held = Held()
         super().__init__(*args)
         self.store_global_state = self.state_space is not None
         self._data: dict[str, Any] = {}
 
-    def _keep(self, engine: Steps) -> None:
-        """Takes an open store, and fills ``data`` with what is in it."""
-        self.engine = engine
-        with engine.opening():
-            engine.held = self._held
+    def _keep(self, keeper: Keeper) -> None:
+        """Takes an open store, fills ``data``, and goes on as the store was closed."""
+        self._keeper = keeper
+        with keeper.opening(self):
             self._data.update(self._arrays())
-            self._held.arrays["data"] = self._data
-            self._held.fills = {key: fill for key, (_, _, fill) in self._specs().items()}
-            if not engine.take_back():
+            if not keeper.restore():
                 self._recover()
             self._look()
-            close_with(self, engine)
+
+    def _ram(self, marks: dict[str, Ids], **more: Any) -> RamState:
+        """What is in RAM: marks, and those arrays of ``data`` that are not on disk."""
+        fills = {key: fill for key, (_, _, fill) in self._specs().items()}
+        return RamState(marks=marks, arrays={"data": self._data, **more}, fills=fills)
 
     def _recover(self) -> None:
         """The store is new, or was not closed: finds in its rows what can be found."""
 
     def _look(self) -> None:
-        """Finds in the rows what is not held."""
+        """Finds in the rows what is nowhere else."""
 
     def _specs(self) -> dict[str, Spec]:
         """One entry of each array of ``data``."""
@@ -128,11 +133,13 @@ class StoredBuffer(InHeld, BaseBuffer):
         """The arrays of ``data``, with nothing in them."""
         raise NotImplementedError
 
-    # The ring
+    def _ring(self) -> tuple[int, int]:
+        """``ptr`` and ``size``: found in the rows."""
+        return ring(self.engine)
 
     @property
     def data(self) -> dict[str, Any]:
-        self.engine.settle()
+        self._keeper.settled()
         return self._data
 
     @property
@@ -145,10 +152,17 @@ class StoredBuffer(InHeld, BaseBuffer):
         """Shapes of ``data`` by key."""
         return {key: self._data[key].shape for key in self.keys}
 
+    def clear(self) -> None:
+        """Empties the buffer, with all that goes with its entries; its space goes back with the next commit."""
+        self.engine.clear()
 
-def split_options(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Takes the store's own options out of the keyword arguments."""
-    return {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+    def commit(self) -> None:
+        """Makes everything durable, what is in RAM too."""
+        self._keeper.save()
+
+    def close(self) -> None:
+        """Commits, and gives the store to the next writer."""
+        self.engine.close()
 
 
 def needed(kwargs: Mapping[str, Any], name: str) -> Any:
@@ -187,10 +201,3 @@ def team_reward(rewards: Array) -> Array:
     if not np.isfinite(mean).all():
         raise InputError("rewards must be finite; nothing was stored")
     return mean
-
-
-def _shape(what: str, given: Any) -> Shape:
-    try:
-        return tuple(check_count(what, n) for n in given)
-    except TypeError as error:
-        raise InputError(f"{what} must be a shape, a tuple or list of integers, got {given!r}") from error

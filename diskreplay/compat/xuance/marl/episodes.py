@@ -3,32 +3,27 @@
 1. ``store_transitions`` writes one step of every environment whose episode goes on into ``episode_data``.
 2. ``finish_path`` writes what follows an episode's last step; from then on its steps are left alone.
 3. ``store_episodes`` adds the finished episodes to the store, one after the other, as rows of one environment. Each row
-   knows the slot of the ring and its step, so that the ring is found again in the rows. What an interrupt left to be
-   added is added before anything else is done.
+   knows the slot of the ring and its step, so that the ring is found again in the rows. Rows that an interrupt left are
+   added before anything else is done (:class:`PendingRows`).
 4. What is read back is an episode of :class:`~diskreplay.PaddedEpisodes`, with XuanCe's axes.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
-from diskreplay.compat.kept import SLOT, Assignment, InHeld, set_attribute, set_item
-from diskreplay.compat.rows import Grid, Shape, fit
-from diskreplay.compat.xuance.marl.base import Spec, StoredBuffer, empty, split_options
-from diskreplay.compat.xuance.marl.steps import (
-    AVAILABLE,
-    REWARDS,
-    TERMINALS,
-    Layout,
-    Steps,
-    open_steps,
-)
+from diskreplay.compat.arrays import DiskArray, Shape, fit
+from diskreplay.compat.keeper import Assignment, Keeper, set_attribute, set_item
+from diskreplay.compat.rows import SLOT, column, read_once, window
+from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, empty
+from diskreplay.compat.xuance.marl.steps import AVAILABLE, REWARDS, TERMINALS, open_steps
 from diskreplay.errors import InputError
 from diskreplay.schema import TERMINATED, TRUNCATED
 from diskreplay.views.padded_episodes import PaddedEpisodes
@@ -38,9 +33,45 @@ Ids = NDArray[np.int64]
 
 STEP, FILLED = "step", "filled"
 ON_DISK = ("obs", "actions", "rewards", "terminals", AVAILABLE, FILLED, "state")
+EPISODE_DATA = "episode_data"
+MARKS = "done", "steps"
+"""Of an environment's episode: whether it is finished, and its steps then."""
 
 
-class Episodes(StoredBuffer):
+class PendingRows(Keeper):
+    """Keeps rows that are being added, until all of them are there."""
+
+    buffer: MultiAgentReplayBuffer
+    _rows: tuple[int, Sequence[Mapping[str, Any]], tuple[Assignment, ...]] | None = None
+    """The number of the first one, arguments of ``add``, and what goes with them."""
+
+    def add_all(self, rows: Sequence[Mapping[str, Any]], *assignments: Assignment) -> None:
+        """Adds rows, then does what goes with them; :meth:`flush` goes on with it where it was interrupted."""
+        with self.buffer._write_lock:
+            self.flush()
+            self._rows = window(self.buffer).end, rows, assignments
+            self.flush()
+
+    def flush(self) -> None:
+        with self.buffer._write_lock:
+            self.settled()
+            if self._rows is None:
+                return
+            first, rows, assignments = self._rows
+            try:
+                for row in rows[window(self.buffer).end - first :]:
+                    self.buffer.add(**row)
+            except InputError:
+                self._rows = None
+                raise
+            self.change(*assignments, set_attribute(self, "_rows", None))
+
+    def forget(self) -> None:
+        self._rows = None
+        super().forget()
+
+
+class EpisodeRing(MultiAgentBuffer):
     """A ring of ``buffer_size`` episodes, each padded to ``max_eps_len`` steps.
 
     Attributes:
@@ -48,58 +79,63 @@ class Episodes(StoredBuffer):
         episode_data: the episodes that are being collected, ``(n_envs, ...)`` with the axes of ``data``.
     """
 
+    _keeper: PendingRows
     max_eps_len: int
     dim_act: int
     DTYPE: Any = np.float32
     """Of observations, actions and rewards."""
+    MARKS: ClassVar[tuple[str, ...]] = MARKS
 
     def _build(self, kwargs: dict[str, Any]) -> None:
         self._firsts = np.zeros(self.buffer_size, np.int64)
         """First row of the episode in each slot."""
-        self._held.marks.update({name: np.zeros(self.n_envs, np.int64) for name in MARKS})
         agents, dtype = (self.n_agents,), self.DTYPE
-        layout = Layout(
-            self.n_agents, 1, (self.buffer_size + 1) * self.max_eps_len, self.obs_space, self.act_space, dtype,
-            self.state_space, self.dim_act,
+        self.engine = open_steps(
+            self, kwargs, PaddedEpisodes(self.max_eps_len), self.n_agents, 1,
+            (self.buffer_size + 1) * self.max_eps_len, self.obs_space, self.act_space, self.state_space, dtype=dtype,
+            n_actions=self.dim_act,
             columns={
                 REWARDS: (agents + self.rew_space, dtype), TERMINALS: (self.done_space, bool),
                 STEP: ((), np.int32), FILLED: ((), bool),
             },
         )  # fmt: skip
         self._episode_data = {key: empty((self.n_envs,), spec) for key, spec in self._specs().items()}
-        self._held.arrays["episode_data"] = self._episode_data
-        self._held.lasting = "episode_data", *MARKS
-        self._keep(open_steps(Steps, self, layout, split_options(kwargs), PaddedEpisodes(self.max_eps_len)))
+        marks = {name: np.zeros(self.n_envs, np.int64) for name in self.MARKS}
+        ram = self._ram(marks, **{EPISODE_DATA: self._episode_data})
+        ram.lasting = EPISODE_DATA, *MARKS
+        self._keep(PendingRows(self.engine, ram))
 
     def _look(self) -> None:
         self._find_episodes()
 
     def _find_episodes(self) -> int:
         """Finds the finished episodes in the rows; how many are in the window."""
-        engine = self.engine
-        ended = np.flatnonzero((engine.column(TERMINATED) | engine.column(TRUNCATED))[:, 0])
-        firsts = engine.begin + ended - engine.column(STEP)[ended, 0]
-        ended, firsts = ended[firsts >= engine.begin], firsts[firsts >= engine.begin]
-        slots = engine.column(SLOT)[ended, 0]
-        self._firsts[slots] = firsts
+        begin, end = window(self.engine)
+        step, slot, terminated, truncated = (
+            column(self.engine, name, begin, end)[:, 0] for name in (STEP, SLOT, TERMINATED, TRUNCATED)
+        )
+        ended = np.flatnonzero(terminated | truncated)
+        firsts = begin + ended - step[ended]
+        whole = firsts >= begin
+        slots = slot[ended[whole]]
+        self._firsts[slots] = firsts[whole]
         if len(slots):
             self._next_slot = (int(slots[-1]) + 1) % self.buffer_size
         return len(slots)
 
     def _recover(self) -> None:
-        held = self._held
-        held.size = min(self._find_episodes(), self.buffer_size)
-        held.ptr = self._next_slot if held.size else 0
+        ram = self._keeper.ram
+        ram.size = min(self._find_episodes(), self.buffer_size)
+        ram.ptr = self._next_slot if ram.size else 0
 
     _next_slot = 0
 
     def _ring(self) -> tuple[int, int]:
-        self.engine.flush()
-        return InHeld._ring(self)
+        return self._keeper.ring()
 
     @property
     def episode_data(self) -> dict[str, Array]:
-        self.engine.settle()
+        self._keeper.settled()
         return self._episode_data
 
     @property
@@ -134,40 +170,34 @@ class Episodes(StoredBuffer):
             for key, spec in self._specs().items()
         }
 
-    def _on_disk(self, key: str, spec: Spec) -> Grid:
-        held, engine, firsts, specs = self._held, self.engine, self._firsts, self._specs()
+    def _on_disk(self, key: str, spec: Spec) -> DiskArray:
+        engine, ring, firsts, specs = self.engine, self._keeper.ring, self._firsts, {key: spec}
 
         def read(slots: Ids) -> Array:
-            engine.flush()
             out = empty((len(slots),), spec)
-            there = slots < held.size
-            if there.any():
-                batch = engine.batch(engine.ids(firsts[slots[there]], 0))
-                out[there] = padded(batch, {key: specs[key]})[key]
+            taken = slots < ring()[1]
+            if taken.any():
+                out[taken] = padded(read_once(engine, firsts[slots[taken]]), specs)[key]
             return out
 
-        return Grid((self.buffer_size,), spec[0], spec[1], read)
+        return DiskArray((self.buffer_size,), spec[0], spec[1], read)
 
     def _episodes(self, slots: Ids) -> dict[str, Array]:
         """The episodes in slots, by key, in the order of ``data``."""
         specs = self._specs()
-        batch = self.engine.batch(self.engine.ids(self._firsts[slots], 0))
+        batch = read_once(self.engine, self._firsts[slots])
         read = padded(batch, {key: specs[key] for key in ON_DISK if key in specs})
         return {key: read[key] if key in read else self.data[key][slots] for key in self.data}
 
-    def clear(self) -> None:
-        """Empties the buffer of finished episodes; its space goes back with the next commit."""
-        self.engine.clear()
-
     def clear_episodes(self) -> None:
         """Forgets the episodes that are being collected."""
-        self.engine.flush()
-        self.engine.change(*self._without_episodes())
+        self._keeper.flush()
+        self._keeper.change(*self._without_episodes())
 
     def _without_episodes(self) -> list[Assignment]:
         """What forgets the episodes that are being collected."""
         data = [set_item(self._episode_data, key, empty((self.n_envs,), spec)) for key, spec in self._specs().items()]
-        return [*data, *(set_item(self._held.marks[mark], slice(None), 0) for mark in MARKS)]
+        return [*data, *(set_item(self._keeper.ram.marks[mark], slice(None), 0) for mark in MARKS)]
 
     # Collecting
 
@@ -190,14 +220,14 @@ class Episodes(StoredBuffer):
             raise InputError(
                 "store_transitions takes t_envs, obs_n, actions_dict, state, rewards, terminated and avail_actions"
             )
-        self.engine.flush()
+        self._keeper.flush()
         obs, actions, state, rewards, terminated, available = transition_data
         given = {"obs": obs, "rewards": rewards, "terminals": terminated, **self._from_actions(actions)}
         if self.state_space is not None:
             given["state"] = state
         given[AVAILABLE] = np.True_ if available is None else available
         at = fit("t_envs", operator.index(t_envs) if np.ndim(t_envs) == 0 else t_envs, (self.n_envs,), np.int64)
-        envs = np.flatnonzero(self._held.marks["done"] == 0)
+        envs = np.flatnonzero(self._keeper.ram.marks["done"] == 0)
         if not ((at[envs] >= 0) & (at[envs] < self.max_eps_len)).all():
             raise InputError(f"t_envs must be 0 to {self.max_eps_len - 1}, got {at[envs].tolist()}")
         specs = self._specs()
@@ -206,7 +236,7 @@ class Episodes(StoredBuffer):
         if not np.isfinite(steps["rewards"]).all():
             raise InputError("rewards must be finite; nothing was stored")
         places = {key: (envs, at[envs]) if key in WITHOUT_AGENTS else (envs, slice(None), at[envs]) for key in steps}
-        self.engine.change(
+        self._keeper.change(
             *(set_item(self.episode_data[key], places[key], values[envs]) for key, values in steps.items())
         )
 
@@ -236,9 +266,9 @@ class Episodes(StoredBuffer):
             shape = specs[FILLED][0] if key == FILLED else _of_one_step(key, specs[key])
             last[key] = fit(key, value[i_env], shape, specs[key][1])
         last[FILLED][steps:] = False
-        data, marks = self.episode_data, self._held.marks
+        data, marks = self.episode_data, self._keeper.ram.marks
         at = {"obs": (i_env, slice(None), steps), AVAILABLE: (i_env, slice(None), steps), "state": (i_env, steps)}
-        self.engine.change(
+        self._keeper.change(
             *(set_item(data[key], at.get(key, i_env), value) for key, value in last.items()),
             *more,
             set_item(marks["done"], i_env, 1),
@@ -248,19 +278,19 @@ class Episodes(StoredBuffer):
     def store_episodes(self) -> None:
         """Stores the episodes that are finished, and forgets those that are not."""
         slot, size = self._ring()
-        first, held = self.engine.end, self._held
+        first, ram = window(self.engine).end, self._keeper.ram
         rows: list[dict[str, Any]] = []
         changes: list[Assignment] = []
-        for env in np.flatnonzero(held.marks["done"]).tolist():
+        for env in np.flatnonzero(ram.marks["done"]).tolist():
             episode = {key: values[env].copy() for key, values in self.episode_data.items()}
             changes += [
                 set_item(array, slot, episode[key]) for key, array in self.data.items() if isinstance(array, np.ndarray)
             ]
             changes.append(set_item(self._firsts, slot, first + len(rows)))
-            rows += self._rows(episode, int(held.marks["steps"][env]), slot)
+            rows += self._rows(episode, int(ram.marks["steps"][env]), slot)
             slot, size = (slot + 1) % self.buffer_size, min(size + 1, self.buffer_size)
-        changes += [set_attribute(held, "ptr", slot), set_attribute(held, "size", size)]
-        self.engine.file(rows, *changes, *self._without_episodes())
+        changes += [set_attribute(ram, "ptr", slot), set_attribute(ram, "size", size)]
+        self._keeper.add_all(rows, *changes, *self._without_episodes())
 
     def _rows(self, data: Mapping[str, Array], steps: int, slot: int) -> list[dict[str, Any]]:
         """An episode's rows, as the engine's ``add`` takes them."""
@@ -285,8 +315,6 @@ class Episodes(StoredBuffer):
         return rows
 
 
-MARKS = "done", "steps"
-"""Of an environment's episode: whether it is finished, and its steps then."""
 WITHOUT_AGENTS = ("terminals", FILLED, "state")
 """Keys whose arrays have no axis of agents."""
 
@@ -308,7 +336,7 @@ def padded(batch: MultiAgentBatch, specs: Mapping[str, Spec]) -> dict[str, Array
         values, following = sources[key]
         out = empty((count,), spec)
         by_time = out if key in WITHOUT_AGENTS else np.moveaxis(out, 2, 1)
-        by_time[:, : values.shape[1]][batch.filled] = values[batch.filled]
+        by_time[:, : values.shape[1]][batch.mask] = values[batch.mask]
         if following is not None:
             by_time[np.arange(count), length] = following[np.arange(count), length - 1]
         found[key] = out

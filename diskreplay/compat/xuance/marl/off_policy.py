@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,24 +11,19 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.checks import check_count
-from diskreplay.compat.rows import Grid
-from diskreplay.compat.xuance.marl.base import (
-    Spec,
-    StoredBuffer,
-    empty,
-    split_options,
-    take_step,
-    team_reward,
-)
-from diskreplay.compat.xuance.marl.steps import REWARDS, TERMINALS, Layout, RingSteps, open_steps
-from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.compat.keeper import Keeper
+from diskreplay.compat.rows import SLOT, ids_of, read_once, ring, ring_array, rows_at
+from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, take_step, team_reward
+from diskreplay.compat.xuance.marl.steps import REWARDS, TERMINALS, open_steps
+from diskreplay.compat.xuance.memory import checked_shape
+from diskreplay.errors import NotEnoughDataError
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
 
-class MARL_OffPolicyBuffer(StoredBuffer):
+class MARL_OffPolicyBuffer(MultiAgentBuffer):
     """Transitions of single steps.
 
     Args:
@@ -35,7 +31,7 @@ class MARL_OffPolicyBuffer(StoredBuffer):
             observations are of one agent, rewards ``rew_space`` and terminals ``done_space`` of one environment.
         buffer_size: transitions of all environments.
         batch_size: of a sample.
-        **kwargs: the store's own options, see :class:`StoredBuffer`; others are taken and ignored.
+        **kwargs: the store's own options, see :class:`MultiAgentBuffer`; others are taken and ignored.
     """
 
     def __init__(
@@ -47,12 +43,12 @@ class MARL_OffPolicyBuffer(StoredBuffer):
         self._build(kwargs)
 
     def _build(self, kwargs: dict[str, Any]) -> None:
-        layout = Layout(
-            self.n_agents, self.n_envs, self.n_size, self.obs_space, self.act_space, np.float32, self.state_space,
-            mean_action=self._mean_action(),
+        self.engine = open_steps(
+            self, kwargs, Transition(), self.n_agents, self.n_envs, self.n_size, self.obs_space, self.act_space,
+            self.state_space, mean_action=self._mean_action(),
             columns={REWARDS: (self.rew_space, np.float32), TERMINALS: (self.done_space, bool)},
         )  # fmt: skip
-        self._keep(open_steps(RingSteps, self, layout, split_options(kwargs), Transition()))
+        self._keep(Keeper(self.engine))
 
     def _mean_action(self) -> tuple[int, ...] | None:
         return None
@@ -74,31 +70,13 @@ class MARL_OffPolicyBuffer(StoredBuffer):
             specs["act_mean"] = (mean_action, np.float32, 0)
         return specs
 
-    def _ring(self) -> tuple[int, int]:
-        return self.engine.ring
-
     def _arrays(self) -> dict[str, Any]:
-        engine = self.engine
-        n_envs, n_size = self.n_envs, self.n_size
-
-        def reader(key: str, spec: Spec) -> Grid:
-            def read(places: Ids) -> Array:
-                envs, slots = np.divmod(places, n_size)
-                out = empty((len(places),), spec)
-                ptr, size = engine.ring
-                there = slots < size
-                if there.any():
-                    rows = engine.rows_of(ptr, n_size, slots[there])
-                    out[there] = fields(engine.get(engine.ids(rows, envs[there])))[key]
-                return out
-
-            return Grid((n_envs, n_size), spec[0], spec[1], read)
-
-        return {key: reader(key, spec) for key, spec in self._specs().items()}
-
-    def clear(self) -> None:
-        """Empties the buffer; its space goes back with the next commit."""
-        self.engine.clear()
+        own_ring = functools.partial(ring, self.engine)  # not our own method: the buffer would never be forgotten
+        lead = self.n_envs, self.n_size
+        return {
+            key: ring_array(self.engine, own_ring, lead, shape, dtype, functools.partial(_field, key), fill)
+            for key, (shape, dtype, fill) in self._specs().items()
+        }
 
     def store(self, step_data: Mapping[str, Any]) -> None:
         """Stores one step of all environments.
@@ -117,7 +95,7 @@ class MARL_OffPolicyBuffer(StoredBuffer):
             step["obs"], step["actions"], reward, step["obs_next"],
             step["terminals"].reshape(self.n_envs, -1).all(axis=1), np.zeros(self.n_envs, bool),
             agent_mask=step["agent_mask"], rewards=step["rewards"], terminals=step["terminals"],
-            slot=np.full(self.n_envs, self._ring()[0], np.int32), **more,
+            **{SLOT: np.full(self.n_envs, self.ptr, np.int32)}, **more,
         )  # fmt: skip
 
     def sample(self) -> dict[str, Array]:
@@ -130,8 +108,10 @@ class MARL_OffPolicyBuffer(StoredBuffer):
             raise NotEnoughDataError("the buffer is empty: store a step before sampling")
         envs = np.random.choice(self.n_envs, self.batch_size)
         slots = np.random.choice(size, self.batch_size)
-        rows = self.engine.rows_of(ptr, self.n_size, slots)
-        return self.engine.batch(self.engine.ids(rows, envs))
+        batch: MultiAgentBatch = read_once(
+            self.engine, ids_of(self.engine, rows_at(self.engine, slots, ptr, self.n_size), envs)
+        )
+        return batch
 
 
 class MeanField_OffPolicyBuffer(MARL_OffPolicyBuffer):
@@ -147,10 +127,7 @@ class MeanField_OffPolicyBuffer(MARL_OffPolicyBuffer):
         self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, prob_shape: Any, rew_space: Any,
         done_space: Any, n_envs: int, buffer_size: int, batch_size: int, **kwargs: Any,
     ) -> None:  # fmt: skip
-        try:
-            self.prob_shape: tuple[int, ...] = tuple(prob_shape)
-        except TypeError as error:
-            raise InputError(f"prob_shape must be a shape, got {prob_shape!r}") from error
+        self.prob_shape = checked_shape("prob_shape", prob_shape)
         super().__init__(
             n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, batch_size,
             **kwargs,
@@ -182,3 +159,7 @@ def fields(batch: MultiAgentBatch) -> dict[str, Array]:
         "act_mean": batch.mean_action,
     }
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _field(key: str, batch: MultiAgentBatch) -> Array:
+    return fields(batch)[key]

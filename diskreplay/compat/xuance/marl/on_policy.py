@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.on_policy import EPSILON
+from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.checks import check_count, check_share
-from diskreplay.compat.kept import Assignment, Held, set_attribute, set_item
-from diskreplay.compat.rows import Grid
-from diskreplay.compat.xuance.marl.base import (
-    Spec,
-    StoredBuffer,
-    empty,
-    needed,
-    split_options,
-    take_step,
-    team_reward,
-)
-from diskreplay.compat.xuance.marl.steps import LaggingSteps, Layout, open_steps
-from diskreplay.compat.xuance.returns import path_estimates
-from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.compat.keeper import PendingStep, set_item
+from diskreplay.compat.rows import SLOT, ids_of, read_once, ring_array, rows_at
+from diskreplay.compat.xuance import rollouts
+from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, empty, needed, take_step, team_reward
+from diskreplay.compat.xuance.marl.steps import open_steps
+from diskreplay.compat.xuance.memory import checked_shape
+from diskreplay.errors import InputError
 from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
 
-class MARL_OnPolicyBuffer(StoredBuffer):
+class MARL_OnPolicyBuffer(MultiAgentBuffer):
     """Steps of the present policy, with returns and advantages.
 
     Args:
@@ -42,13 +37,11 @@ class MARL_OnPolicyBuffer(StoredBuffer):
         use_gae: returns and advantages by generalised advantage estimation, else discounted sums.
         use_advnorm: give each sample's advantages mean 0 and standard deviation 1.
         gamma, gae_lam: discount factor and lambda, 0 to 1.
-        **kwargs: the store's own options, see :class:`StoredBuffer`; others are taken and ignored.
+        **kwargs: the store's own options, see :class:`MultiAgentBuffer`; others are taken and ignored.
 
     Attributes:
         start_ids: ``(n_envs,)`` int64, the entry where each environment's open path begins.
     """
-
-    engine: LaggingSteps
 
     def __init__(
         self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
@@ -59,8 +52,6 @@ class MARL_OnPolicyBuffer(StoredBuffer):
         self.use_advantage_norm = bool(use_advnorm)
         self.gamma, self.gae_lambda = check_share("gamma", gamma), check_share("gae_lam", gae_lam)
         self._check_shapes()
-        zeros = ("start_ids", "open")
-        self._held.marks = {name: np.zeros(self.n_envs, np.int64) for name in zeros}
         self._build(kwargs)
 
     def _check_shapes(self) -> None:
@@ -71,10 +62,14 @@ class MARL_OnPolicyBuffer(StoredBuffer):
                 )
 
     def _build(self, kwargs: dict[str, Any]) -> None:
-        layout = Layout(
-            self.n_agents, self.n_envs, self.n_size, self.obs_space, self.act_space, np.float32, self.state_space
+        self.engine = open_steps(
+            self, kwargs, Transition(), self.n_agents, self.n_envs, self.n_size, self.obs_space, self.act_space,
+            self.state_space,
+        )  # fmt: skip
+        self._pending = PendingStep(
+            self.engine, self._ram(rollouts.path_marks(self.n_envs)), functools.partial(_add_row, self.engine)
         )
-        self._keep(open_steps(LaggingSteps, self, layout, split_options(kwargs), Transition()))
+        self._keep(self._pending)
 
     def _recover(self) -> None:
         """A rollout whose estimates are lost cannot be learned from: it is given up."""
@@ -84,8 +79,7 @@ class MARL_OnPolicyBuffer(StoredBuffer):
     @property
     def start_ids(self) -> Ids:
         """Where each environment's open path begins."""
-        self.engine.settle()
-        return self._held.marks["start_ids"]
+        return self._keeper.ram.marks[rollouts.START_IDS]
 
     def _estimated(self) -> tuple[int, ...]:
         """Shape of the returns of one step: that of the rewards, where these are the agents' own."""
@@ -111,28 +105,15 @@ class MARL_OnPolicyBuffer(StoredBuffer):
     def _arrays(self) -> dict[str, Any]:
         lead = (self.n_envs, self.n_size)
         return {
-            key: self._on_disk(key, spec) if key in ("obs", "state") else empty(lead, spec)
+            key: ring_array(self.engine, self._keeper.ring, lead, *spec[:2], operator.attrgetter(key), spec[2])
+            if key in ("obs", "state")
+            else empty(lead, spec)
             for key, spec in self._specs().items()
         }
 
-    def _on_disk(self, key: str, spec: Spec) -> Grid:
-        held, engine, n_size = self._held, self.engine, self.n_size
-
-        def read(places: Ids) -> Array:
-            engine.flush()
-            envs, slots = np.divmod(places, n_size)
-            out = empty((len(places),), spec)
-            there = slots < held.size
-            if there.any():
-                rows = engine.rows_of(held.ptr, n_size, slots[there])
-                out[there] = getattr(engine.get(engine.ids(rows, envs[there])), key)
-            return out
-
-        return Grid((self.n_envs, n_size), spec[0], spec[1], read)
-
-    def clear(self) -> None:
-        """Empties the buffer, with all its paths; its space goes back with the next commit."""
-        self.engine.clear()
+    def _ring(self) -> tuple[int, int]:
+        ram = self._keeper.ram
+        return ram.ptr, ram.size
 
     def store(self, step_data: Mapping[str, Any]) -> None:
         """Stores one step of all environments.
@@ -146,20 +127,24 @@ class MARL_OnPolicyBuffer(StoredBuffer):
         specs = {key: spec for key, spec in self._specs().items() if key != "advantages"}
         step = self._completed(take_step(step_data, specs, self.n_envs), step_data)
         reward = team_reward(step["rewards"])
-        state = {"state": step["state"]} if self.state_space is not None else {}
-        slot, size = self._ring()
-        self.engine.put(
+        ram = self._keeper.ram
+        row = {
+            "obs": step["obs"], "action": step["actions"], "reward": reward,
+            "terminated": step["terminals"].reshape(self.n_envs, -1).all(axis=1),
+            "truncated": np.zeros(self.n_envs, bool), "agent_mask": step["agent_mask"],
+            SLOT: np.full(self.n_envs, ram.ptr, np.int32),
+        }  # fmt: skip
+        if self.state_space is not None:
+            row["state"] = step["state"]
+        self._pending.put(
+            row,
             *(
-                set_item(array, (slice(None), slot), step.get(key, 0))
+                set_item(array, (slice(None), ram.ptr), step.get(key, 0))
                 for key, array in self.data.items()
                 if isinstance(array, np.ndarray)
             ),
-            *next_entry(self._held, slot, size, self.n_size),
-            obs=step["obs"], action=step["actions"], reward=reward,
-            terminated=step["terminals"].reshape(self.n_envs, -1).all(axis=1),
-            truncated=np.zeros(self.n_envs, bool), agent_mask=step["agent_mask"],
-            slot=np.full(self.n_envs, slot, np.int32), **state,
-        )  # fmt: skip
+            *rollouts.next_entry(ram, self.n_size),
+        )
 
     def _completed(self, step: dict[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
         """A step with what follows from the rest of it."""
@@ -175,28 +160,26 @@ class MARL_OnPolicyBuffer(StoredBuffer):
             value_normalizer: an object with ``denormalize``, where values are of what it normalises; None where they
                 are true values. Returns and advantages are of true values.
         """
-        data, start_ids, steps = self.data, self.start_ids, self._held.marks["open"]
-        count = int(steps[i_env])
-        if not count:
+        data, ram = self.data, self._keeper.ram
+        slots = rollouts.path_slots(ram, i_env, self.n_size)
+        if not len(slots):
             return
-        slots = (start_ids[i_env] + np.arange(count)) % self.n_size
         path = {key: data[key][i_env, slots] for key in ("rewards", "values", "terminals")}
         estimates = zip(("returns", "advantages"), self._estimate(path, value, value_normalizer), strict=True)
-        self.engine.change(
+        self._pending.change(
             *(
-                set_item(data[key], (i_env, slots), found.reshape(count, *self._estimated()))
+                set_item(data[key], (i_env, slots), found.reshape(len(slots), *self._estimated()))
                 for key, found in estimates
                 if key in data
             ),
-            set_item(steps, i_env, 0),
-            set_item(start_ids, i_env, self.ptr),
-            *self.engine.cut_off(i_env),
+            *rollouts.end_path(ram, i_env),
+            *self._pending.cut(i_env),
         )
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
         """Returns and advantages ``(T, n_agents)`` of a path."""
         lambda_ = self.gae_lambda if self.use_gae else 1.0
-        return path_estimates(
+        return rollouts.path_estimates(
             path["rewards"], path["values"], value, path["terminals"], self.gamma, lambda_, value_normalizer
         )
 
@@ -205,33 +188,17 @@ class MARL_OnPolicyBuffer(StoredBuffer):
 
         Raises NotEnoughDataError until the buffer is full.
         """
-        self._check_full()
-        chosen = self._chosen(indexes, self.n_envs * self.n_size)
-        envs, slots = np.divmod(chosen, self.n_size)
-        self.engine.flush()
-        batch = self.engine.batch(self.engine.ids(self.engine.rows_of(self.ptr, self.n_size, slots), envs))
+        rollouts.check_full(self.size, self.n_size)
+        envs, slots = np.divmod(rollouts.checked_indexes(indexes, self.n_envs * self.n_size), self.n_size)
+        rows = rows_at(self.engine, slots, self._keeper.ring()[0], self.n_size)
+        batch = read_once(self.engine, ids_of(self.engine, rows, envs))
         samples = {
             key: array[envs, slots] if isinstance(array, np.ndarray) else getattr(batch, key)
             for key, array in self.data.items()
         }
         if self.use_advantage_norm and "advantages" in samples:
-            samples["advantages"] = normalized(samples["advantages"])
+            samples["advantages"] = rollouts.normalized(samples["advantages"])
         return samples
-
-    def _check_full(self) -> None:
-        if not self.full:
-            raise NotEnoughDataError(
-                f"the buffer holds {self.size} entries of each ring; sample it when it is full, or call clear()"
-            )
-
-    @staticmethod
-    def _chosen(indexes: Any, most: int) -> Ids:
-        chosen = np.asarray(indexes)
-        if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
-            raise InputError(f"indexes must be integers of shape (B,), got {chosen.dtype} {chosen.shape}")
-        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < most):
-            raise InputError(f"indexes must be 0 to {most - 1}, got {chosen.min()} to {chosen.max()}")
-        return chosen.astype(np.int64)
 
 
 class MeanField_OnPolicyBuffer(MARL_OnPolicyBuffer):
@@ -248,7 +215,7 @@ class MeanField_OnPolicyBuffer(MARL_OnPolicyBuffer):
         self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
         n_envs: int, n_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
     ) -> None:  # fmt: skip
-        self.prob_space = tuple(needed(kwargs, "prob_space"))
+        self.prob_space = checked_shape("prob_space", needed(kwargs, "prob_space"))
         super().__init__(
             n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, n_size, use_gae, use_advnorm,
             gamma, gae_lam, **kwargs,
@@ -281,7 +248,7 @@ class COMA_Buffer(MARL_OnPolicyBuffer):
         n_envs: int, buffer_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
     ) -> None:  # fmt: skip
         self.dim_act = check_count("dim_act", needed(kwargs, "dim_act"))
-        self.td_lambda = check_td_lambda(needed(kwargs, "td_lambda"))
+        self.td_lambda = check_share("td_lambda", needed(kwargs, "td_lambda"))
         super().__init__(
             n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
             use_advnorm, gamma, gae_lam, **kwargs,
@@ -302,33 +269,14 @@ class COMA_Buffer(MARL_OnPolicyBuffer):
         return step
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
-        return path_estimates(
+        return rollouts.path_estimates(
             path["rewards"], path["values"], value, path["terminals"], self.gamma, self.td_lambda, value_normalizer,
             td_targets=True,
         )  # fmt: skip
 
 
-def next_entry(held: Held, slot: int, size: int, n_size: int) -> list[Assignment]:
-    """What counts the entry at ``slot`` of all environments, by the marks ``open`` and ``start_ids`` too."""
-    ptr = (slot + 1) % n_size
-    steps = np.minimum(held.marks["open"] + 1, n_size)
-    return [
-        set_attribute(held, "ptr", ptr),
-        set_attribute(held, "size", min(size + 1, n_size)),
-        set_item(held.marks["open"], slice(None), steps),
-        set_item(held.marks["start_ids"], slice(None), (ptr - steps) % n_size),
-    ]
-
-
-def normalized(advantages: Array, counted: Array | None = None) -> Array:
-    """Advantages with mean 0 and standard deviation 1 over what counts, all of them if None; 0 elsewhere."""
-    held = advantages if counted is None else advantages[counted]
-    if not held.size:
-        return np.zeros_like(advantages)
-    scaled: Array = (advantages - held.mean()) / (held.std() + EPSILON)
-    if counted is not None:
-        scaled[~counted] = 0.0
-    return scaled
+def _add_row(engine: MultiAgentReplayBuffer, step: Mapping[str, Any], following: Mapping[str, Any]) -> None:
+    engine.add(**step, next_obs=following["obs"], next_state=following.get("state"))
 
 
 def onehot(actions: Array, dim_act: int) -> Array:
@@ -337,8 +285,3 @@ def onehot(actions: Array, dim_act: int) -> Array:
     if flat.ndim != 2:
         raise InputError("actions_onehot must be given where an action is more than one number")
     return np.asarray(flat[..., None] == np.arange(dim_act), np.float32)
-
-
-def check_td_lambda(given: Any) -> float:
-    """``given``; InputError where it is not 0 to 1."""
-    return check_share("td_lambda", given)

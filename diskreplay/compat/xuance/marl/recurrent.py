@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.checks import check_count
-from diskreplay.compat.kept import set_item
+from diskreplay.checks import check_count, check_share
+from diskreplay.compat.keeper import set_item
+from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.marl.base import Spec, needed
-from diskreplay.compat.xuance.marl.episodes import FILLED, Episodes
+from diskreplay.compat.xuance.marl.episodes import FILLED, MARKS, EpisodeRing
 from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
-from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, check_td_lambda, normalized, onehot
-from diskreplay.compat.xuance.returns import path_estimates
+from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, onehot
 from diskreplay.errors import InputError, NotEnoughDataError
 
 Array = NDArray[Any]
 
 
-class MARL_OffPolicyBuffer_RNN(Episodes, MARL_OffPolicyBuffer):
+class MARL_OffPolicyBuffer_RNN(EpisodeRing, MARL_OffPolicyBuffer):
     """Whole episodes of any policy.
 
     Args:
@@ -30,7 +30,7 @@ class MARL_OffPolicyBuffer_RNN(Episodes, MARL_OffPolicyBuffer):
         buffer_size: episodes.
         batch_size: episodes of a sample.
         **kwargs: ``max_episode_length``, steps; ``dim_act``, actions of an agent; the store's own options, see
-            :class:`StoredBuffer`; others are taken and ignored.
+            :class:`MultiAgentBuffer`; others are taken and ignored.
     """
 
     DTYPE = np.float64
@@ -55,7 +55,7 @@ class MARL_OffPolicyBuffer_RNN(Episodes, MARL_OffPolicyBuffer):
             terminal_data: ``obs_next, state_next, available_actions, filled``, each ``(n_envs, ...)``: what followed
                 the last step, and which steps are there, ``(n_envs, max_eps_len, 1)``.
         """
-        self.engine.flush()
+        self._keeper.flush()
         self._finish(i_env, self._length(next_t), terminal_data)
 
     def sample(self) -> dict[str, Array]:
@@ -66,7 +66,7 @@ class MARL_OffPolicyBuffer_RNN(Episodes, MARL_OffPolicyBuffer):
         return self._episodes(np.random.choice(size, self.batch_size))
 
 
-class MARL_OnPolicyBuffer_RNN(Episodes, MARL_OnPolicyBuffer):
+class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
     """Whole episodes of the present policy, with returns and advantages.
 
     Args:
@@ -87,6 +87,8 @@ class MARL_OnPolicyBuffer_RNN(Episodes, MARL_OnPolicyBuffer):
             n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
             use_advnorm, gamma, gae_lam, **kwargs,
         )  # fmt: skip
+
+    MARKS = rollouts.START_IDS, rollouts.OPEN, *MARKS
 
     def _check_shapes(self) -> None:
         if math.prod(self.rew_space) != 1:
@@ -121,7 +123,7 @@ class MARL_OnPolicyBuffer_RNN(Episodes, MARL_OnPolicyBuffer):
                 out where that step was terminal for all agents.
             value_normalizer: as of :class:`MARL_OnPolicyBuffer`.
         """
-        self.engine.flush()
+        self._keeper.flush()
         data, steps = self.episode_data, self._length(next_t)
         if value_next is None:
             if not data["terminals"][i_env, steps - 1].all():
@@ -147,14 +149,14 @@ class MARL_OnPolicyBuffer_RNN(Episodes, MARL_OnPolicyBuffer):
 
         Raises NotEnoughDataError until the buffer is full.
         """
-        self._check_full()
-        samples = self._episodes(self._chosen(indexes, self.buffer_size))
+        rollouts.check_full(self.size, self.buffer_size)
+        samples = self._episodes(rollouts.checked_indexes(indexes, self.buffer_size))
         if self.use_advantage_norm:
             counted = np.broadcast_to(
                 samples[FILLED][:, None].reshape(len(samples[FILLED]), 1, -1, *[1] * len(self.rew_space)),
                 samples["advantages"].shape,
             )
-            samples["advantages"] = normalized(samples["advantages"], counted)
+            samples["advantages"] = rollouts.normalized(samples["advantages"], counted)
         return samples
 
 
@@ -173,7 +175,7 @@ class COMA_Buffer_RNN(MARL_OnPolicyBuffer_RNN):
         self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
         n_envs: int, buffer_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
     ) -> None:  # fmt: skip
-        self.td_lambda = check_td_lambda(needed(kwargs, "td_lambda"))
+        self.td_lambda = check_share("td_lambda", needed(kwargs, "td_lambda"))
         super().__init__(
             n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
             use_advnorm, gamma, gae_lam, **kwargs,
@@ -190,7 +192,7 @@ class COMA_Buffer_RNN(MARL_OnPolicyBuffer_RNN):
         return found
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
-        return path_estimates(
+        return rollouts.path_estimates(
             path["rewards"], path["values"], value, path["terminals"], self.gamma, self.td_lambda, value_normalizer,
             td_targets=True,
         )  # fmt: skip

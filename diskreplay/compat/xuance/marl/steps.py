@@ -1,162 +1,70 @@
-"""The store under XuanCe's multi-agent buffers, and what stands beside its rows.
+"""The store under XuanCe's multi-agent buffers.
 
 1. Steps are rows of a :class:`~diskreplay.MultiAgentReplayBuffer`. Rewards and terminals in XuanCe's own shapes, and
    the slot of XuanCe's ring, are columns of the user; masks of available actions are part of what an agent observes.
-2. What XuanCe's callers may rewrite in RAM (returns, half-built episodes) is :class:`~diskreplay.compat.kept.Held`.
-3. On-policy steps come without the observation after them: the newest one waits for the next (:class:`LaggingSteps`).
+2. What XuanCe's callers may rewrite in RAM (returns, half-built episodes) is a
+   :class:`~diskreplay.compat.keeper.RamState`.
+3. On-policy steps come without the observation after them: :class:`~diskreplay.compat.keeper.PendingStep`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
-from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
-from diskreplay.compat.kept import HELD, SLOT, Assignment, Keeping, Lagging, set_attribute
+from diskreplay.buffers.multi_agent_layout import lay_out
+from diskreplay.compat.arrays import Shape
+from diskreplay.compat.opening import CREATE_OPTIONS, OPEN_OPTIONS, open_or_create
 from diskreplay.compat.place import Place
-from diskreplay.errors import InputError
+from diskreplay.compat.rows import SLOT
 from diskreplay.views.view import View
-
-Array = NDArray[Any]
-Ids = NDArray[np.int64]
 
 REWARDS, TERMINALS = "rewards", "terminals"
 AVAILABLE = "avail_actions"
-CREATE_OPTIONS = ("codec", "chunk_rows", "shard_rows")
-OPEN_OPTIONS = ("cache_bytes", "commit_rows", "commit_seconds")
 OPTIONS = ("path", *CREATE_OPTIONS, *OPEN_OPTIONS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """What a row holds; shapes of one agent, or of one environment where all agents share it.
+def open_steps(
+    owner: object, kwargs: Mapping[str, Any], view: View, n_agents: int, num_envs: int, rows: int, obs: Shape,
+    action: Shape, state: Shape | None, *, dtype: Any = np.float32, n_actions: int | None = None,
+    mean_action: Shape | None = None, columns: Mapping[str, tuple[Shape, Any]] | None = None,
+) -> MultiAgentReplayBuffer:  # fmt: skip
+    """The store of ``owner``: that at the path, or a new one; InputError where it has other shapes.
 
-    Attributes:
+    Args:
+        owner: the buffer; the store is removed with it where it has no path.
+        kwargs: its keyword arguments, of which those of ``OPTIONS`` count.
+        view: of the store.
+        n_agents, num_envs, rows: agents, environments, and rows of each.
+        obs, action: shapes of one agent.
+        state: shape of the global state; None where there is none.
         dtype: of observations and actions.
         n_actions: of the masks of available actions; None where there are none.
-        columns: ``(shape, dtype)`` by name.
+        mean_action: shape of the mean action of one environment; None where there is none.
+        columns: ``(shape, dtype)`` by name, beside the slot.
     """
-
-    n_agents: int
-    num_envs: int
-    rows: int
-    obs: tuple[int, ...]
-    action: tuple[int, ...]
-    dtype: Any
-    state: tuple[int, ...] | None
-    n_actions: int | None = None
-    mean_action: tuple[int, ...] | None = None
-    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def arguments(self) -> dict[str, Any]:
-        """Of :meth:`diskreplay.MultiAgentReplayBuffer.create`."""
-        obs: spaces.Space[Any] = _box(self.obs, self.dtype)
-        if self.n_actions is not None:
-            obs = spaces.Dict({"obs": obs, AVAILABLE: spaces.MultiBinary(self.n_actions)})
-        return {
-            "observation_space": obs,
-            "action_space": _box(self.action, self.dtype),
-            "n_agents": self.n_agents,
-            "num_envs": self.num_envs,
-            "capacity": self.rows * self.num_envs,
-            "state_space": None if self.state is None else _box(self.state, np.float32),
-            "mean_action_shape": self.mean_action,
-            "columns": {SLOT: ((), np.int32), **self.columns},
-        }
-
-    def same(self, steps: MultiAgentReplayBuffer) -> bool:
-        """Whether a store was made for this layout."""
-        found = {column.name: (column.shape, column.dtype) for column in steps.schema.columns}
-        lead = (self.n_agents,)
-        wanted = {"obs/obs": (lead + self.obs, self.dtype), "action": (lead + self.action, self.dtype)}
-        if self.n_actions is not None:
-            wanted["obs/obs/obs"] = wanted.pop("obs/obs")
-            wanted[f"obs/obs/{AVAILABLE}"] = (*lead, self.n_actions), np.int8
-        if self.state is not None:
-            wanted["obs/state"] = self.state, np.float32
-        if self.mean_action is not None:
-            wanted["mean_action"] = self.mean_action, np.float32
-        wanted |= {SLOT: ((), np.int32), "agent_mask": (lead, bool), **self.columns}
-        engine = ("reward", "terminated", "truncated", "valid", "start")
-        ours = {name: (shape, dtype) for name, (shape, dtype) in found.items() if name not in engine}
-        return (
-            ours == {name: (shape, np.dtype(dtype)) for name, (shape, dtype) in wanted.items()}
-            and steps.num_envs == self.num_envs
-            and steps.schema.capacity == self.rows * self.num_envs
-        )
+    observation: spaces.Space[Any] = _box(obs, dtype)
+    if n_actions is not None:
+        observation = spaces.Dict({"obs": observation, AVAILABLE: spaces.MultiBinary(n_actions)})
+    actions, states = _box(action, dtype), None if state is None else _box(state, np.float32)
+    own = {SLOT: ((), np.int32), **(columns or {})}
+    create = {
+        "observation_space": observation, "action_space": actions, "n_agents": n_agents, "num_envs": num_envs,
+        "capacity": rows * num_envs, "state_space": states, "mean_action_shape": mean_action, "columns": own,
+    }  # fmt: skip
+    layout, stored_obs, stored_actions = lay_out(observation, actions, n_agents, states, False, "team", mean_action)
+    facts = {
+        "observation_space": stored_obs, "action_space": stored_actions, "num_envs": num_envs,
+        "capacity": rows * num_envs, "columns": layout.columns(own),
+    }  # fmt: skip
+    options = {name: kwargs[name] for name in OPTIONS if name in kwargs and name != "path"}
+    place = Place(kwargs.get("path"), owner)
+    return open_or_create(MultiAgentReplayBuffer, place, options, create, facts, view=view)
 
 
-class Steps(Keeping[MultiAgentBatch], MultiAgentReplayBuffer):
-    """The rows of one buffer of XuanCe's."""
-
-    _filing: tuple[int, Sequence[Mapping[str, Any]], tuple[Assignment, ...]] | None = None
-    """The first row of those that are being added, arguments of ``add``, and what goes with them."""
-
-    def file(self, rows: Sequence[Mapping[str, Any]], *assignments: Assignment) -> None:
-        """Adds rows, then does what goes with them; interrupted, it is gone on with by :meth:`flush`."""
-        with self._write_lock:
-            self.flush()
-            self._filing = self.end, rows, assignments
-            self.flush()
-
-    def flush(self) -> None:
-        with self._write_lock:
-            self.settle()
-            if self._filing is None:
-                return
-            first, rows, assignments = self._filing
-            try:
-                for row in rows[self.end - first :]:
-                    self.add(**row)
-            except InputError:
-                self._filing = None
-                raise
-            self.change(*assignments, set_attribute(self, "_filing", None))
-
-    def _forget(self) -> None:
-        self._filing = None
-        super()._forget()
-
-
-class RingSteps(Steps):
-    """Rows whose slots are the ring."""
-
-    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        facts, arrays = super()._state()
-        facts[HELD]["ptr"], facts[HELD]["size"] = self.ring
-        return facts, arrays
-
-
-class LaggingSteps(Lagging[MultiAgentBatch], Steps):
-    """Rows whose next observation comes with the row after them."""
-
-    def _put(self, step: dict[str, Any], following: Mapping[str, Any]) -> None:
-        self.add(**step, next_obs=following["obs"], next_state=following.get("state"))
-
-
-def open_steps(kind: type[Steps], owner: object, layout: Layout, options: Mapping[str, Any], view: View) -> Steps:
-    """The store of ``owner``: that at the path, or a new one; InputError where it has other shapes."""
-    path = options.get("path")
-    place = Place(path, owner)
-    opening = {name: options[name] for name in OPEN_OPTIONS if name in options}
-    if place.exists:
-        steps = kind.open(place.path, view=view, **opening)
-        assert isinstance(steps, kind)
-        if not layout.same(steps):
-            steps.abandon()
-            raise InputError(f"the store at {place.path!r} was made with other shapes or sizes; choose another path")
-    else:
-        making = {name: options[name] for name in CREATE_OPTIONS if name in options}
-        steps = kind.create(place.path, **layout.arguments(), view=view, **making, **opening)
-    assert isinstance(steps, kind)
-    return steps
-
-
-def _box(shape: tuple[int, ...], dtype: Any) -> spaces.Box:
+def _box(shape: Shape, dtype: Any) -> spaces.Box:
     return spaces.Box(-np.inf, np.inf, shape, dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diskreplay.compat.rows import Rows, fit
+from diskreplay.compat.arrays import DiskArray, fit
 from diskreplay.errors import InputError
 
 VALUES = np.arange(7 * 3 * 2, dtype=np.int16).reshape(7, 3, 2)
@@ -18,13 +18,13 @@ KEYS = [
 ]  # fmt: skip
 
 
-def rows(values: np.ndarray = VALUES) -> Rows:
+def rows(values: np.ndarray = VALUES) -> DiskArray:
     def read(positions: np.ndarray) -> np.ndarray:
         assert positions.ndim == 1
         assert ((positions >= 0) & (positions < len(values))).all()
         return values[positions]
 
-    return Rows(values.shape, values.dtype, read)
+    return DiskArray(values.shape[:1], values.shape[1:], values.dtype, read)
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
@@ -33,6 +33,15 @@ def test_keys(key: Any) -> None:
     assert np.shape(found) == np.shape(expected)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "key", [*KEYS, (slice(2), [1, 0]), ([0, 2], [1, 2], [1, 0]), (slice(None), 1, [0, 1])], ids=str
+)
+def test_keys_of_two_leading_axes(key: Any) -> None:
+    """An array as the last of three keys was not paired with the others."""
+    found = DiskArray((7, 3), (2,), VALUES.dtype, lambda positions: VALUES.reshape(21, 2)[positions])[key]
+    np.testing.assert_array_equal(found, VALUES[key])
 
 
 @pytest.mark.parametrize("key", [7, -8, (0, 3), [9]], ids=str)

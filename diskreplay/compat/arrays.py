@@ -1,0 +1,117 @@
+"""Attributes that other libraries keep as arrays in RAM, read from the store when somebody looks at them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from diskreplay.buffers.inputs import check_range
+from diskreplay.errors import InputError
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+Read = Callable[[NDArray[np.int64]], Array]
+
+
+class DiskArray:
+    """A read-only array ``(*lead, *shape)`` whose entries are read when it is indexed; ``np.asarray`` reads them all.
+
+    Indexes as numpy's arrays do, fancy ones too; what comes back is a copy.
+
+    Args:
+        lead: the axes that entries are read by.
+        shape, dtype: of an entry.
+        read: gives the entries ``(n, *shape)`` at flat positions ``(n,)`` of ``lead``, ascending, each once.
+    """
+
+    __hash__ = None  # type: ignore[assignment]  # as an array's
+
+    def __init__(self, lead: Shape, shape: Shape, dtype: DTypeLike, read: Read) -> None:
+        self.shape = (*lead, *shape)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self._lead = lead
+        self._read = read
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """What the array would take in RAM."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[position] for position in range(len(self)))
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("this array is read from disk: it cannot be had without a copy")
+        return self._at(np.arange(math.prod(self._lead))).reshape(self.shape).astype(dtype or self.dtype, copy=False)
+
+    def __getitem__(self, key: Any) -> Any:
+        keys = key if isinstance(key, tuple) else (key,)
+        count = len(self._lead)
+        first, rest = keys[:count], keys[count:]
+        sliced = len(first) < count or any(isinstance(part, slice) for part in first)
+        if not self._can_be_read_alone(first) or (sliced and not all(map(_is_plain, rest))):
+            return np.asarray(self)[key]
+        chosen = np.arange(math.prod(self._lead)).reshape(self._lead)[first]
+        wanted, where = np.unique(chosen, return_inverse=True)
+        values, where = self._at(wanted), where.reshape(np.shape(chosen))
+        if sliced:
+            return values[where][(*[slice(None)] * where.ndim, *rest)]
+        return values[(where if where.ndim else int(where), *rest)]
+
+    def _can_be_read_alone(self, first: tuple[Any, ...]) -> bool:
+        """Whether a key of the leading axes says which entries are wanted; the rest is left to numpy, which reads all.
+
+        A mask counts where there is one leading axis.
+        """
+        if len(first) == len(self._lead) == 1 and np.asarray(first[0]).dtype == np.bool:
+            return np.ndim(first[0]) == 1
+        return all(isinstance(part, slice) or np.asarray(part).dtype.kind in "iu" for part in first)
+
+    def __eq__(self, other: object) -> Any:
+        return np.asarray(self) == np.asarray(other)
+
+    def __repr__(self) -> str:
+        return f"<{self.shape} {self.dtype} on disk>"
+
+    def _at(self, positions: NDArray[np.int64]) -> Array:
+        return self._read(positions) if len(positions) else np.zeros((0, *self.shape[len(self._lead) :]), self.dtype)
+
+
+def _is_plain(key: Any) -> bool:
+    """Whether a key is an integer or a slice, which mean the same beside any other."""
+    return isinstance(key, slice | int | np.integer)
+
+
+def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
+    """``value`` broadcast to a shape as numpy's assignment does; one axis more or less of length 1 does not matter."""
+    try:
+        given = np.asarray(value)
+        if given.shape != shape and given.size == math.prod(shape) and _squeezed(given.shape) == _squeezed(shape):
+            given = given.reshape(shape)
+        out = np.empty(shape, dtype)
+        with np.errstate(over="ignore"):
+            out[...] = given
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} must have the shape {shape}: {error}") from error
+    check_range(what, given, out)
+    return out
+
+
+def _squeezed(shape: Shape) -> Shape:
+    return tuple(n for n in shape if n != 1)

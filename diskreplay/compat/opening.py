@@ -1,0 +1,91 @@
+"""Makes the store of another library's buffer, or opens the one that is there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.buffers.sampled import SampledBuffer
+from diskreplay.buffers.stored import StoredBuffer
+from diskreplay.compat.place import Place
+from diskreplay.errors import InputError
+from diskreplay.sampling.window import Sampler
+
+SomeBuffer = TypeVar("SomeBuffer", ReplayBuffer, MultiAgentReplayBuffer)
+
+CREATE_OPTIONS = ("codec", "chunk_rows", "shard_rows")
+OPEN_OPTIONS = ("cache_bytes", "commit_rows", "commit_seconds")
+"""Options that a store is opened with, too."""
+
+
+def open_or_create(
+    kind: type[SomeBuffer], place: Place, options: Mapping[str, Any], create: Mapping[str, Any],
+    facts: Mapping[str, Any] | None = None, **settings: Any,
+) -> SomeBuffer:  # fmt: skip
+    """The store at a place, or a new one.
+
+    Args:
+        kind: of the buffer.
+        place: where it is.
+        options: the caller's, all for ``create``; ``open`` takes those of ``OPEN_OPTIONS``.
+        create: further arguments of ``create``.
+        facts: what a store that is there must be for, see :func:`check_alike`; ``create`` if None.
+        **settings: arguments of both.
+
+    Raises InputError, the store closed again, where it was made for another buffer.
+    """
+    if not place.exists:
+        return kind.create(place.path, **create, **settings, **options)
+    opening = {name: options[name] for name in OPEN_OPTIONS if name in options}
+    buffer = kind.open(place.path, **settings, **opening)
+    with closed_on_failure(buffer):
+        check_alike(buffer, create if facts is None else facts)
+    return buffer
+
+
+@contextlib.contextmanager
+def closed_on_failure(buffer: StoredBuffer) -> Iterator[None]:
+    """Closes a buffer that has just been opened where what is done with it fails."""
+    try:
+        yield
+    except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
+        buffer.close()
+        raise
+
+
+def check_alike(buffer: SampledBuffer[Any], facts: Mapping[str, Any]) -> None:
+    """InputError where a store was made for another buffer.
+
+    Args:
+        buffer: the store.
+        facts: what it must be for: arguments of ``create`` by their name. Those that are not looked at: options, and
+            frames by leaf.
+    """
+    schema = buffer.schema
+    stored = {
+        "observation_space": schema.observation_space,
+        "action_space": schema.action_space,
+        "num_envs": buffer.num_envs,
+        "capacity": schema.capacity,
+        "columns": {column.name: (column.shape, column.dtype) for column in schema.extra_columns},
+        "sampler": _drawing(buffer.sampler),
+    }
+    if isinstance(facts.get("frame_stack"), int):
+        stored["frame_stack"] = max(stack.frames for stack in schema.stacks)
+    wanted = {name: _drawing(fact) if name == "sampler" else fact for name, fact in facts.items() if name in stored}
+    differences = [
+        f"{name} {stored[name]}, this buffer for {fact}" for name, fact in wanted.items() if stored[name] != fact
+    ]
+    if differences:
+        raise InputError(
+            f"the store at {buffer.path!r} was made with other spaces or sizes: it is for "
+            f"{'; for '.join(differences)}; choose another path"
+        )
+
+
+def _drawing(sampler: Sampler) -> dict[str, Any]:
+    """What a sampler was made with, less what may be set later."""
+    return {name: value for name, value in sampler.to_json().items() if name != "beta"}

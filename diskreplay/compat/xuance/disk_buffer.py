@@ -1,0 +1,123 @@
+"""What XuanCe's buffers for one agent share, beside their arguments: the store, its ring, and checks of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import DTypeLike, NDArray
+
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.compat import draws
+from diskreplay.compat.arrays import fit
+from diskreplay.compat.keeper import Keeper, ring_part
+from diskreplay.compat.opening import CREATE_OPTIONS, OPEN_OPTIONS, open_or_create
+from diskreplay.compat.place import Place
+from diskreplay.compat.rows import SLOT, ring
+from diskreplay.compat.xuance.memory import Buffer, Shapes
+from diskreplay.errors import InputError
+from diskreplay.views.batch import map_arrays
+
+Array = NDArray[Any]
+
+
+class DiskBuffer(Buffer):
+    """A buffer over a store.
+
+    Attributes:
+        engine: the store, a :class:`diskreplay.ReplayBuffer`.
+    """
+
+    engine: ReplayBuffer
+    _keeper: Keeper
+
+    _own_draws: bool
+    """Whether draws are those of the store's generator, and not of numpy's or Python's global one."""
+
+    ptr = ring_part(0, "The entry to be written next.")
+    size = ring_part(1, "Entries that are there.")
+
+    def _ring(self) -> tuple[int, int]:
+        """``ptr`` and ``size``: found in the rows."""
+        return ring(self.engine)
+
+    def _integers(self, most: int, size: int) -> NDArray[np.int64]:
+        """Whole numbers below ``most``, from numpy's global generator or the store's own."""
+        found: NDArray[np.int64] = (
+            draws.integers(self.engine, most, size) if self._own_draws else np.random.choice(most, size)
+        )
+        return found
+
+    def clear(self, *args: Any) -> None:
+        """Empties the buffer, with all that goes with its entries; its space goes back with the next commit."""
+        self.engine.clear()
+
+    def commit(self) -> None:
+        """Makes everything durable, what is in RAM too."""
+        self._keeper.save()
+
+    def close(self) -> None:
+        """Commits, and gives the store to the next writer."""
+        self.engine.close()
+
+
+OPTIONS = ("path", "seed", *CREATE_OPTIONS, *OPEN_OPTIONS)
+
+
+def open_off_policy(owner: DiskBuffer, options: Mapping[str, Any], create: Mapping[str, Any]) -> ReplayBuffer:
+    """The store of an off-policy buffer, whose rows know their slot: that at the path, or a new one.
+
+    Args:
+        owner: the buffer.
+        options: those of ``OPTIONS``.
+        create: arguments of :meth:`diskreplay.ReplayBuffer.create`.
+
+    Raises InputError for an unknown option, or where the store at the path is that of another buffer.
+    """
+    unknown = sorted(options.keys() - set(OPTIONS))
+    if unknown:
+        raise InputError(f"unknown option {unknown[0]!r}; the options are {', '.join(OPTIONS)}")
+    given = {name: value for name, value in options.items() if name not in ("path", "seed")}
+    create = {**create, "columns": {SLOT: ((), np.int32), **create.get("columns", {})}}
+    return open_or_create(ReplayBuffer, Place(options.get("path"), owner), given, create, seed=options.get("seed"))
+
+
+def stored_space(shape: Shapes, dtype: DTypeLike) -> spaces.Space[Any]:
+    """The space of any values of a shape and dtype, or of a dict of shapes."""
+    if isinstance(shape, dict):
+        return spaces.Dict([(key, stored_space(part, dtype)) for key, part in shape.items()])
+    kind = np.dtype(dtype)
+    limits: Any = (-np.inf, np.inf) if kind.kind == "f" else (np.iinfo(kind).min, np.iinfo(kind).max)
+    return spaces.Box(limits[0], limits[1], shape, kind.type)
+
+
+def fit_step(what: str, value: Any, n_envs: int, shape: Shapes, dtype: Any) -> Any:
+    """A step's values as an array ``(n_envs, *shape)``, or a dict of such; InputError where they do not fit."""
+    if isinstance(shape, dict):
+        if not isinstance(value, Mapping) or value.keys() != shape.keys():
+            raise InputError(f"{what} must be a dict with the keys {list(shape)}, got {value!r}")
+        return {key: fit_step(f"{what}[{key!r}]", value[key], n_envs, part, dtype) for key, part in shape.items()}
+    if dtype is not object and np.asarray(value).dtype.kind not in "biuf":
+        raise InputError(f"{what} must have the shape {(n_envs, *shape)} and be numbers, got {value!r:.80}")
+    with np.errstate(all="ignore"):
+        values = fit(what, value, (n_envs, *shape), dtype)
+    if dtype is np.uint8 and not np.array_equal(values, fit(what, value, values.shape, np.float64)):
+        raise InputError(f"{what} must be whole numbers from 0 to 255; nothing was stored")
+    return values
+
+
+def fit_flags(what: str, value: Any, n_envs: int) -> Array:
+    """True and False as float32 ``(n_envs,)``; InputError where they are others."""
+    flags: Array = fit_step(what, value, n_envs, (), np.float32)
+    if not ((flags == 0) | (flags == 1)).all():
+        raise InputError(f"{what} must be True or False, got {value!r}; nothing was stored")
+    return flags
+
+
+def without_env_axis(step: Mapping[str, Any], n_envs: int) -> dict[str, Any]:
+    """A step as ``add`` takes it, which wants no axis of a single environment."""
+    if n_envs > 1:
+        return {**step}
+    return {name: map_arrays(lambda array: array[0], value) for name, value in step.items()}
