@@ -47,7 +47,6 @@ class Samples:
         self.groups = _by_stream(parts, ids, np.arange(len(ids)) if place is None else place)
         self.size = len(ids) if size is None else size
         self.reads = Reads() if reads is None else reads
-        self._positions = [part.log.positions(rows, envs) for part, _, rows, envs in self.groups]
         self._partial = self.size > len(ids)
         self._gathered: Array | None = None
         self._left: set[str] = set()
@@ -55,13 +54,14 @@ class Samples:
 
     def gather(self) -> None:
         """Copies what transitions of one step show of columns in RAM at once, where that is faster."""
-        groups = [
-            (part.resident, place, positions)
-            for (part, place, _, _), positions in zip(self.groups, self._positions, strict=True)
-        ]
+        groups = [(part.resident, place, rows, envs) for part, place, rows, envs in self.groups]
         self._gathered = resident.gather(groups, self.size, partial=self._partial)
         if self._gathered is not None:
             self._left = set(self._gathered.dtype.names or ())
+
+    @functools.cached_property
+    def _positions(self) -> list[Ids]:
+        return [part.log.positions(rows, envs) for part, _, rows, envs in self.groups]
 
     def _take(self, name: str) -> Array:
         self._left.remove(name)
