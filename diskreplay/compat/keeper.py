@@ -138,8 +138,8 @@ class Keeper:
 
     @property
     def ram(self) -> RamState:
-        """What is in RAM, after what an interrupted call left undone."""
-        self.settled()
+        """What is in RAM; ends a change that was interrupted."""
+        self.finish_change()
         assert self._ram is not None
         return self._ram
 
@@ -148,8 +148,8 @@ class Keeper:
         self.flush()
         return self.ram.ptr, self.ram.size
 
-    def settled(self) -> None:
-        """Does what an interrupted call left undone."""
+    def finish_change(self) -> None:
+        """Ends a change that was interrupted."""
         self.buffer._settled()
 
     def change(self, *assignments: Assignment) -> None:

@@ -243,13 +243,17 @@ class Replay_Buffer:
         seed = random.getrandbits(31) if self._seed is None else self._seed
         store = open_or_create(ReplayBuffer, self._place, self._options, create, facts, view=Transition(), seed=seed)
         keeper = _PendingErrors(store)
-        with keeper.opening(self):
-            schema = store.schema
-            box = isinstance(schema.observation_space, spaces.Box)
-            if not box or schema.action_space != _actions(schema.action_space.shape or ()):
-                raise InputError(f"the store at {store.path!r} is of another buffer; choose another path")
-            keeper.restore(draws=self._seed is None)
-            self._keeper, self.store = keeper, store
+        try:
+            with keeper.opening(self):
+                schema = store.schema
+                box = isinstance(schema.observation_space, spaces.Box)
+                if not box or schema.action_space != _actions(schema.action_space.shape or ()):
+                    raise InputError(f"the store at {store.path!r} is of another buffer; choose another path")
+                keeper.restore(draws=self._seed is None)
+                self._keeper, self.store = keeper, store
+        except BaseException:  # it is closed: the next call opens it again
+            self.store = None
+            raise
 
     @property
     def _opened(self) -> ReplayBuffer:

@@ -291,7 +291,16 @@ rb.close()
 def test_fifty_forks_beside_busy_threads(path: str, what: str) -> None:
     """Regression: the child hung in 14 of 15 forks, with the lock that a thread of its parent held."""
     turns = 50 * int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))
-    command = [sys.executable, "-c", textwrap.dedent(STORM), path, what, str(pathlib.Path(__file__).parent), str(turns)]
+    command = [
+        sys.executable,
+        "-Wignore::UserWarning",
+        "-c",
+        textwrap.dedent(STORM),
+        path,
+        what,
+        str(pathlib.Path(__file__).parent),
+        str(turns),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == (["0", str(turns)] if what.startswith("write") else [str(turns), "0"])

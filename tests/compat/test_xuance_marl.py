@@ -12,6 +12,7 @@ import pytest
 
 from diskreplay import errors
 from diskreplay.compat import xuance_marl as marl
+from diskreplay.testing import small_thresholds
 
 N, OBS, ACT, STATE, PROB, DIM = 3, (4,), (), (5,), (3, 6), 6
 GAMMA, LAMBDA, TD = 0.9, 0.8, 0.7
@@ -809,3 +810,18 @@ def test_a_commit_holds_the_rollout_until_newer_rows_are_durable(path: str) -> N
     for key, values in wanted.items():
         np.testing.assert_array_equal(np.asarray(again.data[key]), values, err_msg=key)
     again.close()
+
+
+def test_slots_that_are_too_large_for_ram() -> None:
+    """They were looked for among the columns in RAM: a KeyError above 128 MiB of them."""
+    with small_thresholds(in_format=False):
+        buffer = marl.MARL_OffPolicyBuffer(1, None, (2,), (), (1,), (1,), 1, 510, 64)
+        assert not {column.name: column.resident for column in buffer.engine.schema.columns}["slot"]
+        one = np.ones((1, 1))
+        for stamp in range(530):
+            assert (buffer.ptr, buffer.size) == (stamp % 510, min(stamp, 510))
+            obs = np.full((1, 1, 2), stamp)
+            buffer.store({"obs": obs, "actions": one, "rewards": one * stamp, "terminals": one, "obs_next": obs})
+        np.testing.assert_array_equal(buffer.data["rewards"][0, [0, 19, 20, 509], 0], [510, 529, 20, 509])
+        found = buffer.sample()
+        np.testing.assert_array_equal(found["obs"][:, 0, 0], found["rewards"][:, 0])

@@ -12,6 +12,8 @@ import pytest
 import diskreplay as dr
 from diskreplay.storage.column import ColumnWriter, SealedChunk
 
+pytestmark = pytest.mark.own_thresholds  # with the small ones adding commits
+
 
 class Looked(dict[int, SealedChunk]):
     """Chunks, which counts how often one was looked for."""

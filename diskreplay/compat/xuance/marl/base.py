@@ -139,7 +139,7 @@ class MultiAgentBuffer(BaseBuffer):
 
     @property
     def data(self) -> dict[str, Any]:
-        self._keeper.settled()
+        self._keeper.finish_change()
         return self._data
 
     @property

@@ -54,7 +54,7 @@ class PendingRows(Keeper):
 
     def flush(self) -> None:
         with self.buffer._write_lock:
-            self.settled()
+            self.finish_change()
             if self._rows is None:
                 return
             first, rows, assignments = self._rows
@@ -135,7 +135,7 @@ class EpisodeRing(MultiAgentBuffer):
 
     @property
     def episode_data(self) -> dict[str, Array]:
-        self._keeper.settled()
+        self._keeper.finish_change()
         return self._episode_data
 
     @property
