@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -270,18 +271,18 @@ class Schema:
         if len(self.stacks) != len(spaces.leaves(self.obs_tree)):
             raise SchemaError(f"one stack for each observation leaf is needed, got {len(self.stacks)}")
 
-    @property
+    @functools.cached_property
     def obs_columns(self) -> tuple[Column, ...]:
         """Leaves of the observation space."""
         return self.columns[: len(self.stacks)]
 
-    @property
+    @functools.cached_property
     def action_columns(self) -> tuple[Column, ...]:
         """Leaves of the action space."""
         first = len(self.stacks)
         return self.columns[first : first + len(spaces.leaves(self.action_tree))]
 
-    @property
+    @functools.cached_property
     def extra_columns(self) -> tuple[Column, ...]:
         """The user's own columns."""
         return self.columns[len(self.stacks) + len(self.action_columns) + 5 :]

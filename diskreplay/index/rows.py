@@ -54,22 +54,25 @@ def copy_row(target: int, source: int, size: int) -> None:
 @kernel
 def gather(
     arrays: Ints, patches: Ints, sizes: Ints, following: NDArray[np.bool], next_patch: Ints, patch_length: int,
-    num_envs: int, positions: Ints, place: Ints, block: NDArray[np.uint8], offsets: Ints,
+    num_envs: int, rows: Ints, envs: Ints, place: Ints, block: NDArray[np.uint8], offsets: Ints,
 ) -> None:  # fmt: skip
-    """Copies one row of each of C columns for each of B positions.
+    """Copies the values of C columns for each of B rows of environments.
 
     Args:
-        arrays: int64 ``(C,)``, addresses of rows that stand one after another.
+        arrays: int64 ``(C,)``, addresses of rings: the values of row ``r`` and environment ``e`` stand at the position
+            ``r % length * num_envs + e``.
         patches: int64 ``(C,)``, addresses of those that replace next rows.
-        sizes: int64 ``(C,)``, bytes of a row.
+        sizes: int64 ``(C,)``, bytes of a value.
         following: ``(C,)``; whether it is the next row of the environment that is wanted, or what replaces it.
-        next_patch: int64 ``(N,)``, for each position the number of the patch that replaces its next row, or -1.
+        next_patch: int64 ``(length * num_envs,)``, for each position the patch that replaces its next row, or -1.
         patch_length: patch ``n`` stands at ``n % patch_length``.
-        num_envs: positions from one row of an environment to the next; after the last comes the first.
-        positions: int64 ``(B,)``, from 0 to N.
+        rows, envs: int64 ``(B,)``.
         place: int64 ``(B,)``, which row of the block each becomes.
         block, offsets: column ``c`` begins at byte ``offsets[c]`` of the block.
     """
+    positions = np.empty(len(rows), np.int64)
+    for k in range(len(rows)):
+        positions[k] = rows[k] % (len(next_patch) // num_envs) * num_envs + envs[k]
     for c in range(len(arrays)):
         size, target = sizes[c], block.ctypes.data + offsets[c]
         if following[c]:

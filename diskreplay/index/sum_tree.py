@@ -28,7 +28,10 @@ from numba import extending
 from numpy.typing import NDArray
 
 from diskreplay.index.jit import kernel
-from diskreplay.index.slots import EVICTED
+from diskreplay.index.log import NOW
+from diskreplay.index.slots import BASE, EVICTED, LANES, LOCAL, ROWS
+from diskreplay.index.slots import FIRST as FIRST_ID
+from diskreplay.index.slots import STOP as STOP_ID
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -88,6 +91,24 @@ class SumTree:
         """
         masses = mass if isinstance(mass, np.ndarray) else np.array([mass], np.float64)
         fill(self._sums, self._mins, self._offsets, emptied, slots, masses)
+
+    def advance(
+        self, table: Ints, row: int, first: int, stop: int, standings: NDArray[np.int8], masses: Floats
+    ) -> bool:
+        """Moves the window of a stream forward, in the tree and in the table of slots; see :mod:`.slots`.
+
+        Ids that left the window lose their mass; those that are new get one.
+
+        Args:
+            table, row: of the stream.
+            first, stop: its window as ids.
+            standings: int8, of the ids of the window that the table's does not hold.
+            masses: of a new id in each lane, float64 ``(lanes,)`` or more.
+
+        False, with nothing changed, where one of the new ids does not stand at NOW, or other ids are new.
+        """
+        done = advance(self._sums, self._mins, self._offsets, table, row, first, stop, standings, masses)
+        return bool(done)
 
     def update(
         self,
@@ -209,6 +230,34 @@ def fill(sums: Floats, mins: Floats, offsets: Ints, emptied: Ints, slots: Ints, 
     for k in range(len(slots)):
         sums[slots[k]] = masses[k if len(masses) > 1 else 0]
     refresh(sums, mins, offsets, changed)
+
+
+@kernel
+def advance(
+    sums: Floats, mins: Floats, offsets: Ints, table: Ints, row: int, first: int, stop: int,
+    standings: NDArray[np.int8], masses: Floats,
+) -> bool:  # fmt: skip
+    first, stop = first & LOCAL, stop & LOCAL
+    start = max(first, table[row, STOP_ID])
+    if first < table[row, FIRST_ID] or stop < table[row, STOP_ID] or len(standings) != stop - start:
+        return False
+    for k in range(len(standings)):
+        if standings[k] != NOW:
+            return False
+    base, lanes, rows = table[row, BASE], table[row, LANES], table[row, ROWS]
+    gone = min(first, table[row, STOP_ID]) - table[row, FIRST_ID]
+    changed = np.empty(gone + len(standings), np.int64)  # before the first change: there may be no memory for it
+    for k in range(gone):
+        at, lane = divmod(table[row, FIRST_ID] + k, lanes)
+        changed[k] = base + lane * rows + at % rows
+        sums[changed[k]] = 0.0
+    for k in range(len(standings)):
+        at, lane = divmod(start + k, lanes)
+        changed[gone + k] = base + lane * rows + at % rows
+        sums[changed[gone + k]] = masses[lane]
+    refresh(sums, mins, offsets, changed)
+    table[row, FIRST_ID], table[row, STOP_ID] = first, stop
+    return True
 
 
 @kernel

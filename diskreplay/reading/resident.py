@@ -101,11 +101,11 @@ class Resident:
         return self._layout
 
 
-def gather(groups: Sequence[tuple[Resident, Ids, Ids]], size: int, *, partial: bool) -> Array | None:
+def gather(groups: Sequence[tuple[Resident, Ids, Ids, Ids]], size: int, *, partial: bool) -> Array | None:
     """The columns of rows: one structured value whose fields are arrays ``(size, *shape)``; None if left to numpy.
 
     Args:
-        groups: one for each stream: its columns, and the places in the arrays and positions in the log of rows.
+        groups: one for each stream: its columns, and places in the arrays, and the rows and environments that go there.
         size: of the arrays.
         partial: whether there are places that no row stands at, which are zeros.
     """
@@ -116,10 +116,10 @@ def gather(groups: Sequence[tuple[Resident, Ids, Ids]], size: int, *, partial: b
 
     layout = first.layout(size)
     block = (np.zeros if partial else np.empty)(layout.dtype.itemsize, np.uint8)
-    for resident, place, positions in groups:
+    for resident, place, which, envs in groups:
         log, sources = resident.log, resident.sources()
         rows.gather(
             sources.arrays, sources.patch_arrays, resident.row_bytes, resident.following, sources.next_patch,
-            log.patches.length, log.num_envs, positions, place, block, layout.offsets,
+            log.patches.length, log.num_envs, which, envs, place, block, layout.offsets,
         )  # fmt: skip
     return np.ndarray((), layout.dtype, block)

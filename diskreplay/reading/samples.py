@@ -46,7 +46,6 @@ class Samples:
         self.groups = _by_stream(streams, ids, np.arange(len(ids)) if place is None else place)
         self.size = len(ids) if size is None else size
         self.reads = Reads() if reads is None else reads
-        self._positions = [stream.log.positions(rows, envs) for stream, _, rows, envs in self.groups]
         self._partial = self.size > len(ids)
         self._gathered: Array | None = None
         self._left: set[str] = set()
@@ -54,13 +53,14 @@ class Samples:
 
     def gather(self) -> None:
         """Copies what transitions of one step show of columns in RAM at once, where that is faster."""
-        groups = [
-            (stream.resident, place, positions)
-            for (stream, place, _, _), positions in zip(self.groups, self._positions, strict=True)
-        ]
+        groups = [(stream.resident, place, rows, envs) for stream, place, rows, envs in self.groups]
         self._gathered = resident.gather(groups, self.size, partial=self._partial)
         if self._gathered is not None:
             self._left = set(self._gathered.dtype.names or ())
+
+    @functools.cached_property
+    def _positions(self) -> list[Ids]:
+        return [stream.log.positions(rows, envs) for stream, _, rows, envs in self.groups]
 
     def _take(self, name: str) -> Array:
         self._left.remove(name)

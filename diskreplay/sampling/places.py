@@ -12,6 +12,10 @@ the windows is, a stream:
 
 What it comes to is a new :class:`Places`; the one that was asked stays as it is, and counts until the sampler has
 changed its tree and puts the new one in its place, by one assignment.
+
+Nearly always a window has only gone forward, and all that is new are transitions (:meth:`Places.steps`). A tree can
+follow that in one compiled call, which changes the table of these places as well: so where the windows stand is read
+from the table alone.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index import slots as slot_index
-from diskreplay.sampling.window import Standings, Window, Windows
+from diskreplay.sampling.window import Standings, Window
 
 NONE: Ids = np.empty(0, np.int64)
 RUN_FACTS = "stream", "base", "capacity", "lanes", "group", "first", "stop"
@@ -34,7 +38,7 @@ RUN_FACTS = "stream", "base", "capacity", "lanes", "group", "first", "stop"
 class Run(NamedTuple):
     """One stream's slots, and the window that they hold, as numbers in the stream.
 
-    The first six are its row of the table of :mod:`diskreplay.index.slots`.
+    The first six are its row of the table of :mod:`diskreplay.index.slots`, as it was when the run was made.
     """
 
     stream: int
@@ -74,6 +78,18 @@ class Changes(NamedTuple):
     slots: Ids
 
 
+class Step(NamedTuple):
+    """A window that went forward."""
+
+    row: int
+    """Of its stream in the table."""
+    group: int
+    """Of its first lane."""
+    start: int
+    """The first id that is new; all up to the window's stop are."""
+    window: Window
+
+
 class Places:
     """The runs of all streams ever seen.
 
@@ -85,30 +101,54 @@ class Places:
         self._by_env = by_env
         self._runs: dict[int, Run] = {}
         """By stream, in the order of their slots."""
-        self._windows: list[Window] | None = None
-        """As of the last call, to see that nothing changed."""
+        self.windows: list[Window] | None = None
+        """As of the last call, to see what changed."""
         self.slots = 0
         """Slots of all runs."""
         self.groups = 0 if by_env else 1
         """Groups of all runs."""
         self.ranges: Ids = np.empty((0, 3), np.int64)
         """The groups of the windows that hold something, ascending: first slot, one past the last, number."""
+        self._row: dict[int, int] = {}
+        """Of each stream in the table."""
         self._ranged: list[int] = []
         """What ``ranges`` was made of: first slots of runs, or the number of all slots."""
-        self._table = _table_of([])
+        self.table = _table_of([])
+        """Of :mod:`diskreplay.index.slots`; a compiled call may move windows in it, see :meth:`steps`."""
 
-    def caught_up(self, windows: Windows, standing: Standings) -> tuple[Places, Changes | None]:
-        """The places as of these windows, and what changes in the tree by that; None for nothing."""
-        listed = list(windows)
-        if listed == self._windows:
-            return self, None
+    def caught_up(self, listed: list[Window], standing: Standings) -> tuple[Places, Changes]:
+        """The places as of these windows, and what changes in the tree by that."""
         moved = self._copy()
         return moved, moved._catch_up(listed, standing)
+
+    def steps(self, listed: list[Window]) -> list[Step] | None:
+        """What is new, where all windows are those of the last call or went forward, and no id waits; else None."""
+        known = self.windows
+        if known is None or len(listed) != len(known):
+            return None
+        found = []
+        for old, new in zip(known, listed, strict=True):
+            if new == old:
+                continue
+            forward = old.first <= new.first < new.stop <= new.first + new.capacity and old.first < old.stop <= new.stop
+            stream = stream_of(new.first)
+            if not forward or stream != stream_of(old.first) or new[2:] != old[2:] or len(self._runs[stream].waiting):
+                return None
+            found.append(Step(self._row[stream], self._runs[stream].group, max(old.stop, new.first), new))
+        return found
+
+    def _runs_now(self) -> dict[int, Run]:
+        """The runs with the windows of the table."""
+        spans = self.table[:, slot_index.FIRST :].tolist()
+        return {
+            run.stream: run.holding(first, stop, run.waiting)
+            for run, (first, stop) in zip(self._runs.values(), spans, strict=True)
+        }
 
     def _copy(self) -> Places:
         other = object.__new__(Places)
         other.__dict__.update(self.__dict__)
-        other._runs = dict(self._runs)
+        other._runs = self._runs_now()
         return other
 
     def _catch_up(self, listed: list[Window], standing: Standings) -> Changes:
@@ -121,7 +161,7 @@ class Places:
             self._empty(self._runs[stream], vacated)
         for window in listed:
             self._follow(self._run(window, vacated), window, standing, vacated, ids, slots)
-        self._windows = listed
+        self.windows = listed
         self._tabulate()
         return Changes(_joined(vacated), _joined(ids), _joined(slots))
 
@@ -186,7 +226,8 @@ class Places:
         self._runs[run.stream] = run.holding(first, stop, waiting)
 
     def _tabulate(self) -> None:
-        self._table = _table_of(self._runs.values())
+        self.table = _table_of(self._runs.values())
+        self._row = {stream: row for row, stream in enumerate(self._runs)}
         held = [run for run in self._runs.values() if run.stop > run.first]
         ranged = [run.base for run in held] if self._by_env else [self.slots]
         if ranged == self._ranged:
@@ -205,7 +246,7 @@ class Places:
         if stream not in self._runs:
             return self, None
         moved = self._copy()
-        moved._windows = None
+        moved.windows = None
         vacated: list[Ids] = []
         moved._empty(moved._runs[stream], vacated)
         moved._tabulate()
@@ -213,11 +254,11 @@ class Places:
 
     def to_slots(self, ids: Ids) -> Ids:
         """The slot of each id, or ``EVICTED`` or ``UNKNOWN`` of :mod:`diskreplay.index.slots`."""
-        return slot_index.to_slots(self._table, ids)
+        return slot_index.to_slots(self.table, ids)
 
     def to_ids(self, slots: Ids) -> Ids:
         """The id in each slot of a window."""
-        return slot_index.to_ids(self._table, slots)
+        return slot_index.to_ids(self.table, slots)
 
     def groups_of(self, slots: Ids) -> Ids:
         """The group of each slot of a window."""
@@ -226,11 +267,11 @@ class Places:
 
     def held(self) -> Ids:
         """The slots of all windows, stream by stream in the order of their runs, in the order of ids."""
-        return _joined([run.slots(run.first, run.stop) for run in self._runs.values()])
+        return _joined([run.slots(run.first, run.stop) for run in self._runs_now().values()])
 
     def state(self) -> tuple[list[dict[str, int]], Ids]:
         """The runs, for JSON, and what waits in them, one after another."""
-        runs = self._runs.values()
+        runs = self._runs_now().values()
         kept = [{key: getattr(run, key) for key in RUN_FACTS} | {"waiting": len(run.waiting)} for run in runs]
         return kept, _joined([run.waiting for run in runs])
 

@@ -6,7 +6,7 @@ updated ones do to it.
 Places and tree belong together. To follow the windows the slots that will change are listed first, then the tree is
 changed, and the assignment of the new places ends it. Interrupted in between, the old places still count; the next call
 lists the changes since then anew, and empties the slots that were listed before. An update of priorities is one
-compiled call, which nothing interrupts.
+compiled call, which nothing interrupts; so is a window's step forward, where the tree offers that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import checked_number
 from diskreplay.ids import Ids
-from diskreplay.sampling.window import Prioritized, Standings, Windows, checked_ids, checked_updates, refused_update
+from diskreplay.sampling.window import (
+    Prioritized,
+    Remembered,
+    Standings,
+    Window,
+    Windows,
+    checked_ids,
+    checked_updates,
+    refused_update,
+)
 
 if TYPE_CHECKING:  # loads numba, which only those pay for who sample with priorities
     from diskreplay.sampling.places import Changes, Places
@@ -117,9 +126,15 @@ class Priorities(Prioritized, Generic[Tree]):
 
     def _catch_up(self, windows: Windows, standing: Standings) -> tuple[Places, Tree]:
         places, tree = self._parts()
-        moved, changes = places.caught_up(windows, standing)
-        if changes is not None:
-            self._move(places, tree, moved, changes)
+        listed = list(windows)
+        if listed == places.windows:
+            return places, tree
+        standing = Remembered(standing)
+        if self._touched[0] is not places and self._advance(places, tree, listed, standing):
+            places.windows = listed
+            return places, tree
+        moved, changes = places.caught_up(listed, standing)
+        self._move(places, tree, moved, changes)
         return moved, tree
 
     def _move(self, places: Places, tree: Tree, moved: Places, changes: Changes) -> None:
@@ -147,6 +162,13 @@ class Priorities(Prioritized, Generic[Tree]):
     @abc.abstractmethod
     def _grow(self, tree: Tree, slots: int) -> None:
         """Makes room for ``slots`` places."""
+
+    def _advance(self, places: Places, tree: Tree, listed: list[Window], standing: Standings) -> bool:
+        """Follows windows that only went forward, each in one compiled call that changes tree and places.
+
+        False where that does not apply; windows may have been followed all the same.
+        """
+        return False
 
     @abc.abstractmethod
     def _enter(self, tree: Tree, changes: Changes, moved: Places) -> None:

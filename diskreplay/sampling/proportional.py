@@ -22,7 +22,7 @@ from diskreplay.checks import checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids
 from diskreplay.sampling.priorities import Floats, Priorities
-from diskreplay.sampling.window import Standings, Windows
+from diskreplay.sampling.window import Standings, Window, Windows
 
 if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
     from diskreplay.index.sum_tree import SumTree
@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # both load numba, which only those pay for who sample with p
 LEAST_MASS = 1e-280
 MOST_MASS = 1e280
 """So far from the ends of float64 that no transition is lost to underflow and no total overflows."""
+
+NO_STANDINGS: NDArray[np.int8] = np.empty(0, np.int8)
 
 
 class Proportional(Priorities["SumTree"]):
@@ -67,6 +69,8 @@ class Proportional(Priorities["SumTree"]):
         self._epsilon = checked_number("epsilon", epsilon, above=True)
         if not isinstance(by_env, bool | np.bool):
             raise InputError(f"by_env must be True or False, got {by_env!r}")
+        self._entering: tuple[bytes, Floats] = b"", np.empty(0)
+        """Maxima, and the masses that follow from them."""
         largest = 10.0 ** min(300.0, np.log10(MOST_MASS) / self._alpha if self._alpha else 300.0)
         super().__init__(beta, float(largest), bool(by_env))
 
@@ -139,8 +143,28 @@ class Proportional(Priorities["SumTree"]):
     def _grow(self, tree: SumTree, slots: int) -> None:
         tree.grow(slots)
 
+    def _advance(self, places: Places, tree: SumTree, listed: list[Window], standing: Standings) -> bool:
+        steps = places.steps(listed)
+        if steps is None:
+            return False
+        masses = self._new_masses()
+        for row, group, start, window in steps:
+            standings = NO_STANDINGS
+            if start < window.stop:
+                standings = np.ascontiguousarray(standing(np.arange(start, window.stop)), np.int8)
+            if not tree.advance(places.table, row, window.first, window.stop, standings, masses[group:]):
+                return False
+        return True
+
+    def _new_masses(self) -> Floats:
+        """What a new transition of each group gets."""
+        maxima = self._maxima.tobytes()
+        if self._entering[0] != maxima:  # they seldom change
+            self._entering = maxima, np.maximum(self._maxima**self._alpha, LEAST_MASS)
+        return self._entering[1]
+
     def _enter(self, tree: SumTree, changes: Changes, moved: Places) -> None:
-        masses = np.maximum(self._maxima**self._alpha, LEAST_MASS)
+        masses = self._new_masses()
         if self._by_env:
             masses = masses[moved.groups_of(changes.slots)]
         tree.fill(changes.slots, masses, changes.vacated)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from diskreplay import spaces
 from diskreplay.checks import check_count, check_share
@@ -49,9 +49,7 @@ class Transition(View):
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         if self.n_step == 1 and not stream.log.invalid:
-            found = np.empty(len(ids), np.int8)
-            found.fill(NOW)  # several times faster than np.ones for the few ids that are new
-            return found
+            return _full(len(ids), NOW, np.int8)
         return stream.log.standing(*stream.log.locate(ids), self.n_step)
 
     def draft(
@@ -71,7 +69,7 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
         samples.gather()
         last_rows = [rows for _, _, rows, _ in samples.groups]
         reward, terminated, truncated = (samples.resident(name) for name in (REWARD, TERMINATED, TRUNCATED))
-        discount = samples.each(lambda stream, rows, envs: np.full(len(rows), gamma, np.float32))
+        discount = samples.scatter([_full(len(rows), gamma, np.float32) for rows in last_rows])
     else:
         ends = [stream.log.returns(rows, envs, n_step, gamma) for stream, _, rows, envs in samples.groups]
         last_rows = [last for _, last, _ in ends]
@@ -92,6 +90,13 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
         weight=weight,
         extra={column.name: samples.values(column) for column in schema.extra_columns},
     )
+
+
+def _full(count: int, value: float, dtype: DTypeLike) -> NDArray[Any]:
+    """As ``np.full``, which takes several times as long for a few values."""
+    found = np.empty(count, dtype)
+    found.fill(value)
+    return found
 
 
 def from_json(stored: dict[str, Any]) -> Transition:

@@ -68,12 +68,12 @@ def test_small_batches_are_copied_by_compiled_code_and_large_ones_by_numpy(path:
     with config.create(path) as buffer:
         Recording(config).add(buffer, 12)
         part = buffer._streams.parts[0]
-        place, positions = np.arange(2500), np.zeros(2500, np.int64)
+        place, none = np.arange(2500), np.zeros(2500, np.int64)
         with mock.patch.object(rows, "gather", wraps=rows.gather) as compiled:
-            small = resident.gather([(part.resident, place[:8], positions[:8])], 8, partial=False)
+            small = resident.gather([(part.resident, place[:8], none[:8] + part.log.begin, none[:8])], 8, partial=False)
             assert small is not None
             assert compiled.call_count == 1
-            assert resident.gather([(part.resident, place, positions)], 1 << 20, partial=False) is None
+            assert resident.gather([(part.resident, place, none, none)], 1 << 20, partial=False) is None
             assert compiled.call_count == 1
             assert isinstance(buffer.sample(3), dr.Batch)
             assert compiled.call_count == 2
