@@ -19,6 +19,7 @@ from diskreplay.schema import Stack
 
 Rng = np.random.Generator
 VECTOR = spaces.Box(-np.inf, np.inf, (5,), np.float32)
+MATRIX = spaces.Box(-9, 9, (3, 4), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
 FRAME = spaces.Box(0, 255, (40, 40), np.uint8)
 NESTED = spaces.Dict(camera=IMAGE, arm=spaces.Dict(joints=spaces.Box(-9, 9, (2,), np.float64), grip=spaces.Discrete(4)))
@@ -298,6 +299,7 @@ CASES = [
     Case("discrete actions from 3", store(action=spaces.Discrete(4, start=3))),
     Case("double precision", store(spaces.Box(-9, 9, (4,), np.float64), reward_dtype=np.float64)),
     Case("several choices", store(action=spaces.MultiDiscrete([2, 3, 4]))),
+    Case("matrices", store(MATRIX)),
     Case("discrete observations", store(spaces.Discrete(16), spaces.Discrete(4))),
     Case("colour images", store(IMAGE, spaces.Discrete(6))),
     Case("frames to be stacked", store(FRAME, spaces.Discrete(6), frame_stack=4)),
