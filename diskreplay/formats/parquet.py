@@ -353,7 +353,7 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "parquet", "Parquet for Hugging Face datasets: one row a step", "file",
-        Holds(dtypes=frozenset(name for name in DTYPES if not name.startswith("complex"))), recognise, read, write,
-        tuple(COMPRESSIONS), ("pyarrow",), "arrow",
+        Holds(next_obs=False, dtypes=frozenset(name for name in DTYPES if not name.startswith("complex"))),
+        recognise, read, write, tuple(COMPRESSIONS), ("pyarrow",), "arrow",
     ),
 )  # fmt: skip

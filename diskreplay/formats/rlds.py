@@ -228,7 +228,7 @@ FORMATS = (
     Format(
         "rlds", "RLDS: steps as TensorFlow Datasets keeps them, in TFRecord", "directory",
         Holds(
-            empty=False, layout=False,
+            next_obs=False, empty=False, layout=False,
             dtypes=frozenset(name for name in DTYPES if not name.startswith("complex")),
         ), recognise, write=write, requires=("tfrecord",), extra="rlds", check=check,
     ),

@@ -21,11 +21,13 @@ from diskreplay.schema import DTYPES
 
 @dataclasses.dataclass(frozen=True)
 class Holds:
-    """What a format can hold of a store. What it lacks among the first six is a loss, among the rest an error.
+    """What a format can hold of a store. What it lacks among the first seven is a loss, among the rest an error.
 
     Attributes:
         final_obs: the true next observation of an episode's last step. A format without it gives back episodes that
             were not terminated one step shorter.
+        next_obs: that of every step, where the next step's observation is another, as in a store whose continuity is
+            that of flags. A format without it gives back the next step's observation.
         truncated: truncation, apart from termination.
         unfinished: an episode's end in neither flag, apart from truncation.
         columns: the user's own columns.
@@ -40,6 +42,7 @@ class Holds:
     """
 
     final_obs: bool = True
+    next_obs: bool = True
     truncated: bool = True
     unfinished: bool = True
     columns: bool = True

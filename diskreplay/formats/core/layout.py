@@ -53,7 +53,8 @@ class Layout:
         reward_dtype: a floating point type.
         stacks: one for each observation leaf, in order.
         padding: what single frames are stacked with at an episode's start.
-        finite, continuity: of the store that the steps come from; datasets of other formats do not hold them.
+        finite: of the store that the steps come from; datasets of other formats do not hold it.
+        continuity: likewise; datasets hold it, for next observations of their own would be cuts without it.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -170,6 +171,7 @@ class Layout:
             "reward_dtype": self.reward_dtype.name,
             "frame_stack": [stack.frames for stack in self.stacks],
             "padding": self.padding.name.lower(),
+            "continuity": self.continuity,
         }
 
     @classmethod
@@ -187,7 +189,10 @@ class Layout:
                 observations, actions = (spaces.from_json(stored[f"{key}_space"]) for key in ("observation", "action"))
             stacks = tuple(Stack(declared_count(frames, "frame_stack")) for frames in stored["frame_stack"])
             padding = Start[stored["padding"].upper()]
-            layout = cls(observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding)
+            continuity = schemas.check_continuity(stored.get("continuity", "observations"))
+            layout = cls(
+                observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding, continuity=continuity
+            )
             layout.create_arguments()
             return layout
         except BAD_DESCRIPTION as error:

@@ -129,6 +129,8 @@ class SelectedStore:
         losses = []
         if not holds.final_obs:
             losses.append(Loss("final observations", len(ends)))
+        if not holds.next_obs:
+            losses.append(Loss("next observations that are not those of the next step", self._own_next_obs()))
         if not holds.truncated:
             losses.append(Loss("truncations apart from terminations", sum(truncated for _, truncated in ends)))
         if not holds.unfinished:
@@ -174,6 +176,14 @@ class SelectedStore:
     def _starts(self) -> list[int]:
         """The start code of each chosen episode."""
         return [int(rows.log.take(START, np.array([e.start]), np.array([e.env]))[0]) for rows, e in self._chosen]
+
+    def _own_next_obs(self) -> int:
+        """Steps, but for the last ones of episodes, whose next observation is not the next step's."""
+        names = list(self.layout.obs)
+        return sum(
+            rows.count_own_next_obs(env, [(e.start, e.stop) for _, e in each], names)
+            for (rows, env), each in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env))
+        )
 
     def _odd_stacks(self) -> int:
         """Observations whose older frames no padding explains once single frames are stacked again."""

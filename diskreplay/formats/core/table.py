@@ -11,6 +11,7 @@ from diskreplay.schema import DTYPES
 
 NAMES = {
     "final_obs": "final observations",
+    "next_obs": "next observations of their own",
     "truncated": "truncation apart from termination",
     "unfinished": "ends without a flag",
     "columns": "columns",
