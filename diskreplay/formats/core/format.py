@@ -21,7 +21,7 @@ from diskreplay.schema import DTYPES
 
 @dataclasses.dataclass(frozen=True)
 class Holds:
-    """What a format can hold of a store. What it lacks among the first seven is a loss, among the rest an error.
+    """What a format can hold of a store. What it lacks among the first eight is a loss, among the rest an error.
 
     Attributes:
         final_obs: the true next observation of an episode's last step. A format without it gives back episodes that
@@ -31,6 +31,7 @@ class Holds:
         truncated: truncation, apart from termination.
         unfinished: an episode's end in neither flag, apart from truncation.
         columns: the user's own columns.
+        provenance: where the steps come from.
         layout: spaces with their bounds, and how frames are stacked; without it they are inferred.
         stacks: stacked observations just as they were given; without it single frames, stacked again when they are
             sampled.
@@ -46,6 +47,7 @@ class Holds:
     truncated: bool = True
     unfinished: bool = True
     columns: bool = True
+    provenance: bool = True
     layout: bool = True
     stacks: bool = False
     envs: bool = False

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from diskreplay import schema as schemas
 from diskreplay import spaces
+from diskreplay.buffers.provenance import checked
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
 from diskreplay.schema import (
@@ -55,6 +56,7 @@ class Layout:
         padding: what single frames are stacked with at an episode's start.
         finite: of the store that the steps come from; datasets of other formats do not hold it.
         continuity: likewise; datasets hold it, for next observations of their own would be cuts without it.
+        provenance: where the steps come from, a mapping of JSON values; empty where nothing is known.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -65,6 +67,7 @@ class Layout:
     padding: Start = Start.ZEROS
     finite: bool = False
     continuity: Continuity = "observations"
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.stacks:
@@ -106,7 +109,7 @@ class Layout:
         return any(stack.axis is not None for stack in self.stacks)
 
     @classmethod
-    def of(cls, schema: Schema, *, stacked: bool = False) -> Layout:
+    def of(cls, schema: Schema, *, stacked: bool = False, provenance: Mapping[str, Any] | None = None) -> Layout:
         """Of a store: of its single frames, or with ``stacked`` of observations just as they were given."""
         columns = {column.name: (column.shape, column.dtype) for column in schema.extra_columns}
         reward = schema.column(REWARD).dtype
@@ -116,8 +119,9 @@ class Layout:
             space = map_leaves(space, OBS, lambda leaf, name: _frame_space(leaf, *frames[name]))
             stacks = tuple(Stack(stack.frames) for stack in stacks)
         return cls(
-            space, schema.action_space, columns, reward, stacks, schema.padding, schema.finite, schema.continuity
-        )
+            space, schema.action_space, columns, reward, stacks, schema.padding, schema.finite, schema.continuity,
+            provenance or {},
+        )  # fmt: skip
 
     def only(self, names: tuple[str, ...] | None) -> Layout:
         """The layout with the named columns only; action, reward and flags stay.
@@ -156,7 +160,7 @@ class Layout:
         for axis in (None, "auto", 0, -1):
             try:
                 if schemas.build(**given, capacity=1, stack_axis=axis).stacks == self.stacks:
-                    return {**given, "stack_axis": axis}
+                    return {**given, "stack_axis": axis, "provenance": self.provenance}
             except SchemaError:
                 raise
             except InputError:
@@ -172,6 +176,7 @@ class Layout:
             "frame_stack": [stack.frames for stack in self.stacks],
             "padding": self.padding.name.lower(),
             "continuity": self.continuity,
+            **({"provenance": dict(self.provenance)} if self.provenance else {}),
         }
 
     @classmethod
@@ -191,8 +196,9 @@ class Layout:
             padding = Start[stored["padding"].upper()]
             continuity = schemas.check_continuity(stored.get("continuity", "observations"))
             layout = cls(
-                observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding, continuity=continuity
-            )
+                observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding, continuity=continuity,
+                provenance=checked(stored.get("provenance")),
+            )  # fmt: skip
             layout.create_arguments()
             return layout
         except BAD_DESCRIPTION as error:

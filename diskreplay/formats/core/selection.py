@@ -83,7 +83,8 @@ class SelectedStore:
         self.path = str(path)
         self.schema = streams[0].schema
         self.streams = streams
-        self.layout = Layout.of(self.schema).only(selection.columns)
+        self.provenance = streams[0].store.provenance
+        self.layout = Layout.of(self.schema, provenance=self.provenance).only(selection.columns)
         self._columns = selection.columns
         every = [(rows, episode) for rows in streams for episode in rows.episodes]
         wanted = {_place(episode) for episode in selection.of([episode for _, episode in every])}
@@ -108,7 +109,9 @@ class SelectedStore:
 
     def source(self, *, stacked: bool = False) -> Source:
         """The part to be read: single frames, or with ``stacked`` observations just as they were given."""
-        layout = Layout.of(self.schema, stacked=True).only(self._columns) if stacked else self.layout
+        layout = self.layout
+        if stacked:
+            layout = Layout.of(self.schema, stacked=True, provenance=self.provenance).only(self._columns)
         blocks = self._stacked_blocks if stacked and layout.stacked else self._blocks
 
         def kept() -> Iterator[Transitions]:
@@ -137,6 +140,8 @@ class SelectedStore:
             losses.append(Loss("ends without a flag apart from truncations", sum(not any(end) for end in ends)))
         if not holds.columns:
             losses += [Loss(f"values of column {name!r}", self.steps) for name in self.layout.columns]
+        if not holds.provenance:
+            losses.append(Loss("facts about where the steps come from", len(self.provenance)))
         if not (holds.stacks and Layout.of(self.schema, stacked=True).stacked):
             losses.append(Loss("stacked frames that are no steps of the episode", self._odd_stacks()))
         return [loss for loss in losses if loss.count]

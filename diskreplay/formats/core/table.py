@@ -15,6 +15,7 @@ NAMES = {
     "truncated": "truncation apart from termination",
     "unfinished": "ends without a flag",
     "columns": "columns",
+    "provenance": "where it comes from",
     "nested_obs": "Dict and Tuple observations",
     "nested_action": "Dict and Tuple actions",
     "empty": "no step at all",
