@@ -1,4 +1,5 @@
 # Every target makes what it needs: .venv when it is missing, an extra when pyproject.toml or constraints.txt changed.
+# .venv-oldest has the oldest allowed version of what constraints-oldest.txt names.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,6 +7,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py formats.py sb3_dqn.py
 INPUTS := pyproject.toml constraints.txt
+OLDEST := .venv-oldest
 
 .PHONY: demo test interop lint bench clean
 # Two pips must not write to one environment at the same time.
@@ -17,8 +19,10 @@ demo: $(VENV)/.demo-stamp
 test: $(VENV)/.dev-stamp
 	$(BIN)/python -m pytest tests --ignore=tests/interop
 
-interop: $(VENV)/.interop-stamp
-	$(BIN)/python -m pytest tests/interop 
+# Formats once more with the oldest pyarrow that is allowed; tests/interop exchanges files between the two environments.
+interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp
+	$(BIN)/python -m pytest tests/interop
+	$(OLDEST)/bin/python -m pytest tests/formats/test_parquet.py tests/formats/test_roundtrip.py -k 'parquet or arrow'
 
 lint: $(VENV)/.dev-stamp
 	$(BIN)/ruff check .
@@ -31,7 +35,7 @@ bench: $(VENV)/.bench-stamp
 
 # Leaves benchmarks/.frames alone: gigabytes that take minutes to record again.
 clean:
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find cli diskreplay tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -48,6 +52,11 @@ $(VENV)/.dev-stamp: $(INPUTS) | $(BIN)/python
 $(VENV)/.interop-stamp: $(INPUTS) | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev,interop]'
 	$(PIP_INSTALL) --no-deps xuance 'd3rlpy>=2.8,<3' 'robomimic>=0.3,<0.4' 'dopamine-rl>=4.1,<5'
+	touch $@
+
+$(OLDEST)/.stamp: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[arrow]' pytest
 	touch $@
 
 $(VENV)/.bench-stamp: $(INPUTS) | $(BIN)/python

@@ -19,6 +19,7 @@ from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch, MultiAgentRolloutBatch
 from diskreplay.buffers.multi_agent_rollout import MultiAgentRolloutBuffer
+from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.rollout import RolloutBuffer
 from diskreplay.index.episodes import Episode
@@ -61,4 +62,5 @@ __all__ = [
     "Uniform",
     "errors",
     "final_observations",
+    "provenance",
 ]

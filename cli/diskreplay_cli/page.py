@@ -55,6 +55,7 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
     yield "obs", facts.observation_space + (f", {max(stack)} frames stacked" if stack else "")
     yield "action", facts.action_space
     yield "samples", _settings(facts)
+    yield from text.provenance(facts.provenance)
     for stream in facts.streams[:MAX_STREAMS]:
         yield (
             f"stream {stream.name}",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from diskreplay.ops.repair import Repaired
 
+LINE = 300
+"""Characters of a line that a store may fill."""
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-~=+*#"
 
@@ -58,6 +61,30 @@ def histogram(counts: Sequence[int], plain: bool = False) -> str:
     """One character a bin, as high as its count; a space where there is none."""
     bars, most = PLAIN_BARS if plain else BARS, max(counts, default=0)
     return "".join(bars[-(-count * len(bars) // most) - 1] if count else " " for count in counts)
+
+
+def provenance(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where a store's steps come from: a name and a line for each thing that is known. It may be anything."""
+    spec = told.get("env_spec")
+    spec = spec if isinstance(spec, dict) else {}
+    if told.get("env_id"):
+        wrappers = spec.get("additional_wrappers")
+        names = [str(one.get("name")) for one in wrappers or [] if isinstance(one, dict)]
+        arguments = spec.get("kwargs")
+        given = [f"{name}={value!r}" for name, value in arguments.items()] if isinstance(arguments, dict) else []
+        line = f"{told['env_id']}({', '.join(given)})" if given else str(told["env_id"])
+        yield "environment", cut(", ".join([line, *names]))
+    versions = told.get("versions")
+    if isinstance(versions, dict) and versions:
+        yield "recorded with", cut(", ".join(f"{name} {version}" for name, version in versions.items()))
+    rest = {key: value for key, value in told.items() if key not in ("env_id", "env_spec", "num_envs", "versions")}
+    if rest:
+        yield "provenance", cut(json.dumps(rest, ensure_ascii=False))
+
+
+def cut(line: str) -> str:
+    """A line that is not too long."""
+    return line if len(line) <= LINE else f"{line[: LINE - 3]}..."
 
 
 def repaired(result: Repaired) -> Iterator[str]:

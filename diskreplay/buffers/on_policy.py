@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from diskreplay import returns, spaces
 from diskreplay import schema as schemas
+from diskreplay.buffers import provenance
 from diskreplay.buffers.either import open_or_make
 from diskreplay.buffers.inputs import Freedoms, rounded
 from diskreplay.buffers.options import (
@@ -136,7 +137,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     def _make(cls, path: PathLike, schema: Schema, own: dict[str, Any], options: Mapping[str, Any]) -> Self:
         """A new store, opened for writing."""
         stream = options["stream"] or FIRST_STREAM
-        store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, own, stream)
+        kept = {**own, **provenance.setting(options)}
+        store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream)
         return cls(store, stream=stream, **pick(options, RunOptions))
 
     @classmethod

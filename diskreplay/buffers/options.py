@@ -56,7 +56,13 @@ class FrameOptions(TypedDict, total=False):
     reward_dtype: Any
 
 
-class CreateOptions(FrameOptions, LayoutOptions, RunOptions, total=False):
+class StoreOptions(TypedDict, total=False):
+    """Of a new store: what is kept in it of where its steps come from."""
+
+    provenance: Mapping[str, Any] | None
+
+
+class CreateOptions(FrameOptions, LayoutOptions, StoreOptions, RunOptions, total=False):
     """Of a new store."""
 
     stream: str | None
@@ -78,7 +84,7 @@ class AgentOptions(TypedDict, total=False):
     mean_action_shape: tuple[int, ...] | None
 
 
-class AgentsCreateOptions(AgentOptions, LayoutOptions, RunOptions, total=False):
+class AgentsCreateOptions(AgentOptions, LayoutOptions, StoreOptions, RunOptions, total=False):
     """Of a new store of several agents."""
 
     stream: str | None
@@ -112,7 +118,7 @@ RUN_DEFAULTS: RunOptions = {
 DEFAULTS: dict[str, Any] = {
     **RUN_DEFAULTS,
     "columns": None, "codec": None, "chunk_rows": None, "shard_rows": None, "finite": False,
-    "continuity": "observations",
+    "continuity": "observations", "provenance": None,
     "state_space": None, "available_actions": False, "rewards": "team", "mean_action_shape": None,
     "frame_stack": 1, "stack_axis": "auto", "stack_padding": "zero", "reward_dtype": np.float32,
     "files": None, "mode": "r+", "stream": None, "checkpoint": None, "or_last_commit": False,

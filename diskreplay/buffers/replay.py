@@ -73,6 +73,8 @@ class ReplayBuffer(SampledBuffer[Batch]):
                 was given is kept in both cases. Of stacked observations the older frames must still be those of the
                 steps before; and the first step after opening goes on only where its ``obs`` is the last ``next_obs``.
                 The store keeps it.
+            provenance: where the steps come from, a mapping of JSON values that the store keeps; such as
+                :func:`diskreplay.provenance` makes of an environment.
             view: what a sample looks like: ``Transition(...)``, as if None, ``Sequence(...)``, ``Hindsight(...)`` or
                 ``PaddedEpisodes(...)``.
             sampler: which transitions it holds: ``Uniform()``, as if None, ``Proportional(...)``, ``RankBased(...)`` or
@@ -115,6 +117,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
             path, observation_space, action_space, capacity, num_envs, view, sampler and all others: as of
                 :meth:`create`.
             stream: to write, the store's first if None.
+            provenance: of a store that is made; not compared with what one that is there has.
             checkpoint: as of :meth:`open`; "latest" opens the last commit where there is no checkpoint yet.
 
         Raises InputError, which names what differs, where the store that is there was made with other spaces or

@@ -45,7 +45,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
             gae_lambda: of generalised advantage estimation (Schulman et al. 2016), 0 to 1; 1 gives discounted returns.
             normalize_advantage: give each minibatch's advantages mean 0 and standard deviation 1.
             frame_stack, stack_axis, stack_padding, columns, reward_dtype, codec, chunk_rows, shard_rows, finite,
-                continuity, cache_bytes, commit_rows, commit_seconds, seed, files: as of
+                continuity, provenance, cache_bytes, commit_rows, commit_seconds, seed, files: as of
                 :meth:`diskreplay.ReplayBuffer.create`.
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.

@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers import owners, shuffle
+from diskreplay.buffers import owners, provenance, shuffle
 from diskreplay.buffers.either import open_or_make
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.options import OpenOptions, PlaceOptions, RunOptions, check_run, pick, shared
@@ -69,7 +69,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         owners.check_free(sampler, None)
         view, sampler = settings({}, view, sampler)
         view.check(schema)
-        kept = {"view": view.to_json(), "sampler": sampler_facts(sampler), **own}
+        kept = {"view": view.to_json(), "sampler": sampler_facts(sampler), **own, **provenance.setting(options)}
         stream = options["stream"] or FIRST_STREAM
         store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream)
         return cls(store, stream=stream, view=view, sampler=sampler, **pick(options, RunOptions))

@@ -6,6 +6,7 @@ looks like is the business of the classes over this one.
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -122,6 +123,11 @@ class StoredBuffer:
     def schema(self) -> Schema:
         """Spaces, columns, capacity: what does not change."""
         return self._store.schema
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the steps come from, as ``create`` was told; empty where it was not. A copy."""
+        return copy.deepcopy(self._store.provenance)
 
     @property
     def num_envs(self) -> int:

@@ -183,6 +183,6 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "d3rlpy", "d3rlpy: one HDF5 file, version 2.1", "file",
-        Holds(final_obs=False, nested_action=False, empty=False), recognise, read, write, COMPRESSIONS,
+        Holds(final_obs=False, next_obs=False, nested_action=False, empty=False), recognise, read, write, COMPRESSIONS,
     ),
 )  # fmt: skip

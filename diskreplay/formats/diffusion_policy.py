@@ -153,6 +153,6 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "diffusion-policy", "diffusion_policy: a Zarr v2 hierarchy of flat arrays", "directory",
-        Holds(final_obs=False), recognise, read, write, compressions=("zstd", "none"),
+        Holds(final_obs=False, next_obs=False), recognise, read, write, compressions=("zstd", "none"),
     ),
 )  # fmt: skip

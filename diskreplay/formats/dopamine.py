@@ -207,6 +207,7 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "dopamine", "Dopamine, DQN Replay: gzip logs of a circular replay buffer", "directory",
-        Holds(final_obs=False, nested_obs=False, nested_action=False), recognise, read, write, ("gzip",), check=check,
+        Holds(final_obs=False, next_obs=False, nested_obs=False, nested_action=False), recognise, read, write,
+        ("gzip",), check=check,
     ),
 )  # fmt: skip

@@ -121,7 +121,7 @@ def recognise(path: pathlib.Path) -> bool:
 
 FORMATS = (
     Format(
-        "minari", "Minari: a dataset directory, stored as HDF5", "directory", Holds(), recognise, read, write,
-        COMPRESSIONS,
+        "minari", "Minari: a dataset directory, stored as HDF5", "directory", Holds(next_obs=False), recognise,
+        read, write, COMPRESSIONS,
     ),
 )  # fmt: skip

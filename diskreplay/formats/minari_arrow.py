@@ -197,7 +197,7 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "minari-arrow", "Minari: a dataset directory, stored as Arrow", "directory",
-        Holds(dtypes=DTYPES - {"complex64", "complex128"}), recognise, read, write, COMPRESSIONS,
+        Holds(next_obs=False, dtypes=DTYPES - {"complex64", "complex128"}), recognise, read, write, COMPRESSIONS,
         requires=("pyarrow",), extra="arrow",
     ),
 )  # fmt: skip

@@ -285,9 +285,12 @@ def recognise_episodes(path: pathlib.Path) -> bool:
 
 
 FORMATS = (
-    Format("npz", "one NPZ file of flat arrays", "file", Holds(), recognise, read, write, tuple(COMPRESSIONS)),
     Format(
-        "npz-episodes", "a directory with an NPZ file for each episode", "directory", Holds(), recognise_episodes,
-        read_episodes, write_episodes, tuple(COMPRESSIONS),
+        "npz", "one NPZ file of flat arrays", "file", Holds(next_obs=False), recognise, read, write,
+        tuple(COMPRESSIONS),
+    ),
+    Format(
+        "npz-episodes", "a directory with an NPZ file for each episode", "directory", Holds(next_obs=False),
+        recognise_episodes, read_episodes, write_episodes, tuple(COMPRESSIONS),
     ),
 )  # fmt: skip

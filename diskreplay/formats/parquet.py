@@ -16,7 +16,9 @@ column                   of               from
 ``<name>``               each value       the user's own columns
 =======================  ===============  =====================================================================
 
-1. Single numbers are numbers, arrays are lists of fixed size, nested for more than one axis.
+1. Single numbers are numbers, arrays are lists of fixed size, nested for more than one axis. In ``final_observation``
+   their size is not fixed, because pyarrow before 26 reads no nulls among lists of a fixed size. Earlier versions wrote
+   such files, which pyarrow 26 reads.
 2. Images, uint8 with 1, 3 or 4 channels as the last axis or with none, are PNG, as Hugging Face's ``Image`` has them:
    a struct of ``bytes`` and ``path``. With the compressions "zstd" and "none" they are raw bytes in C order.
 3. The schema's metadata hold the layout (``diskreplay``), and what ``datasets`` is to decode (``huggingface``).
@@ -145,12 +147,12 @@ def _keys(layout: Layout) -> dict[str, str]:
 def _schema(layout: Layout, keys: Mapping[str, str], png: bool) -> Any:
     import pyarrow as pa
 
-    fields, pictures = [], {}
+    fields, pictures, finals = [], {}, {_final(name) for name in layout.obs}
     for name, (shape, dtype) in _shapes(layout).items():
         if not images.is_image(shape, dtype):
             kind = pa.from_numpy_dtype(dtype)
             for length in reversed(shape):
-                kind = pa.list_(kind, length)
+                kind = pa.list_(kind, -1 if name in finals else length)
         elif png:
             kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
             pictures[keys[name]] = {"_type": "Image"}
@@ -176,18 +178,21 @@ def _arrow(steps: Transitions, layout: Layout, keys: Mapping[str, str], png: boo
     places = pa.array(at, mask=at < 0)
     found = {keys[name]: _values(values, png) for name, values in steps.columns().items()}
     for name in layout.obs:
-        found[keys[_final(name)]] = _values(steps.next_obs[name][ends], png).take(places)
+        found[keys[_final(name)]] = _values(steps.next_obs[name][ends], png, sized=False).take(places)
     return found
 
 
-def _values(values: Array, png: bool) -> Any:
-    """Values ``(n, *shape)`` as an Arrow array."""
+def _values(values: Array, png: bool, sized: bool = True) -> Any:
+    """Values ``(n, *shape)`` as an Arrow array; lists are of a fixed size if ``sized``."""
     import pyarrow as pa
 
     if not images.is_image(values.shape[1:], values.dtype):
         found = pa.array(np.ascontiguousarray(values).reshape(-1))
         for length in reversed(values.shape[1:]):
-            found = pa.FixedSizeListArray.from_arrays(found, length)
+            if sized:
+                found = pa.FixedSizeListArray.from_arrays(found, length)
+            else:
+                found = pa.ListArray.from_arrays(np.arange(0, len(found) + 1, length, dtype=np.int32), found)
         return found
     if not png:
         return pa.array([value.tobytes() for value in values], pa.binary())
@@ -348,7 +353,7 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "parquet", "Parquet for Hugging Face datasets: one row a step", "file",
-        Holds(dtypes=frozenset(name for name in DTYPES if not name.startswith("complex"))), recognise, read, write,
-        tuple(COMPRESSIONS), ("pyarrow",), "arrow",
+        Holds(next_obs=False, dtypes=frozenset(name for name in DTYPES if not name.startswith("complex"))),
+        recognise, read, write, tuple(COMPRESSIONS), ("pyarrow",), "arrow",
     ),
 )  # fmt: skip

@@ -137,6 +137,8 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     numbers = {"bytes": (target / RECORDS).stat().st_size, "episodes": episodes}
     (target / "features.json").write_text(json.dumps(_features(columns), indent=1))
     (target / "dataset_info.json").write_text(json.dumps(_info(numbers), indent=1))
+    if source.layout.provenance:
+        (target / "provenance.json").write_text(json.dumps(dict(source.layout.provenance), indent=1))
 
 
 def _key(name: str) -> str:
@@ -228,7 +230,7 @@ FORMATS = (
     Format(
         "rlds", "RLDS: steps as TensorFlow Datasets keeps them, in TFRecord", "directory",
         Holds(
-            empty=False, layout=False,
+            next_obs=False, empty=False, layout=False,
             dtypes=frozenset(name for name in DTYPES if not name.startswith("complex")),
         ), recognise, write=write, requires=("tfrecord",), extra="rlds", check=check,
     ),

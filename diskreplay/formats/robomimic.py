@@ -17,8 +17,8 @@ key                           shape                       from
 ``diskreplay``                a string                    the layout as JSON, which robomimic does not read
 ============================  ==========================  ============================================================
 
-The group ``data`` has the attributes ``total`` (steps) and ``env_args`` (JSON: the environment, without a name here),
-each demonstration has ``num_samples``.
+The group ``data`` has the attributes ``total`` (steps) and ``env_args`` (JSON: the environment's name and arguments,
+without a name where it is not known), each demonstration has ``num_samples``.
 
 1. robomimic wants actions as vectors in ``[-1, 1]`` and images ``(height, width, channels)`` of bytes; values are
    written as they are.
@@ -32,16 +32,19 @@ each demonstration has ``num_samples``.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.buffers.provenance import checked
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks, episode_ends, episodes_source, reshaped
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, length
@@ -49,7 +52,7 @@ from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.layout import Layout, column_name
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
-from diskreplay.formats.core.untrusted import declared_count
+from diskreplay.formats.core.untrusted import declared_count, parse_json
 from diskreplay.formats.files import hdf5
 from diskreplay.formats.files.hdf5_episodes import EpisodesFile
 from diskreplay.formats.files.hdf5_writer import COMPRESSIONS
@@ -71,7 +74,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     with EpisodesFile(target, compression) as out:
         data = out.file.create_group("data")
         data.attrs["total"] = source.steps
-        data.attrs["env_args"] = json.dumps({"env_name": "", "type": GYM_TYPE, "env_kwargs": {}})
+        data.attrs["env_args"] = json.dumps(_env_args(source.layout.provenance))
         for episode in episode_blocks(source.blocks()):
             demo = f"data/demo_{episode.number}"
             for key, values in _entries(episode):
@@ -80,6 +83,28 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
                 out.end_episode()
                 out.file[demo].attrs["num_samples"] = episode.stop
         hdf5.write_layout(out.file, LAYOUT, source.layout)
+
+
+def _env_args(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment as robomimic makes it; without a name where it is not known."""
+    spec = provenance.get("env_spec")
+    arguments = spec.get("kwargs") if isinstance(spec, dict) else None
+    name = provenance.get("env_id", "")
+    return {
+        "env_name": name if isinstance(name, str) else "", "type": GYM_TYPE,
+        "env_kwargs": arguments if isinstance(arguments, dict) else {},
+    }  # fmt: skip
+
+
+def _provenance(data: h5py.Group, where: str) -> dict[str, Any]:
+    """Where the steps come from, as ``env_args`` of others say; empty where they cannot be read."""
+    with contextlib.suppress(InputError):
+        found = parse_json(hdf5.attribute(data, "env_args", where), where)
+        if isinstance(found, dict):
+            name = found.get("env_name")
+            known = {"env_id": name} if isinstance(name, str) and name else {}
+            return checked({**known, "env_args": found}) if found else {}
+    return {}
 
 
 def _entries(episode: EpisodeBlock) -> Iterator[tuple[str, Array]]:
@@ -128,7 +153,12 @@ def read(path: pathlib.Path) -> Iterator[Source]:
         def opened(name: str, layout: Layout | None) -> FlatArrays:
             return _episode(hdf5.subgroup(data, name, where), f"{where}, {name}", columns, layout)
 
-        yield episodes_source(where, demos, lengths, opened, layout, tuple(sorted(ignored)))
+        source = episodes_source(where, demos, lengths, opened, layout, tuple(sorted(ignored)))
+        if layout is None:
+            source = dataclasses.replace(
+                source, layout=dataclasses.replace(source.layout, provenance=_provenance(data, where))
+            )
+        yield source
 
 
 def _length(demo: h5py.Group, where: str) -> int:

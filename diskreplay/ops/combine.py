@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from diskreplay import formats
+from diskreplay.buffers.provenance import common
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected
 from diskreplay.formats.core.target import replacing
@@ -55,7 +56,8 @@ def merge(
     Args:
         out: must not exist.
         paths: of stores with the same spaces, columns and frame stacks. ``out`` refuses NaN and infinity if all of them
-            do; its continuity is that of flags if that of one is.
+            do; its continuity is that of flags if that of one is; its provenance is what all of them have in common,
+            and as ``sources`` each one that is another.
         allow_loss: go on where frame stacks cannot be rebuilt.
         progress: called with transitions done and in all.
 
@@ -85,6 +87,7 @@ def merge(
             sources[0].layout,
             finite=all(source.layout.finite for source in sources),
             continuity="flags" if any(source.layout.continuity == "flags" for source in sources) else "observations",
+            provenance=common([dict(source.layout.provenance) for source in sources]),
         )
         whole = Source(layout, steps, blocks, cuts=cuts)
         write(whole, temporary, report)

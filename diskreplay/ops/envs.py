@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
+from diskreplay.buffers.provenance import provenance
 from diskreplay.errors import InputError
 
 
@@ -37,6 +38,7 @@ class Stepper(Protocol):
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
+    provenance: dict[str, Any]
 
     def reset(self, seed: int) -> None:
         """Begins new episodes; environments and actions are seeded."""
@@ -53,6 +55,7 @@ class Single:
         self._env = env
         self.observation_space = env.observation_space
         self.action_space = env.action_space
+        self.provenance = provenance(env)
         self._obs: Any = None
 
     def reset(self, seed: int) -> None:
@@ -77,6 +80,7 @@ class Lockstep:
         self._envs = envs
         self.observation_space = envs.single_observation_space
         self.action_space = envs.single_action_space
+        self.provenance = provenance(envs)
         self._obs: Any = None
         self._valid = np.ones(envs.num_envs, bool)
 

@@ -25,7 +25,7 @@ from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Span
 from diskreplay.storage.files import LocalFiles
-from diskreplay.storage.store import STREAMS, Store
+from diskreplay.storage.store import PROVENANCE, STREAMS, Store
 
 HISTOGRAM_BINS = 24
 MAX_SHARDS_LISTED = 1 << 16
@@ -135,6 +135,7 @@ class Facts:
     Attributes:
         transitions, capacity: over all streams; ``transitions`` is None when a stream cannot be read.
         frame_stack: frames of each observation leaf.
+        provenance: where the steps come from, as the store was told.
         episodes: None when they cannot be read.
         raw_bytes, stored_bytes: ``stored_bytes`` counts every file.
         health: problems found; empty when there are none.
@@ -146,6 +147,7 @@ class Facts:
     action_space: str
     frame_stack: dict[str, int]
     settings: dict[str, Any]
+    provenance: dict[str, Any]
     transitions: int | None
     capacity: int
     streams: tuple[StreamFacts, ...]
@@ -205,7 +207,8 @@ def inspect(path: PathLike) -> Facts:
         frame_stack={
             c.name: stack.frames for c, stack in zip(store.schema.obs_columns, store.schema.stacks, strict=True)
         },
-        settings=store.settings,
+        settings={name: value for name, value in store.settings.items() if name != PROVENANCE},
+        provenance=store.provenance,
         transitions=None if None in counts else sum(count for count in counts if count is not None),
         capacity=sum(facts.capacity for facts in found.streams),
         streams=tuple(found.streams),

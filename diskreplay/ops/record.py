@@ -130,6 +130,7 @@ def record(
                 path, stepper.observation_space, stepper.action_space, num_envs=count,
                 capacity=capacity or max(steps, CAPACITY, count), frame_stack=frame_stack or (4 if atari else 1),
                 stack_axis=None, commit_seconds=commit_seconds, seed=seed,
+                provenance=stepper.provenance,
             )  # fmt: skip
             opened.callback(buffer.close)
         return _Recording(buffer, stepper, steps, progress).run(seed, stop.is_set)

@@ -40,6 +40,8 @@ from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, S
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
+PROVENANCE = "provenance"
+"""The setting that says where the steps come from."""
 LOCK_SECONDS = 60.0
 """How long to wait for another process that adds a stream, which takes it milliseconds."""
 
@@ -99,6 +101,8 @@ class Store:
         self.schema = Schema.from_json(ours.get("schema"))
         settings = ours.get("settings")
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
+        told = self.settings.get(PROVENANCE)
+        self.provenance: dict[str, Any] = told if isinstance(told, dict) else {}
 
     @staticmethod
     def create(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+import gymnasium
 import h5py
 import pytest
 from click.testing import CliRunner, Result
@@ -67,6 +68,39 @@ def test_inspect(path: str) -> None:
     assert max(len(line) for line in lines[1:]) <= 80
     assert "\x1b" not in result.stdout
     assert facts("inspect", path)["streams"][0]["end"] == 60
+
+
+def test_inspect_says_where_steps_come_from(path: str) -> None:
+    assert run("record", "Pendulum-v1", path, "--steps", "10").exit_code == 0
+    result = run("inspect", path)
+    assert "environment    Pendulum-v1" in result.stdout
+    assert f"gymnasium {gymnasium.__version__}" in result.stdout
+    assert facts("inspect", path)["provenance"]["env_spec"]["id"] == "Pendulum-v1"
+    assert "provenance" not in facts("inspect", path)["settings"]
+
+
+ODD = [
+    ({"env_id": "Mine[bold]", "env_spec": {"kwargs": {"sizes": [1, 2]}}}, ["Mine[bold](sizes=[1, 2])"]),
+    ({"env_id": ["a"], "env_spec": {"kwargs": 3, "additional_wrappers": [3, {}]}, "versions": 7}, ["['a'], None"]),
+    (
+        {"robot": {"arm": "[red]left"}, "env_spec": 3, "versions": {"a": [1]}},
+        ['{"robot": {"arm": "[red]left"}}', "a [1]"],
+    ),
+    ({"text": "x" * 10_000}, ["xxx..."]),
+]
+
+
+@pytest.mark.parametrize(("told", "parts"), ODD, ids=[parts[0] for _, parts in ODD])
+def test_inspect_shows_whatever_a_user_told(told: dict[str, Any], parts: list[str], path: str) -> None:
+    space = gymnasium.spaces.Discrete(2)
+    with diskreplay.ReplayBuffer.create(path, space, space, capacity=3, provenance=told):
+        pass
+    result = run("inspect", path)
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) <= 40
+    for part in parts:
+        assert part in result.stdout, part
+    assert facts("inspect", path)["provenance"] == told
 
 
 def test_inspect_of_a_damaged_store(path: str) -> None:

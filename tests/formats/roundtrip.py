@@ -19,6 +19,7 @@ from diskreplay.schema import Stack
 
 Rng = np.random.Generator
 VECTOR = spaces.Box(-np.inf, np.inf, (5,), np.float32)
+MATRIX = spaces.Box(-9, 9, (3, 4), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
 FRAME = spaces.Box(0, 255, (40, 40), np.uint8)
 NESTED = spaces.Dict(camera=IMAGE, arm=spaces.Dict(joints=spaces.Box(-9, 9, (2,), np.float64), grip=spaces.Discrete(4)))
@@ -94,6 +95,11 @@ def expected(episodes: list[Episode], holds: Holds) -> list[Episode]:
             episode.truncated = np.append(episode.truncated[:-1], True)
         if not holds.columns:
             episode.extra = {}
+        if not holds.next_obs:
+            following = {leaf: values[1:] for leaf, values in episode.obs.items()}
+            episode.next_obs = {
+                leaf: np.append(following[leaf], values[-1:], axis=0) for leaf, values in episode.next_obs.items()
+            }
         if not holds.final_obs and not episode.terminated[-1]:
             if len(episode) == 1:
                 continue
@@ -158,7 +164,7 @@ class Case:
         make: writes such a store at a path.
         history: whether its stacks begin as padding says, so that formats of single frames give them back.
         stacked: whether observations are given stacked.
-        nested_obs, nested_action, empty, columns: what a format may refuse, or lose.
+        nested_obs, nested_action, empty, columns, own_next_obs: what a format may refuse, or lose.
     """
 
     name: str
@@ -169,13 +175,18 @@ class Case:
     nested_action: bool = False
     empty: bool = False
     columns: bool = False
+    own_next_obs: bool = False
 
     def __repr__(self) -> str:
         return self.name
 
 
 def play(buffer: dr.ReplayBuffer, lengths: list[tuple[int, tuple[bool, bool]]], seed: int = 0) -> None:
-    """Adds episodes of these lengths and ends to a buffer of one environment, with random values."""
+    """Adds episodes of these lengths and ends to a buffer of one environment, with random values.
+
+    Where the buffer's continuity is that of flags, no step observes the next observation of the one before.
+    """
+    by_flags = buffer.schema.continuity == "flags"
     space, action, rng = buffer.schema.observation_space, buffer.schema.action_space, np.random.default_rng(seed)
     for length, end in lengths:
         obs = sample(space, rng)
@@ -187,7 +198,9 @@ def play(buffer: dr.ReplayBuffer, lengths: list[tuple[int, tuple[bool, bool]]], 
                 for column in buffer.schema.extra_columns
             }
             buffer.add(obs, sample(action, rng), np.float32(rng.normal()), following, *flags, **extra)
-            obs = following
+            obs = sample(space, rng) if by_flags else following
+        if by_flags:
+            buffer.cut()
 
 
 def sample(space: gymnasium.Space[Any], rng: Rng) -> Any:
@@ -298,6 +311,7 @@ CASES = [
     Case("discrete actions from 3", store(action=spaces.Discrete(4, start=3))),
     Case("double precision", store(spaces.Box(-9, 9, (4,), np.float64), reward_dtype=np.float64)),
     Case("several choices", store(action=spaces.MultiDiscrete([2, 3, 4]))),
+    Case("matrices", store(MATRIX)),
     Case("discrete observations", store(spaces.Discrete(16), spaces.Discrete(4))),
     Case("colour images", store(IMAGE, spaces.Discrete(6))),
     Case("frames to be stacked", store(FRAME, spaces.Discrete(6), frame_stack=4)),
@@ -308,6 +322,10 @@ CASES = [
         nested_obs=True, nested_action=True,
     ),
     Case("columns", store(columns=COLUMNS), columns=True),
+    Case("next observations of their own", store(continuity="flags"), own_next_obs=True),
+    Case(
+        "frames encoded anew", store(FRAME, spaces.Discrete(6), frame_stack=3, continuity="flags"), own_next_obs=True
+    ),
     Case("several environments", several_envs),
     Case("several streams", several_streams),
     Case("window that moved on", moved_window, history=False),

@@ -103,6 +103,43 @@ def test_names_that_meet(path: str, tmp_path: pathlib.Path) -> None:
         assert read(str(tmp_path / "b.replay"))[0].extra[name].tolist() == [place, 10 + place, 20 + place]
 
 
+def test_final_observations_are_no_lists_of_a_fixed_size(path: str, tmp_path: pathlib.Path) -> None:
+    """pyarrow before 26 neither writes nor reads nulls among those; elsewhere a fixed size says more."""
+    CASE["dict"].make(path)
+    export(path, tmp_path / "a.parquet", "parquet")
+    schema = pq.read_schema(tmp_path / "a.parquet")
+    joints = pa.list_(pa.float64(), 2), pa.list_(pa.field("element", pa.float64()))
+    found = tuple(schema.field(f"{name}observation.arm.joints").type for name in ("", "final_"))
+    assert found == joints
+    rows = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    at = 0
+    for episode in read(path):
+        at += len(episode)
+        assert [row["final_observation.arm.joints"] for row in rows[at - len(episode) : at - 1]] == [None] * (
+            len(episode) - 1
+        )
+        final = np.asarray(rows[at - 1]["final_observation.arm.joints"])
+        np.testing.assert_array_equal(final, episode.next_obs["obs/arm/joints"][-1, 0])
+
+
+EARLIER = pathlib.Path(__file__).parent / "earlier" / "lists_of_fixed_size.parquet"
+"""Two episodes of three steps as earlier versions wrote them, with pyarrow 26: step ``n`` observed ``n``."""
+
+
+def test_files_of_earlier_versions_are_read(path: str) -> None:
+    """As far as pyarrow reads them; an older one says which does."""
+    if int(pa.__version__.split(".")[0]) < 26:
+        with pytest.raises(InputError, match=r"pyarrow .* reads no missing values .* pip install 'pyarrow>=26'"):
+            import_dataset(EARLIER, path)
+        return
+    import_dataset(EARLIER, path)
+    for number, episode in enumerate(read(path)):
+        for leaf in ("obs/grid", "obs/speed"):
+            for name, first in (("obs", 0), ("next_obs", 1)):
+                values = getattr(episode, name)[leaf][:, 0].reshape(3, -1)[:, 0]
+                assert values.tolist() == [10 * number + first + step for step in range(3)]
+
+
 def table(**changes: Any) -> dict[str, Any]:
     """Six steps of two episodes, as others write them."""
     columns: dict[str, Any] = {

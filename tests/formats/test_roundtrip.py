@@ -75,6 +75,7 @@ def test_what_is_lost_is_said(name: str, case: Case, path: str, tmp_path: pathli
         or (not holds.truncated and any(truncated for _, truncated in ends))
         or (not holds.unfinished and not all(map(any, ends)))
         or (not holds.columns and case.columns)
+        or (not holds.next_obs and case.own_next_obs)
         or (not case.history and not (case.stacked and holds.stacks))
     )
     refused = any(getattr(case, what) and not getattr(holds, what) for what in ("nested_obs", "nested_action", "empty"))

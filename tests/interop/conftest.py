@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 
 READERS = (
-    "numpy", "h5py", "zarr", "tensorstore", "pyarrow", "minari", "d3rlpy", "robomimic", "dopamine-rl", "datasets",
-    "tensorflow-datasets", "tfrecord", "stable-baselines3", "torch", "torchrl", "xuance", "gymnasium",
-    "gymnasium-robotics", "mpe2",
+    "numpy", "h5py", "zarr", "tensorstore", "pyarrow", "pandas", "polars", "minari", "d3rlpy", "robomimic",
+    "dopamine-rl", "datasets", "tensorflow-datasets", "tfrecord", "stable-baselines3", "torch", "torchrl", "xuance",
+    "gymnasium", "gymnasium-robotics", "mpe2",
 )  # fmt: skip
 
 

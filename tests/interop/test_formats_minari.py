@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import warnings
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
-from formats.roundtrip import CASES, NESTED, Case, leaves, read
+from formats.roundtrip import CASES, FORCE, NESTED, VECTOR, Case, leaves, read
 from gymnasium import spaces
+from gymnasium.wrappers import RescaleAction
 
 import diskreplay as dr
 from diskreplay.ops.convert import export, import_dataset
@@ -61,6 +64,39 @@ def test_minari_loads_every_episode(name: str, case: Case, path: str, root: path
         assert infos.keys() == episode.extra.keys()
         for column, values in infos.items():
             np.testing.assert_array_equal(values[1:], episode.extra[column])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_minari_recovers_the_environment(name: str, path: str, root: pathlib.Path) -> None:
+    """Of what ``record`` made, with its arguments and wrappers; and Minari's own comes in with its environment."""
+    env = RescaleAction(gymnasium.make("Pendulum-v1", g=9.0, max_episode_steps=7), -1, 1)
+    with dr.ReplayBuffer.create(
+        path, env.observation_space, env.action_space, capacity=50, provenance=dr.provenance(env)
+    ) as buffer:
+        obs, _ = env.reset(seed=0)
+        for step in range(7):
+            action = np.zeros(1, np.float32)
+            following, reward, _, truncated, _ = env.step(action)
+            buffer.add(obs, action, reward, following, False, truncated)
+            assert truncated == (step == 6)
+            obs = following
+    export(path, root / "played-v3", name)
+    dataset = minari.load_dataset("played-v3")
+    made = dataset.recover_environment()
+    assert made.spec == env.spec
+    assert isinstance(made, RescaleAction)
+    assert made.unwrapped.g == 9.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # no author, no permalink
+        minari.create_dataset_from_buffers(
+            "again-v0", recorded(VECTOR, FORCE), env=env, observation_space=VECTOR, action_space=FORCE
+        )
+    import_dataset(root / "again-v0", root / "again.replay")
+    with dr.ReplayBuffer.open(root / "again.replay", mode="r") as buffer:
+        told = buffer.provenance
+    assert told["env_id"] == "Pendulum-v1"
+    assert told["env_spec"] == json.loads(env.spec.to_json())
+    assert told["minari"]["dataset_id"] == "again-v0"
 
 
 def test_minari_finds_a_dataset_in_a_namespace(path: str, root: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""Parquet files that Hugging Face's ``datasets`` reads and writes."""
+"""Parquet files that Hugging Face's ``datasets`` reads and writes, and that pandas and polars read."""
 
 from __future__ import annotations
 
@@ -71,6 +71,42 @@ def test_datasets_reads_it(case: Case, compression: str, datasets: Any, path: st
             for name, wanted in episode.extra.items():
                 np.testing.assert_array_equal(numbers(values[name]), wanted[step])
             row += 1
+
+
+def with_pandas(file: pathlib.Path) -> list[dict[str, Any]]:
+    pandas = pytest.importorskip("pandas", reason="pandas is in the interop extra")
+    found: list[dict[str, Any]] = pandas.read_parquet(file).to_dict("records")
+    return found
+
+
+def with_polars(file: pathlib.Path) -> list[dict[str, Any]]:
+    polars = pytest.importorskip("polars", reason="polars is in the interop extra")
+    found: list[dict[str, Any]] = polars.read_parquet(file).to_dicts()
+    return found
+
+
+def nested(value: Any) -> np.ndarray:
+    """A value of several axes, which pandas gives as arrays of arrays."""
+    return np.stack([nested(part) for part in value]) if np.ndim(value) and len(value) else np.asarray(value)
+
+
+@pytest.mark.parametrize("rows_of", [with_pandas, with_polars])
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in (*NAMES[:2], "matrices")], ids=repr)
+def test_tables_read_it(case: Case, rows_of: Any, path: str, tmp_path: pathlib.Path) -> None:
+    case.make(path)
+    export(path, tmp_path / "a.parquet", "parquet")
+    rows, at = rows_of(tmp_path / "a.parquet"), 0
+    for episode in read(path):
+        for step in range(len(episode)):
+            values, last = rows[at], step == len(episode) - 1
+            np.testing.assert_array_equal(nested(values["observation"]), episode.obs["obs"][step, 0])
+            np.testing.assert_array_equal(nested(values["action"]), episode.action["action"][step])
+            assert np.float32(values["next.reward"]) == episode.reward[step]
+            assert (values["final_observation"] is not None) == values["next.done"] == last
+            if last:
+                np.testing.assert_array_equal(nested(values["final_observation"]), episode.next_obs["obs"][step, 0])
+            at += 1
+    assert at == len(rows)
 
 
 @pytest.mark.parametrize("shards", [1, 3])

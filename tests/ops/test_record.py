@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import signal
@@ -9,6 +10,7 @@ import signal
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 import diskreplay as dr
 from diskreplay.errors import InputError, StoreExistsError
@@ -32,6 +34,18 @@ def test_one_environment(path: str) -> None:
         assert not (found.obs[1:][ended[:-1]] == found.next_obs[:-1][ended[:-1]]).all(axis=1).any()
         assert (found.reward == 1).all()
     assert verify(path).ok
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_the_store_knows_its_environment(path: str, num_envs: int) -> None:
+    record("Pendulum-v1", path, steps=30, num_envs=num_envs)
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        told = buffer.provenance
+    assert (told["env_id"], told["env_spec"]["id"], told.get("num_envs", 1)) == ("Pendulum-v1", "Pendulum-v1", num_envs)
+    assert told["versions"]["gymnasium"] == gymnasium.__version__
+    record("Pendulum-v1", path, steps=60, resume=True)
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert buffer.provenance == told
 
 
 def test_discrete_observations(path: str) -> None:
@@ -158,6 +172,12 @@ def test_atari_is_recorded_frame_by_frame(path: str) -> None:
     env.close()
     with gymnasium.make("ALE/Pong-v5") as plain:
         assert plain.action_space == buffer.schema.action_space
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        spec = EnvSpec.from_json(json.dumps(buffer.provenance["env_spec"]))
+        assert "ale-py" in buffer.provenance["versions"]
+    with gymnasium.make(spec) as made:
+        assert isinstance(made, gymnasium.wrappers.AtariPreprocessing)
+        assert made.observation_space.shape == (84, 84)
 
 
 def test_atari_preprocessing_of_another_environment() -> None:

@@ -21,14 +21,17 @@ from diskreplay.schema import DTYPES
 
 @dataclasses.dataclass(frozen=True)
 class Holds:
-    """What a format can hold of a store. What it lacks among the first six is a loss, among the rest an error.
+    """What a format can hold of a store. What it lacks among the first eight is a loss, among the rest an error.
 
     Attributes:
         final_obs: the true next observation of an episode's last step. A format without it gives back episodes that
             were not terminated one step shorter.
+        next_obs: that of every step, where the next step's observation is another, as in a store whose continuity is
+            that of flags. A format without it gives back the next step's observation.
         truncated: truncation, apart from termination.
         unfinished: an episode's end in neither flag, apart from truncation.
         columns: the user's own columns.
+        provenance: where the steps come from.
         layout: spaces with their bounds, and how frames are stacked; without it they are inferred.
         stacks: stacked observations just as they were given; without it single frames, stacked again when they are
             sampled.
@@ -40,9 +43,11 @@ class Holds:
     """
 
     final_obs: bool = True
+    next_obs: bool = True
     truncated: bool = True
     unfinished: bool = True
     columns: bool = True
+    provenance: bool = True
     layout: bool = True
     stacks: bool = False
     envs: bool = False

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from diskreplay import schema as schemas
 from diskreplay import spaces
+from diskreplay.buffers.provenance import checked
 from diskreplay.errors import CorruptionError, InputError, SchemaError
 from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
 from diskreplay.schema import (
@@ -53,7 +54,9 @@ class Layout:
         reward_dtype: a floating point type.
         stacks: one for each observation leaf, in order.
         padding: what single frames are stacked with at an episode's start.
-        finite, continuity: of the store that the steps come from; datasets of other formats do not hold them.
+        finite: of the store that the steps come from; datasets of other formats do not hold it.
+        continuity: likewise; datasets hold it, for next observations of their own would be cuts without it.
+        provenance: where the steps come from, a mapping of JSON values; empty where nothing is known.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -64,6 +67,7 @@ class Layout:
     padding: Start = Start.ZEROS
     finite: bool = False
     continuity: Continuity = "observations"
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.stacks:
@@ -105,7 +109,7 @@ class Layout:
         return any(stack.axis is not None for stack in self.stacks)
 
     @classmethod
-    def of(cls, schema: Schema, *, stacked: bool = False) -> Layout:
+    def of(cls, schema: Schema, *, stacked: bool = False, provenance: Mapping[str, Any] | None = None) -> Layout:
         """Of a store: of its single frames, or with ``stacked`` of observations just as they were given."""
         columns = {column.name: (column.shape, column.dtype) for column in schema.extra_columns}
         reward = schema.column(REWARD).dtype
@@ -115,8 +119,9 @@ class Layout:
             space = map_leaves(space, OBS, lambda leaf, name: _frame_space(leaf, *frames[name]))
             stacks = tuple(Stack(stack.frames) for stack in stacks)
         return cls(
-            space, schema.action_space, columns, reward, stacks, schema.padding, schema.finite, schema.continuity
-        )
+            space, schema.action_space, columns, reward, stacks, schema.padding, schema.finite, schema.continuity,
+            provenance or {},
+        )  # fmt: skip
 
     def only(self, names: tuple[str, ...] | None) -> Layout:
         """The layout with the named columns only; action, reward and flags stay.
@@ -155,7 +160,7 @@ class Layout:
         for axis in (None, "auto", 0, -1):
             try:
                 if schemas.build(**given, capacity=1, stack_axis=axis).stacks == self.stacks:
-                    return {**given, "stack_axis": axis}
+                    return {**given, "stack_axis": axis, "provenance": self.provenance}
             except SchemaError:
                 raise
             except InputError:
@@ -170,6 +175,8 @@ class Layout:
             "reward_dtype": self.reward_dtype.name,
             "frame_stack": [stack.frames for stack in self.stacks],
             "padding": self.padding.name.lower(),
+            "continuity": self.continuity,
+            **({"provenance": dict(self.provenance)} if self.provenance else {}),
         }
 
     @classmethod
@@ -187,7 +194,11 @@ class Layout:
                 observations, actions = (spaces.from_json(stored[f"{key}_space"]) for key in ("observation", "action"))
             stacks = tuple(Stack(declared_count(frames, "frame_stack")) for frames in stored["frame_stack"])
             padding = Start[stored["padding"].upper()]
-            layout = cls(observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding)
+            continuity = schemas.check_continuity(stored.get("continuity", "observations"))
+            layout = cls(
+                observations, actions, columns, _dtype(stored["reward_dtype"]), stacks, padding, continuity=continuity,
+                provenance=checked(stored.get("provenance")),
+            )  # fmt: skip
             layout.create_arguments()
             return layout
         except BAD_DESCRIPTION as error:

@@ -103,6 +103,34 @@ class LogRows:
         kept: Array = rows[self.log.take(VALID, rows, np.full(len(rows), env))]
         return kept
 
+    def count_own_next_obs(self, env: int, episodes: Sequence[tuple[int, int]], names: Sequence[str]) -> int:
+        """How many rows have a next observation that is not the next row's, the last ones of episodes left out.
+
+        Args:
+            env: its number.
+            episodes: half-open ranges of rows, in order.
+            names: of the observation leaves that are compared.
+
+        Raises what :meth:`blocks` raises.
+        """
+        if self.schema.continuity != "flags":
+            return 0
+        walks = {name: ChunkWalk(self._part.stream.rows[name], env) for name in names}
+        count = 0
+        try:
+            for start, stop in episodes:
+                rows = np.arange(start, stop - 1)
+                patches = self.log.patch_numbers(rows, np.full_like(rows, env))
+                for at in np.flatnonzero(patches >= 0).tolist():
+                    count += any(
+                        self._patch(name, int(patches[at])).tobytes()
+                        != self._frame(name, walk, env, start + at + 1).tobytes()
+                        for name, walk in walks.items()
+                    )
+        except CorruptionError as error:
+            self._explain(error)
+        return count
+
     def frames(self, column: Column, env: int, start: int, stop: int) -> Iterator[Array]:
         """The frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""
         walk = ChunkWalk(self._stream.disk.rows[column.name], env)
@@ -164,13 +192,19 @@ class LogRows:
         out = np.empty((stop - start, *column.shape), column.dtype)
         out[: len(known)] = known
         if stop < self.log.end:
-            resident = column.name in self.log.resident
-            out[-1] = self.log.span(column.name, stop, stop + 1)[0, env] if resident else walk.read(stop, stop + 1)[0]
+            out[-1] = self._frame(column.name, walk, env, stop)
         rows = np.arange(start, stop)
         patches = self.log.patch_numbers(rows, np.full_like(rows, env))
         for at in np.flatnonzero(patches >= 0).tolist():
             out[at] = self._patch(column.name, int(patches[at]))
         return out
+
+    def _frame(self, name: str, walk: ChunkWalk, env: int, row: int) -> Array:
+        if name in self.log.resident:
+            held: Array = self.log.span(name, row, row + 1)[0, env]
+            return held
+        found: Array = walk.read(row, row + 1)[0]
+        return found
 
     def _patch(self, name: str, patch: int) -> Array:
         if name in self.log.patches.arrays:

@@ -83,7 +83,8 @@ class SelectedStore:
         self.path = str(path)
         self.schema = streams[0].schema
         self.streams = streams
-        self.layout = Layout.of(self.schema).only(selection.columns)
+        self.provenance = streams[0].store.provenance
+        self.layout = Layout.of(self.schema, provenance=self.provenance).only(selection.columns)
         self._columns = selection.columns
         every = [(rows, episode) for rows in streams for episode in rows.episodes]
         wanted = {_place(episode) for episode in selection.of([episode for _, episode in every])}
@@ -108,7 +109,9 @@ class SelectedStore:
 
     def source(self, *, stacked: bool = False) -> Source:
         """The part to be read: single frames, or with ``stacked`` observations just as they were given."""
-        layout = Layout.of(self.schema, stacked=True).only(self._columns) if stacked else self.layout
+        layout = self.layout
+        if stacked:
+            layout = Layout.of(self.schema, stacked=True, provenance=self.provenance).only(self._columns)
         blocks = self._stacked_blocks if stacked and layout.stacked else self._blocks
 
         def kept() -> Iterator[Transitions]:
@@ -129,12 +132,16 @@ class SelectedStore:
         losses = []
         if not holds.final_obs:
             losses.append(Loss("final observations", len(ends)))
+        if not holds.next_obs:
+            losses.append(Loss("next observations that are not those of the next step", self._own_next_obs()))
         if not holds.truncated:
             losses.append(Loss("truncations apart from terminations", sum(truncated for _, truncated in ends)))
         if not holds.unfinished:
             losses.append(Loss("ends without a flag apart from truncations", sum(not any(end) for end in ends)))
         if not holds.columns:
             losses += [Loss(f"values of column {name!r}", self.steps) for name in self.layout.columns]
+        if not holds.provenance:
+            losses.append(Loss("facts about where the steps come from", len(self.provenance)))
         if not (holds.stacks and Layout.of(self.schema, stacked=True).stacked):
             losses.append(Loss("stacked frames that are no steps of the episode", self._odd_stacks()))
         return [loss for loss in losses if loss.count]
@@ -174,6 +181,14 @@ class SelectedStore:
     def _starts(self) -> list[int]:
         """The start code of each chosen episode."""
         return [int(rows.log.take(START, np.array([e.start]), np.array([e.env]))[0]) for rows, e in self._chosen]
+
+    def _own_next_obs(self) -> int:
+        """Steps, but for the last ones of episodes, whose next observation is not the next step's."""
+        names = list(self.layout.obs)
+        return sum(
+            rows.count_own_next_obs(env, [(e.start, e.stop) for _, e in each], names)
+            for (rows, env), each in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env))
+        )
 
     def _odd_stacks(self) -> int:
         """Observations whose older frames no padding explains once single frames are stacked again."""

@@ -11,9 +11,11 @@ from diskreplay.schema import DTYPES
 
 NAMES = {
     "final_obs": "final observations",
+    "next_obs": "next observations of their own",
     "truncated": "truncation apart from termination",
     "unfinished": "ends without a flag",
     "columns": "columns",
+    "provenance": "where it comes from",
     "nested_obs": "Dict and Tuple observations",
     "nested_action": "Dict and Tuple actions",
     "empty": "no step at all",

@@ -6,13 +6,25 @@ import contextlib
 import pathlib
 from collections.abc import Iterator
 
+from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
+
+NULL_LISTS = "Expected all lists to be of size"
+"""How pyarrow before 26 begins to say that it reads no nulls among lists of a fixed size."""
 
 
 @contextlib.contextmanager
 def damage(path: pathlib.Path) -> Iterator[None]:
-    """What pyarrow raises for a damaged file, as InputError."""
+    """What pyarrow raises for a damaged file, or for one that only newer versions read, as InputError."""
     import pyarrow
 
     with untrusted.damage(repr(str(path)), (pyarrow.ArrowException, OSError, ValueError, TypeError)):
-        yield
+        try:
+            yield
+        except pyarrow.ArrowInvalid as error:
+            if NULL_LISTS not in str(error):
+                raise
+            raise InputError(
+                f"{str(path)!r}: pyarrow {pyarrow.__version__} reads no missing values among lists of a fixed size, as "
+                "earlier versions of diskreplay wrote them: pip install 'pyarrow>=26', or export the store again"
+            ) from error

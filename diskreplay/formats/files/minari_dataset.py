@@ -7,7 +7,8 @@
 3. Images are kept as they are, not as JPEG: ``jpeg_encoding`` is false, which Minari knows since 0.5.4. Datasets that
    come in with JPEG are decoded; what it lost is lost.
 4. Minari takes every Discrete space for int64; the values keep their dtype.
-5. What comes in has the spaces of its metadata, in the dtypes that its arrays have. A flag before an episode's end ends
+5. The environment's specification is ``env_spec``, as text: ``recover_environment()`` makes the environment of it.
+6. What comes in has the spaces of its metadata, in the dtypes that its arrays have. A flag before an episode's end ends
    an episode there, too. Infos of the first episode that are numbers, one a step, become columns.
 """
 
@@ -27,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
+from diskreplay.buffers.provenance import checked
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import array_slice, episode_ends, episodes_source, reshaped
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, flags, length, native
@@ -39,6 +41,8 @@ from diskreplay.schema import ACTION, DTYPES, OBS
 VERSION = "0.5.4"
 """The first release of Minari that reads what is written here."""
 METADATA, LAYOUT = "metadata.json", "diskreplay"
+TOLD = ("dataset_id", "author", "author_email", "algorithm_name", "code_permalink", "requirements", "description")
+"""What Minari's metadata may say of a dataset's origin, beside its environment."""
 TUPLE_ENTRY = {"hdf5": "_index_{}", "arrow": "{}"}
 """What the parts of a Tuple are called in each storage."""
 BAD_SPACE = (KeyError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RecursionError)
@@ -143,6 +147,8 @@ def write_metadata(data: pathlib.Path, storage: str, source: Source, episodes: i
         "dataset_size": round(stored / 1e6, 1),
         LAYOUT: json.dumps(layout.to_json()),
     }
+    if isinstance(layout.provenance.get("env_spec"), dict):
+        metadata["env_spec"] = json.dumps(layout.provenance["env_spec"])
     (data / METADATA).write_text(json.dumps(metadata))
 
 
@@ -169,12 +175,14 @@ class Metadata:
         episodes: their number.
         declared: the layout with the spaces that it names; what dtypes and columns there are, only the arrays say.
         layout: the whole layout, which :func:`write_metadata` left; None where others wrote the dataset.
+        provenance: where its steps come from, as others wrote it.
     """
 
     storage: str
     episodes: int
     declared: Layout
     layout: Layout | None
+    provenance: Mapping[str, Any]
 
 
 def read_metadata(path: pathlib.Path, storage: str) -> Metadata:
@@ -193,7 +201,19 @@ def read_metadata(path: pathlib.Path, storage: str) -> Metadata:
         raise InputError(f"{str(path)!r} is of Minari's storage {kind!r}, not {storage!r}; {advice}")
     declared = Layout(_stored_space(found, "observation_space", file), _stored_space(found, "action_space", file))
     layout = Layout.from_json(found[LAYOUT], str(file)) if LAYOUT in found else None
-    return Metadata(storage, count, declared, layout)
+    return Metadata(storage, count, declared, layout, _provenance(found))
+
+
+def _provenance(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What Minari's metadata say of where a dataset comes from; what of it is no JSON is left out."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(InputError, LookupError, TypeError):
+        spec = parse_json(metadata["env_spec"], "env_spec")
+        found = checked({"env_id": str(spec["id"]), "env_spec": spec})
+    told = {key: metadata[key] for key in TOLD if metadata.get(key)}
+    with contextlib.suppress(InputError):
+        found = checked({**found, **({"minari": told} if told else {})})
+    return found
 
 
 def _stored_space(metadata: Mapping[str, Any], key: str, file: pathlib.Path) -> gymnasium.Space[Any]:
@@ -229,6 +249,8 @@ def source(where: str, metadata: Metadata, arrays: Callable[[int], Arrays], step
 
     if layout is None:
         layout = _as_stored(metadata.declared, opened(0, None)) if numbers else metadata.declared
+    if metadata.layout is None:
+        layout = dataclasses.replace(layout, provenance=metadata.provenance)
     return episodes_source(where, numbers, [steps(number) for number in numbers], opened, layout, ignored)
 
 

@@ -1,0 +1,110 @@
+"""Where steps come from: the environment, its arguments and wrappers, and the versions that they were recorded with.
+
+A store keeps such a mapping as it was given; nothing in it is needed to read rows. What :func:`provenance` makes has
+
+============  =========================================================================================================
+``env_id``    Gymnasium's name of the environment, or the class of one that has none
+``env_spec``  the ``gymnasium.envs.registration.EnvSpec`` as its ``to_json`` has it, but as an object: arguments in
+              ``kwargs``, wrappers in ``additional_wrappers``; missing where an argument is no JSON
+``num_envs``  of a vector environment
+``versions``  of Python, Gymnasium, this package, and those that the environment's classes come from
+============  =========================================================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from diskreplay.errors import InputError
+from diskreplay.storage.metadata import plain
+from diskreplay.storage.store import PROVENANCE
+
+OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
+"""Arguments that ``gymnasium.make_vec`` adds to a specification and ``gymnasium.make`` does not take."""
+
+
+def checked(given: Any) -> dict[str, Any]:
+    """A mapping as a store keeps it; empty for None. InputError for anything that is no mapping of JSON values."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InputError(f"provenance must be a mapping of JSON values, got {type(given).__name__}")
+    return plain("provenance", given)
+
+
+def setting(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The setting of a new store, where one is given; InputError as of :func:`checked`."""
+    given = checked(options["provenance"])
+    return {PROVENANCE: given} if given else {}
+
+
+def provenance(env: Any) -> dict[str, Any]:
+    """What a store should know of the environment that its steps come from: for ``create(..., provenance=...)``.
+
+    Args:
+        env: a Gymnasium environment with its wrappers, or a vector environment. Of one that Gymnasium did not make,
+            the class is all that is known.
+
+    Returns a mapping of JSON values: ``env_id``, ``env_spec``, ``num_envs`` and ``versions``, as far as they are known.
+    """
+    vector = isinstance(env, gymnasium.vector.VectorEnv)
+    parts = getattr(env.unwrapped, "envs", None) if vector else None
+    one = parts[0] if parts else env
+    spec = getattr(one, "spec", None)
+    if vector and one is env and spec is not None:
+        spec = dataclasses.replace(spec, kwargs=_without(spec.kwargs, OF_VECTORS))
+    inner = getattr(one, "unwrapped", one)
+    found: dict[str, Any] = {"env_id": spec.id if spec else f"{type(inner).__module__}:{type(inner).__qualname__}"}
+    document = None if spec is None else _document(spec)
+    if document is not None:
+        found["env_spec"] = document
+    if vector:
+        found["num_envs"] = int(env.num_envs)
+    return {**found, "versions": _versions(inner, spec)}
+
+
+def _without(arguments: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name not in names}
+
+
+def _document(spec: EnvSpec) -> dict[str, Any] | None:
+    """The specification as JSON; None where an argument of the environment or of a wrapper is none."""
+    try:
+        return plain("env_spec", json.loads(spec.to_json()))
+    except (TypeError, ValueError, InputError):
+        return None
+
+
+def _versions(env: Any, spec: EnvSpec | None) -> dict[str, str]:
+    modules = [kind.__module__ for kind in type(env).__mro__]
+    modules += [wrapper.entry_point for wrapper in spec.additional_wrappers] if spec else []
+    packages = ["gymnasium", "diskreplay", *(module.partition(".")[0] for module in modules)]
+    if any("mujoco" in module for module in modules):
+        packages.append("mujoco")
+    found = {"python": platform.python_version()}
+    for package in packages:
+        name = package.replace("_", "-")
+        if name not in found:
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+def common(each: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of rows from several stores: what is the same in all, and as ``sources`` each that is another."""
+    different = [one for at, one in enumerate(each) if one not in each[:at]]
+    if len(different) <= 1:
+        return different[0] if different else {}
+    first = different[0]
+    shared = {key: value for key, value in first.items() if all(one.get(key) == value for one in different)}
+    return {**shared, "sources": different}
