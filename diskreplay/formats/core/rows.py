@@ -115,7 +115,7 @@ class LogRows:
         """
         if self.schema.continuity != "flags":
             return 0
-        walks = {name: ChunkWalk(self._stream.stream.rows[name], env) for name in names}
+        walks = {name: ChunkWalk(self._stream.disk.rows[name], env) for name in names}
         count = 0
         try:
             for start, stop in episodes:
