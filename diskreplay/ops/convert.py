@@ -147,7 +147,7 @@ def export(
     ):
         if selection != EVERYTHING and not part.steps:
             raise NotEnoughDataError(nothing_chosen(part))
-        losses = part.losses(chosen.holds)
+        losses = part.losses(chosen.holds, lambda: report(0, part.steps))
         if losses and not allow_loss:
             refuse(chosen, losses)
         source = part.source(stacked=chosen.holds.stacks)
