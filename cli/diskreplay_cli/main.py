@@ -8,7 +8,7 @@ import sys
 import click
 
 import diskreplay
-from diskreplay_cli import datasets, output, page, text
+from diskreplay_cli import checkpoints, datasets, output, page, text
 from diskreplay_cli.errors import FAILED, INTERRUPTED, OneLineErrors
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
@@ -265,7 +265,7 @@ def demo(directory: str, steps: int) -> int:
     return 0 if finished else INTERRUPTED
 
 
-for command in datasets.COMMANDS:
+for command in (*datasets.COMMANDS, checkpoints.checkpoints):
     main.add_command(command)
 
 

@@ -6,11 +6,12 @@ import contextlib
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,6 +22,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
 from diskreplay_cli import text
@@ -49,6 +51,33 @@ def print_wrapped(line: str) -> None:
         )  # fmt: skip
         line = "\n".join(parts)
     click.echo(line)
+
+
+def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table, or a block for each row where the terminal is too narrow for that."""
+    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    stdout = console()
+    if not stdout.is_terminal:  # a pipe has no width: nothing is folded
+        stdout.width = 1 << 12
+    elif Measurement.get(stdout, stdout.options.update(max_width=1 << 12), table).maximum > stdout.width:
+        _print_blocks(header, rows)
+        return
+    with stdout.capture() as captured:
+        stdout.print(table, soft_wrap=False)
+    for printed in captured.get().splitlines():
+        click.echo(printed.rstrip())
+
+
+def _print_blocks(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table that is wider than the terminal: a line for each cell, an empty one between rows."""
+    width = max(map(len, header))
+    for number, row in enumerate(rows):
+        if number:
+            click.echo()
+        for name, cell in zip(header, row, strict=True):
+            click.echo(f"{name:<{width}}  {cell}")
 
 
 def plain_bars() -> bool:
