@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Twice quiet: errors are printed, warnings (as root, of a cache) are not.
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py formats.py sb3_dqn.py
 INPUTS := pyproject.toml constraints.txt
 OLDEST := .venv-oldest
@@ -14,7 +15,7 @@ OLDEST := .venv-oldest
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo-stamp
-	$(BIN)/diskreplay demo
+	@$(BIN)/diskreplay demo
 
 test: $(VENV)/.dev-stamp
 	$(BIN)/python -m pytest tests --ignore=tests/interop
@@ -39,11 +40,13 @@ clean:
 	find cli diskreplay tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo 'Making $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo-stamp: $(INPUTS) | $(BIN)/python
-	$(PIP_INSTALL) -e '.[atari]'
-	touch $@
+	@echo 'Installing diskreplay with Atari into $(VENV)'
+	@$(PIP_INSTALL) -e '.[atari]'
+	@touch $@
 
 $(VENV)/.dev-stamp: $(INPUTS) | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev]'
