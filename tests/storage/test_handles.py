@@ -22,7 +22,7 @@ from unittest import mock
 import lives
 import numpy as np
 import pytest
-from configs import examples
+from effort import examples, stride
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, ReadFailedError, WriteFailedError
@@ -641,7 +641,7 @@ def test_an_interrupt_at_any_line(path: str) -> None:
     filled(path)
     others = Others(f"{path}.second", 0)
     compact(others.path)
-    step = 1 if examples(1) > 1 else 7
+    step = stride(23, "lines that are interrupted")
     with pool_of(3) as pool, reader(path) as buffer:
         for at in range(0, 1 << 30, step):
             for _, one in next(iter(buffer._streams)).stream.columns():
