@@ -10,15 +10,23 @@ BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py chec
 INPUTS := pyproject.toml constraints.txt
 OLDEST := .venv-oldest
 
-.PHONY: demo test interop lint bench clean
+# One process for each processor; worksteal: the slow tests lie together in the order of files.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 16 --dist worksteal --durations 10
+
+.PHONY: demo test exhaustive interop lint bench clean
 # Two pips must not write to one environment at the same time.
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo-stamp
 	@$(BIN)/diskreplay demo
 
+# Whether it works, in minutes: what is exhaustive is sampled; the end says what was left out.
 test: $(VENV)/.dev-stamp
-	$(BIN)/python -m pytest tests --ignore=tests/interop
+	DISKREPLAY_TEST_EFFORT=0.1 $(PYTEST) tests --ignore=tests/interop
+
+# The same tests, nothing left out; with DISKREPLAY_TEST_EFFORT=20 random examples are tried so many times as often.
+exhaustive: $(VENV)/.dev-stamp
+	$(PYTEST) tests --ignore=tests/interop
 
 # Formats once more with the oldest pyarrow that is allowed; tests/interop exchanges files between the two environments.
 interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp

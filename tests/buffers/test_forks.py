@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from effort import examples
 
 import diskreplay as dr
 from diskreplay.buffers import forks
@@ -290,7 +291,7 @@ rb.close()
 )
 def test_fifty_forks_beside_busy_threads(path: str, what: str) -> None:
     """Regression: the child hung in 14 of 15 forks, with the lock that a thread of its parent held."""
-    turns = 50 * int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))
+    turns = examples(50, "forks", least=8)
     command = [
         sys.executable,
         "-Wignore::UserWarning",

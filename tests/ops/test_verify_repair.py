@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import places
 from gymnasium import spaces
 from ops.stores import IMAGE, fill, images
 
@@ -24,7 +25,6 @@ from diskreplay.storage import metadata
 from diskreplay.storage.files import LocalFiles
 from diskreplay.testing import Crash, FaultyFiles, SimulatedDisk
 
-EFFORT = int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))
 Transitions = dict[int, bytes]
 
 
@@ -389,7 +389,7 @@ def test_it_may_die_at_any_operation(name: str) -> None:
     operations = counting.count()
     assert operations > 10
     rng = random.Random(name)
-    points = range(operations) if EFFORT > 1 else sorted(rng.sample(range(operations), 8))
+    points = sorted(rng.sample(range(operations), places(operations, "deaths within a repair", least=3)))
     for at in points:
         dying = disk.after_kill()
         files = FaultyFiles(dying)

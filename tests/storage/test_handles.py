@@ -22,13 +22,13 @@ from unittest import mock
 import lives
 import numpy as np
 import pytest
-from configs import examples
+from effort import examples, stride
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, ReadFailedError, WriteFailedError
 from diskreplay.ops.compact import compact
 from diskreplay.reading import gather
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.storage import column, handles
 from diskreplay.storage.handles import Handles, Pool, PooledFile
 from diskreplay.storage.stream import StreamReader
@@ -542,22 +542,22 @@ def test_a_stream_that_changes_while_its_index_is_read(path: str, use: str, befo
         others.turn()
     changes = iter([0])
 
-    def catch_up(part: StreamPart) -> None:
+    def catch_up(part: OpenStream) -> None:
         if isinstance(part.stream, StreamReader):
             for _ in changes:
                 others.turn()
         caught_up(part)
 
-    caught_up = StreamPart.catch_up
+    caught_up = OpenStream.catch_up
     with pool_of(1):
         if use == "refresh":
             with reader(path) as buffer:
                 others.turn()
-                with mock.patch.object(StreamPart, "catch_up", catch_up):
+                with mock.patch.object(OpenStream, "catch_up", catch_up):
                     buffer.refresh()
                 check_numbered(buffer.sample(20))
         else:
-            with mock.patch.object(StreamPart, "catch_up", catch_up), reader(path) as buffer:
+            with mock.patch.object(OpenStream, "catch_up", catch_up), reader(path) as buffer:
                 check_numbered(buffer.sample(20))
     assert next(changes, None) is None
     assert len(others.done) == before + 1 + (use == "refresh")
@@ -641,7 +641,7 @@ def test_an_interrupt_at_any_line(path: str) -> None:
     filled(path)
     others = Others(f"{path}.second", 0)
     compact(others.path)
-    step = 1 if examples(1) > 1 else 7
+    step = stride(23, "lines that are interrupted")
     with pool_of(3) as pool, reader(path) as buffer:
         for at in range(0, 1 << 30, step):
             for _, one in next(iter(buffer._streams)).stream.columns():
