@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Twice quiet: errors are printed, warnings (as root, of a cache) are not.
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py formats.py sb3_dqn.py
 INPUTS := pyproject.toml constraints.txt
 OLDEST := .venv-oldest
@@ -17,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 16 --dist worksteal --d
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo-stamp
-	$(BIN)/diskreplay demo
+	@$(BIN)/diskreplay demo
 
 # Whether it works, in minutes: what is exhaustive is sampled; the end says what was left out.
 test: $(VENV)/.dev-stamp
@@ -47,11 +48,13 @@ clean:
 	find cli diskreplay tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo 'Making $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo-stamp: $(INPUTS) | $(BIN)/python
-	$(PIP_INSTALL) -e '.[atari]'
-	touch $@
+	@echo 'Installing diskreplay with Atari into $(VENV)'
+	@$(PIP_INSTALL) -e '.[atari]'
+	@touch $@
 
 $(VENV)/.dev-stamp: $(INPUTS) | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev]'

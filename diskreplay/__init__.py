@@ -23,6 +23,7 @@ from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.rollout import RolloutBuffer
 from diskreplay.index.episodes import Episode
+from diskreplay.recording import Record, VectorRecord
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform
@@ -51,6 +52,7 @@ __all__ = [
     "PaddedEpisodes",
     "Proportional",
     "RankBased",
+    "Record",
     "ReplayBuffer",
     "RolloutBatch",
     "RolloutBuffer",
@@ -60,6 +62,7 @@ __all__ = [
     "Start",
     "Transition",
     "Uniform",
+    "VectorRecord",
     "errors",
     "final_observations",
     "provenance",

@@ -6,10 +6,9 @@ import shlex
 import sys
 
 import click
-from rich.text import Text
 
 import diskreplay
-from diskreplay_cli import datasets, output, page, text
+from diskreplay_cli import checkpoints, datasets, output, page, text
 from diskreplay_cli.errors import FAILED, INTERRUPTED, OneLineErrors
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
@@ -245,20 +244,28 @@ def demo(directory: str, steps: int) -> int:
     from diskreplay.ops.demo import demo as run
 
     console = output.console()
-    with output.progress("recording", counted=True) as update:
+    bar = output.Progressing("recording", counted=True)
+
+    def say(line: str) -> None:
+        bar.hide()  # its line is not to be printed into
+        output.print_wrapped(line)
+
+    try:
         finished = run(
             directory,
             steps=steps,
-            say=lambda line: console.print(Text(line), soft_wrap=True),
+            say=say,
             show_facts=lambda facts: page.print_page(console, facts, output.plain_bars(), indent=3),
-            progress=lambda state: update(state.steps, state.total_steps, output.rate(state.new_steps, state.seconds)),
+            progress=lambda state: bar(state.steps, state.total_steps, output.rate(state.new_steps, state.seconds)),
         )
+    finally:
+        bar.hide()
     if not finished:
         click.echo("stopped; run the demo again to begin anew", err=True)
     return 0 if finished else INTERRUPTED
 
 
-for command in datasets.COMMANDS:
+for command in (*datasets.COMMANDS, checkpoints.checkpoints):
     main.add_command(command)
 
 

@@ -39,6 +39,12 @@ def ratio(value: float) -> str:
     return f"{value:,.0f}x" if value >= 9.95 else f"{value:.1f}x"
 
 
+def shortened(line: str, most: int) -> str:
+    """A text on one line, cut in its middle where it is longer than ``most`` characters."""
+    line = " ".join(line.split())
+    return line if len(line) <= most else f"{line[: most * 2 // 3 - 3]} ... {line[len(line) - most // 3 + 2 :]}"
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
