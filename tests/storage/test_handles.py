@@ -271,7 +271,7 @@ with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer:
         lives.check_all(second)
     lives.check_all(buffer)
     for part in buffer._streams:
-        part.stream.close_files()
+        part.disk.close_files()
     take(taken)
     try:
         lives.check_all(buffer)
@@ -327,7 +327,7 @@ def test_a_batch_is_read_in_parts_where_no_descriptor_is_left(number: int) -> No
     with lives.create("/a.replay", num_envs=1, files=files) as buffer:
         add(buffer, 40)
     with pool_of(100), reader("/a.replay", files=files) as buffer:
-        stream = next(iter(buffer._streams)).stream
+        stream = next(iter(buffer._streams)).disk
         frames = "/a.replay/streams/0/obs/c."
 
         def refuse(places: range) -> None:
@@ -543,7 +543,7 @@ def test_a_stream_that_changes_while_its_index_is_read(path: str, use: str, befo
     changes = iter([0])
 
     def catch_up(part: OpenStream) -> None:
-        if isinstance(part.stream, StreamReader):
+        if isinstance(part.disk, StreamReader):
             for _ in changes:
                 others.turn()
         caught_up(part)
@@ -644,7 +644,7 @@ def test_an_interrupt_at_any_line(path: str) -> None:
     step = stride(23, "lines that are interrupted")
     with pool_of(3) as pool, reader(path) as buffer:
         for at in range(0, 1 << 30, step):
-            for _, one in next(iter(buffer._streams)).stream.columns():
+            for _, one in next(iter(buffer._streams)).disk.columns():
                 one.close_files()
             before = sys.gettrace()
             sys.settrace(Interrupt(at + at // step % step))
