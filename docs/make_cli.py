@@ -14,6 +14,17 @@ TARGET = pathlib.Path(__file__).with_name("cli.md")
 HEAD = """# The command line
 
 Made from `--help` by `python docs/make_cli.py`; change the texts in `cli/diskreplay_cli`.
+
+## Completion by the shell
+
+The tab key completes commands, options, formats and paths once the shell knows how. For bash (4.4 or later), zsh and
+fish, once:
+
+```sh
+_DISKREPLAY_COMPLETE=bash_source diskreplay > ~/.diskreplay-complete.bash   # and in ~/.bashrc: . ~/.diskreplay-complete.bash
+_DISKREPLAY_COMPLETE=zsh_source diskreplay > ~/.diskreplay-complete.zsh     # and in ~/.zshrc: . ~/.diskreplay-complete.zsh
+_DISKREPLAY_COMPLETE=fish_source diskreplay > ~/.config/fish/completions/diskreplay.fish
+```
 """
 
 

@@ -16,7 +16,7 @@ import pytest
 import diskreplay as dr
 from diskreplay.ops.verify import verify
 
-CLI = [sys.executable, "-m", "diskreplay_cli.main"]
+CLI = [sys.executable, "-m", "diskreplay_cli"]
 STEPS = 3000
 
 
@@ -54,6 +54,41 @@ def wait_for(path: str, sequence: int, process: subprocess.Popen[str]) -> None:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until
         time.sleep(0.002)
+
+
+@pytest.mark.parametrize("module", ["diskreplay_cli.start", "click", "numpy", "zarr", "rich.text", "gymnasium"])
+def test_an_interrupt_while_libraries_are_imported(module: str, path: str) -> None:
+    """Ctrl-C in the first moments printed the traceback of an import."""
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "diskreplay_cli", "inspect", path], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, preexec_fn=hear,
+    )  # fmt: skip
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if line.split("|")[-1].strip() == module:
+            process.send_signal(signal.SIGINT)
+            break
+    said += process.communicate(timeout=60)[1].splitlines()
+    printed = [line.strip() for line in said if not line.startswith("import time:")]
+    # Until the command hears it, the system ends the process; where that was a moment too late, the command does.
+    assert (process.returncode, printed) in [
+        (-signal.SIGINT, []), (130, []), (130, ["diskreplay: interrupted"]),
+    ]  # fmt: skip
+    if module != "gymnasium":
+        assert process.returncode == -signal.SIGINT
+
+
+def test_an_interrupt_is_not_heard_in_a_background(path: str) -> None:
+    """Where SIGINT is ignored, it stays so."""
+    code = "import signal, diskreplay_cli.start; signal.raise_signal(signal.SIGINT); diskreplay_cli.start.main()"
+    process = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )  # fmt: skip
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout == f"diskreplay {dr.__version__}\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
