@@ -78,13 +78,13 @@ main()
         ("numpy", (-signal.SIGINT, "")),
         ("gymnasium", (-signal.SIGINT, "")),
         ("diskreplay_cli.main", (-signal.SIGINT, "")),
-        ("diskreplay.ops.inspect", (130, "diskreplay: interrupted\n")),
+        ("diskreplay.ops.episodes", (130, "diskreplay: interrupted\n")),
     ],
 )
 def test_an_interrupt_while_libraries_are_imported(module: str, ended: tuple[int, str], path: str) -> None:
     """Ctrl-C in the first moments printed the traceback of an import."""
     process = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, "inspect", path, module], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", INTERRUPTED, "episodes", path, module], capture_output=True, text=True, check=False,
         preexec_fn=hear,
     )  # fmt: skip
     assert (process.returncode, process.stderr) == ended
