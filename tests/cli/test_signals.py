@@ -78,7 +78,7 @@ main()
         ("numpy", (-signal.SIGINT, "")),
         ("gymnasium", (-signal.SIGINT, "")),
         ("diskreplay_cli.main", (-signal.SIGINT, "")),
-        ("diskreplay.ops.episodes", (130, "diskreplay: interrupted\n")),
+        ("diskreplay.ops.episodes", (130, "\ndiskreplay: interrupted\n")),
     ],
 )
 def test_an_interrupt_while_libraries_are_imported(module: str, ended: tuple[int, str], path: str) -> None:
