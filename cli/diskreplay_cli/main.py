@@ -22,9 +22,9 @@ store_argument = click.argument("path", type=click.Path())
 
 
 FIRST_STEPS = """\
-diskreplay demo                                  what it does, on real Pong, in a minute
-diskreplay record CartPole-v1 my.replay --steps 10000; diskreplay inspect my.replay
-diskreplay --help                                all commands"""
+diskreplay demo                                      real Pong, in a minute
+diskreplay record CartPole-v1 a.replay --steps 9000; diskreplay inspect a.replay
+diskreplay --help                                    all commands"""
 
 
 @click.group(name="diskreplay", cls=OneLineErrors, context_settings=CONTEXT, invoke_without_command=True)
