@@ -14,6 +14,20 @@ TARGET = pathlib.Path(__file__).with_name("cli.md")
 HEAD = """# The command line
 
 Made from `--help` by `python docs/make_cli.py`; change the texts in `cli/diskreplay_cli`.
+
+## Completion by the shell
+
+The tab key completes commands, options, formats and paths once the shell knows how. What it has to know is printed by
+the command, for bash (4.4 or later), zsh and fish:
+
+```sh
+_DISKREPLAY_COMPLETE=bash_source diskreplay > ~/.diskreplay-complete.bash
+_DISKREPLAY_COMPLETE=zsh_source diskreplay > ~/.diskreplay-complete.zsh
+_DISKREPLAY_COMPLETE=fish_source diskreplay > ~/.config/fish/completions/diskreplay.fish
+```
+
+Fish finds it there; for bash add `. ~/.diskreplay-complete.bash` to `~/.bashrc`, for zsh
+`. ~/.diskreplay-complete.zsh` to `~/.zshrc`.
 """
 
 

@@ -11,7 +11,7 @@ import click
 import diskreplay
 from diskreplay.errors import CorruptionError
 from diskreplay_cli import checkpoints, datasets, output, page, text
-from diskreplay_cli.errors import FAILED, INTERRUPTED, OneLineErrors
+from diskreplay_cli.errors import FAILED, INTERRUPTED, MISUSED, OneLineErrors
 
 if TYPE_CHECKING:
     from diskreplay.ops.repair_plan import Plan
@@ -21,14 +21,27 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 store_argument = click.argument("path", type=click.Path())
 
 
-@click.group(name="diskreplay", cls=OneLineErrors, context_settings=CONTEXT)
+FIRST_STEPS = """\
+diskreplay demo                                      real Pong, in a minute
+diskreplay record CartPole-v1 a.replay --steps 9000; diskreplay inspect a.replay
+diskreplay --help                                    all commands"""
+
+
+@click.group(name="diskreplay", cls=OneLineErrors, context_settings=CONTEXT, invoke_without_command=True)
 @click.version_option(diskreplay.__version__, prog_name="diskreplay", message="%(prog)s %(version)s")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> int:
     """Replay data of reinforcement learning on disk: record, look at, check, export.
 
     A store is one directory, a Zarr v3 hierarchy. Commands that only read work while another process writes the store.
     Exit status: 0 success, 1 verify found a problem or diff a difference, 2 an error, 130 interrupted.
     """
+    if context.invoked_subcommand is not None:
+        return 0
+    if not output.console().is_terminal:
+        raise click.UsageError("Missing command.", context)
+    click.echo(FIRST_STEPS)
+    return MISUSED
 
 
 @main.command()
@@ -96,6 +109,9 @@ def record(
         )
     else:
         click.echo(f"{path} has {result.steps:,} steps already; ask for more --steps to go on")
+    if result.resets and not as_json:
+        transitions, resets = text.plural(result.transitions, "transition"), text.plural(result.resets, "step")
+        click.echo(f"it holds {transitions}: {resets} only reset an environment")
     if not result.stopped:
         return 0
     options = {"--steps": steps, "--envs": envs, "--frame-stack": frame_stack, "--capacity": capacity, "--seed": seed}
@@ -220,7 +236,9 @@ def compact(path: str, dry_run: bool, as_json: bool) -> None:
 @click.option(
     "--out", type=click.Path(), required=True, help="FILE.png for a contact sheet, FILE.gif for an animation."
 )
-@click.option("--column", metavar="NAME", help="The observation to show.  [default: the first image]")
+@click.option(
+    "--column", metavar="NAME", help="The observation to show.  [default: the first image, or else the first]"
+)
 @click.option(
     "--frames", type=click.IntRange(1), metavar="N", help="At most so many.  [default: 40 for PNG, 500 for GIF]"
 )
@@ -239,15 +257,21 @@ def show(
     scale: int | None,
     as_json: bool,
 ) -> None:
-    """Draw the frames of one episode of the store at PATH."""
+    """Draw the observations of one episode of the store at PATH: images, or curves of a vector's elements.
+
+    Of two channels each is drawn, side by side. Curves are drawn over the episode's steps, into a PNG.
+    """
     from diskreplay.ops.show import show as run
 
     result = run(path, out, episode=episode, column=column, frames=frames, fps=fps, scale=scale)
+    drawn = text.plural(result.frames, "frame")
+    if result.curves:
+        drawn = f"{text.plural(result.curves, 'curve')} of {text.plural(result.frames, 'observation')}"
     if as_json:
         output.print_json(result.to_json())
     else:
         click.echo(
-            f"{out}: {text.plural(result.frames, 'frame')} of episode {result.episode} of {result.episodes} "
+            f"{out}: {drawn} of episode {result.episode} of {result.episodes} "
             f"({text.plural(result.length, 'step')}, return {text.number(result.total_reward)}), "
             f"{result.width}x{result.height}, {text.size(result.stored_bytes)}"
         )

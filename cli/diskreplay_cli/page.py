@@ -15,6 +15,12 @@ from diskreplay_cli import text
 
 MAX_CHECKPOINTS = 5
 MAX_STREAMS = 8
+MAX_SPACE = 240
+"""Characters of a space; all of it is in the JSON."""
+CONTINUITY = {
+    "observations": "observations: an episode goes on while obs is the last next_obs",
+    "flags": "flags: an episode goes on until it is terminated, truncated or cut",
+}
 
 
 def print_page(console: Console, facts: Facts, plain: bool, indent: int = 0) -> None:
@@ -52,16 +58,22 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
         f"{text.size(facts.stored_bytes)} for {text.size(facts.raw_bytes)}: {text.ratio(facts.ratio)} smaller",
     )
     stack = {frames for frames in facts.frame_stack.values() if frames > 1}
-    yield "obs", facts.observation_space + (f", {max(stack)} frames stacked" if stack else "")
-    yield "action", facts.action_space
+    yield "obs", _space(facts.observation_space) + (f", {max(stack)} frames stacked" if stack else "")
+    yield "action", _space(facts.action_space)
     yield "samples", _settings(facts)
     yield from text.provenance(facts.provenance)
+    yield "continuity", CONTINUITY.get(facts.continuity, facts.continuity)
     for stream in facts.streams[:MAX_STREAMS]:
         yield (
             f"stream {stream.name}",
             f"rows {stream.begin:,} to {stream.end:,} of {text.plural(stream.num_envs, 'environment')}, "
             f"{text.plural(stream.patches, 'patch row')}",
         )
+        steps = (stream.end - stream.begin) * stream.num_envs
+        if stream.transitions is not None and stream.transitions < steps:
+            yield "", f"{steps - stream.transitions:,} of the {steps:,} steps are resets or gaps, and no transitions"
+        if stream.ends is not None:
+            yield "  ends", ", ".join(f"{count:,} {cause}" for cause, count in stream.ends.items() if count) or "none"
         writer = f", being written by {stream.writer}" if stream.writer else ""
         yield "  last commit", f"{stream.sequence} at {text.moment(stream.committed)}{writer}"
     if len(facts.streams) > MAX_STREAMS:
@@ -76,6 +88,12 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
         yield "", f"and {len(facts.checkpoints) - MAX_CHECKPOINTS} older ones"
 
 
+def _space(space: str) -> str:
+    """A space on one line; the JSON has all of a long one."""
+    cut = text.shortened(space, MAX_SPACE)
+    return cut if len(cut) == len(" ".join(space.split())) else f"{cut} (in full: --json)"
+
+
 def _settings(facts: Facts) -> str:
     parts = []
     for key in ("view", "sampler"):
@@ -86,11 +104,14 @@ def _settings(facts: Facts) -> str:
     return ", ".join(parts) or "unknown"
 
 
-def _episodes(facts: EpisodeFacts, plain: bool) -> Table:
+def _episodes(facts: EpisodeFacts, plain: bool) -> RenderableType:
     """Lengths and returns of the complete episodes, each with its histogram."""
     parts = [f"{facts.complete:,} complete"]
     parts += [f"{count:,} {what}" for count, what in ((facts.running, "going on"), (facts.cut_off, "cut off")) if count]
-    table = _table("episodes", f"{text.plural(facts.count, 'episode')}: {', '.join(parts)}")
+    title = f"{text.plural(facts.count, 'episode')}: {', '.join(parts)}"
+    if not facts.complete:
+        return Text(title)
+    table = _table("episodes", title)
     for name in ("min", "median", "mean", "max"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("from min to max", no_wrap=True)

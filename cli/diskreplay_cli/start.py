@@ -23,6 +23,6 @@ def main() -> None:
     try:
         if hears:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        run()
+        run(prog_name="diskreplay")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

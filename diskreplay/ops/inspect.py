@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.index.episodes import Episode, episodes
+from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.ops.disk import file_bytes, tree_bytes
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.paths import PathLike, checked_path
@@ -102,6 +102,7 @@ class StreamFacts:
         transitions: in the window; None when that cannot be read.
         sequence, timeline, committed: of the commit record; ``committed`` is its time, seconds since the epoch.
         patches: final observations and the like in the patch table.
+        ends: episodes that ended by each cause, as ``stats()["streams"][name]["ends"]``; None when that cannot be read.
         writer: the process that holds its lock, as far as the system tells.
     """
 
@@ -115,6 +116,7 @@ class StreamFacts:
     sequence: int
     timeline: int
     committed: float
+    ends: dict[str, int] | None
     writer: str | None
 
 
@@ -136,6 +138,8 @@ class Facts:
         transitions, capacity: over all streams; ``transitions`` is None when a stream cannot be read.
         frame_stack: frames of each observation leaf.
         provenance: where the steps come from, as the store was told.
+        continuity: what says that a step goes on with the episode of the one before it, as :meth:`ReplayBuffer.create`
+            has it.
         episodes: None when they cannot be read.
         raw_bytes, stored_bytes: ``stored_bytes`` counts every file.
         health: problems found; empty when there are none.
@@ -146,6 +150,7 @@ class Facts:
     observation_space: str
     action_space: str
     frame_stack: dict[str, int]
+    continuity: str
     settings: dict[str, Any]
     provenance: dict[str, Any]
     transitions: int | None
@@ -207,6 +212,7 @@ def inspect(path: PathLike) -> Facts:
         frame_stack={
             c.name: stack.frames for c, stack in zip(store.schema.obs_columns, store.schema.stacks, strict=True)
         },
+        continuity=store.schema.continuity,
         settings={name: value for name, value in store.settings.items() if name != PROVENANCE},
         provenance=store.provenance,
         transitions=None if None in counts else sum(count for count in counts if count is not None),
@@ -270,10 +276,10 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
 
 
 def _inspect_stream(store: Store, name: str, found: _Found) -> None:
-    transitions, commit = None, stream.read_commit(store.files, store.stream_path(name))
+    transitions, causes, commit = None, None, stream.read_commit(store.files, store.stream_path(name))
     try:
         part = open_stream(store, name, ChunkCache(0))
-        commit, transitions = part.disk.commit_record, len(part.log)
+        commit, transitions, causes = part.disk.commit_record, len(part.log), ends(part.log)
         if found.episodes is not None:
             found.episodes += episodes(part.log)
         for problem in _missing_files(store, name, commit):
@@ -290,7 +296,7 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
     found.streams.append(
         StreamFacts(
             name, commit.num_envs, commit.capacity, commit.begin, commit.end, transitions,
-            commit.patch_end - commit.patch_begin, commit.sequence, commit.timeline, commit.time,
+            commit.patch_end - commit.patch_begin, commit.sequence, commit.timeline, commit.time, causes,
             writer if writer.startswith("process") else None,
         )
     )  # fmt: skip

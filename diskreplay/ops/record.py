@@ -45,6 +45,8 @@ class Recorded:
         path: of the store.
         steps, total_steps: steps in the store and to be in it, of all environments together.
         new_steps, new_episodes: of this run.
+        transitions: in the store's window.
+        resets: steps in the window in which an environment reset: they are no transitions.
         seconds: of this run, stepping alone.
         raw_bytes: of the columns of one step, uncompressed, times the committed steps that are on disk.
         stored_bytes: of the store on disk.
@@ -56,6 +58,8 @@ class Recorded:
     total_steps: int
     new_steps: int
     new_episodes: int
+    transitions: int
+    resets: int
     seconds: float
     raw_bytes: int
     stored_bytes: int
@@ -213,6 +217,8 @@ class _Recording:
             total_steps=self.rows * self.num_envs,
             new_steps=(self.row - self.first) * self.num_envs,
             new_episodes=self.episodes,
+            transitions=len(self.buffer),
+            resets=(self.row - self._facts("begin")) * self.num_envs - len(self.buffer),
             seconds=time.perf_counter() - self.started,
             raw_bytes=self._raw_bytes,
             stored_bytes=self._stored_bytes,

@@ -1,7 +1,8 @@
-"""The frames of an episode as a picture: a contact sheet (PNG) or an animation (GIF).
+"""The observations of an episode as a picture: images as a contact sheet (PNG) or an animation (GIF), others as curves.
 
-A frame is shown as it is stored: ``(H, W)``, ``(H, W, 1 | 3 | 4)`` or ``(1 | 3 | 4, H, W)``; uint8 as it is, everything
-else scaled from the bounds of its space, or from what the shown frames hold where the space is unbounded.
+A frame is shown as it is stored: ``(H, W)``, ``(H, W, channels)`` or ``(channels, H, W)`` with 1 to 4 channels, two of
+them side by side; uint8 as it is, everything else scaled from the bounds of its space, or from what the shown frames
+hold where the space is unbounded. The curves are :mod:`diskreplay.ops.curves`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.rows import LogRows, open_rows
 from diskreplay.formats.core.target import replacing
 from diskreplay.index.episodes import Episode
+from diskreplay.ops import curves
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.schema import OBS, Column, Schema
 
 SHEET_FRAMES = 40
 GIF_FRAMES = 500
+CURVE_STEPS = 2000
+CHANNELS = (1, 2, 3, 4)
+"""Numbers of channels that an image may have."""
 SHEET_PIXELS = 1024
 """Width that a contact sheet of few small frames may take."""
 SMALL_PIXELS = 128
@@ -40,7 +45,7 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Shown(Result):
-    """What was drawn: of the ``length + 1`` observations of an episode, ``frames``."""
+    """What was drawn: ``frames`` of the ``length + 1`` observations of an episode; ``curves`` is 0 for images."""
 
     file: str
     column: str
@@ -52,6 +57,7 @@ class Shown(Result):
     width: int
     height: int
     stored_bytes: int
+    curves: int = 0
 
 
 def show(
@@ -70,14 +76,15 @@ def show(
         path: of the store.
         out: the file; its suffix says what to draw. A sheet is read row by row.
         episode: number of it, from 0; from the end if negative.
-        column: the observation leaf to show, such as ``camera`` of a Dict space; the first image if None.
-        frames: at most so many, evenly spaced, the final observation included; 40 for a sheet, 500 for an animation if
-            None.
+        column: the observation leaf to show, such as ``camera`` of a Dict space; the first image, or else the first of
+            all, if None.
+        frames: at most so many, evenly spaced, the final observation included; 40 for a sheet, 500 for an animation,
+            2,000 for curves if None.
         fps: of an animation; a GIF can do 100 at most.
         scale: pixels for each of the frame's; chosen so that small frames can be seen if None.
 
     Raises:
-        InputError: for a wrong episode, suffix or number, or observations that are no images.
+        InputError: for a wrong episode, suffix or number, or an animation of observations that are no images.
         NotEnoughDataError: when there is no episode.
         OpenError, CorruptionError: when the store cannot be opened or read.
     """
@@ -93,33 +100,37 @@ def show(
     if not 0.1 <= fps <= 100:
         raise InputError(f"fps must be 0.1 to 100, got {fps}")
     streams = open_rows(str(pathlib.Path(checked_path(path)).absolute()))
-    leaf, space = image_leaf(streams[0].schema, column)
+    leaf, space = shown_leaf(streams[0].schema, column)
     rows, chosen, number, count = _episode(streams, episode)
-    limit = frames or (SHEET_FRAMES if kind == ".png" else GIF_FRAMES)
-    pictures = _Pictures(rows, chosen, leaf, space, limit, scale)
-    size = _sheet(pictures, target) if kind == ".png" else _animation(pictures, target, fps)
+    if is_image(leaf.shape):
+        limit = frames or (SHEET_FRAMES if kind == ".png" else GIF_FRAMES)
+        pictures = _Pictures(rows, chosen, leaf, space, limit, scale)
+        size = _sheet(pictures, target) if kind == ".png" else _animation(pictures, target, fps)
+        drawn, lines = len(pictures), 0
+    else:
+        if kind != ".png":
+            raise InputError(f"{leaf.name} {leaf.shape} is no image: its elements are drawn as curves, into a .png")
+        steps = _evenly(chosen.length, frames or CURVE_STEPS)
+        values = np.stack([frame.reshape(-1) for frame in _frames(rows, chosen, leaf, steps)])
+        picture = curves.draw(leaf.name, steps, values)
+        _save(picture, target)
+        size, drawn, lines = picture.size, len(steps), min(values.shape[1], curves.MOST)
     return Shown(
-        str(target), leaf.name, number, count, chosen.length, chosen.total_reward, len(pictures), *size,
-        target.stat().st_size,
+        str(target), leaf.name, number, count, chosen.length, chosen.total_reward, drawn, *size,
+        target.stat().st_size, lines,
     )  # fmt: skip
 
 
-def image_leaf(schema: Schema, name: str | None) -> tuple[Column, gymnasium.Space[Any]]:
-    """The observation leaf that is to be shown, and its space; InputError when it is no image."""
+def shown_leaf(schema: Schema, name: str | None) -> tuple[Column, gymnasium.Space[Any]]:
+    """The observation leaf that is to be shown, and its space; InputError when there is none of that name."""
     leaves = list(zip(schema.obs_columns, spaces.leaf_spaces(schema.observation_space), strict=True))
+    if name is None:
+        return next((leaf for leaf in leaves if is_image(leaf[0].shape)), leaves[0])
+    for column, space in leaves:
+        if name in (column.name, column.name.removeprefix(f"{OBS}/")):
+            return column, space
     listed = ", ".join(f"{column.name} {column.shape}" for column, _ in leaves)
-    if name is not None:
-        leaves = [
-            (column, space) for column, space in leaves if name in (column.name, column.name.removeprefix(f"{OBS}/"))
-        ]
-        if not leaves:
-            raise InputError(f"there is no observation {name!r}; there are: {listed}")
-    images = [(column, space) for column, space in leaves if is_image(column.shape)]
-    if not images:
-        raise InputError(
-            f"only images can be shown: (H, W), (H, W, 1|3|4) or (1|3|4, H, W); the observations are: {listed}"
-        )
-    return images[0]
+    raise InputError(f"there is no observation {name!r}; there are: {listed}")
 
 
 def is_image(shape: Sequence[int]) -> bool:
@@ -128,7 +139,7 @@ def is_image(shape: Sequence[int]) -> bool:
         return min(shape) >= 4
     if len(shape) != 3:
         return False
-    return (shape[2] in (1, 3, 4) and min(shape[:2]) >= 4) or (shape[0] in (1, 3, 4) and min(shape[1:]) >= 4)
+    return (shape[2] in CHANNELS and min(shape[:2]) >= 4) or (shape[0] in CHANNELS and min(shape[1:]) >= 4)
 
 
 def _episode(streams: Sequence[LogRows], episode: int) -> tuple[LogRows, Episode, int, int]:
@@ -149,8 +160,7 @@ class _Pictures:
         self, rows: LogRows, episode: Episode, leaf: Column, space: gymnasium.Space[Any], limit: int, scale: int | None
     ) -> None:
         self._rows, self._episode, self._leaf = rows, episode, leaf
-        count = min(limit, episode.length + 1)
-        self.steps = np.unique(np.linspace(0, episode.length, count).round().astype(np.int64))
+        self.steps = _evenly(episode.length, limit)
         self.height, self.width = _size(leaf.shape)
         self.scale = scale or max(1, SMALL_PIXELS // self.width)
         self._bounds = (0.0, 255.0) if leaf.dtype == np.uint8 else self._find_bounds(space)
@@ -169,12 +179,7 @@ class _Pictures:
             yield picture.resize(self.size, Image.Resampling.NEAREST) if self.scale > 1 else picture
 
     def _frames(self) -> Iterator[Array]:
-        start, env, wanted = self._episode.start, self._episode.env, set(self.steps.tolist())
-        for step, frame in enumerate(self._rows.frames(self._leaf, env, start, self._episode.stop)):
-            if step in wanted:
-                yield frame
-        if self._episode.length in wanted:
-            yield self._rows.final_frame(self._leaf, env, self._episode.stop - 1)
+        return _frames(self._rows, self._episode, self._leaf, self.steps)
 
     def _find_bounds(self, space: gymnasium.Space[Any]) -> tuple[float, float]:
         if isinstance(space, gymnasium.spaces.Box):
@@ -189,19 +194,36 @@ class _Pictures:
         return min(low for low, _ in found), max(high for _, high in found)
 
 
+def _evenly(length: int, limit: int) -> NDArray[np.int64]:
+    """At most ``limit`` of the ``length + 1`` observations of an episode, evenly spaced."""
+    found: NDArray[np.int64] = np.unique(np.linspace(0, length, min(limit, length + 1)).round().astype(np.int64))
+    return found
+
+
+def _frames(rows: LogRows, episode: Episode, leaf: Column, steps: NDArray[np.int64]) -> Iterator[Array]:
+    """The observations of some steps of an episode, ``(*shape)`` each; that of step ``length`` is the final one."""
+    wanted = set(steps.tolist())
+    for step, frame in enumerate(rows.frames(leaf, episode.env, episode.start, episode.stop)):
+        if step in wanted:
+            yield frame
+    if episode.length in wanted:
+        yield rows.final_frame(leaf, episode.env, episode.stop - 1)
+
+
 def _size(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Height and width of a frame."""
-    if len(shape) == 2 or shape[2] in (1, 3, 4):
+    """Height and width of the picture of a frame."""
+    if len(shape) == 2:
         return shape[0], shape[1]
-    return shape[1], shape[2]
+    height, width, channels = shape if shape[2] in CHANNELS else (shape[1], shape[2], shape[0])
+    return height, width * (2 if channels == 2 else 1)
 
 
 def to_pixels(frame: Array, low: float, high: float) -> NDArray[np.uint8]:
     """``(H, W)`` or ``(H, W, 3 | 4)`` uint8 of a frame in any of the layouts that :func:`is_image` takes."""
-    if frame.ndim == 3 and frame.shape[2] not in (1, 3, 4):
+    if frame.ndim == 3 and frame.shape[2] not in CHANNELS:
         frame = np.moveaxis(frame, 0, -1)
-    if frame.ndim == 3 and frame.shape[2] == 1:
-        frame = frame[:, :, 0]
+    if frame.ndim == 3 and frame.shape[2] <= 2:
+        frame = np.concatenate([frame[:, :, channel] for channel in range(frame.shape[2])], axis=1)
     if frame.dtype != np.uint8:
         span = (high - low) or 1.0
         frame = (np.clip((frame.astype(np.float64) - low) / span, 0, 1) * 255).round()

@@ -12,10 +12,12 @@ from typing import Any
 
 import gymnasium
 import h5py
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from diskreplay_cli import errors, text
 from diskreplay_cli.main import main
+from gymnasium import spaces
 from ops.stores import fill, images
 
 import diskreplay
@@ -106,6 +108,41 @@ def test_inspect_shows_whatever_a_user_told(told: dict[str, Any], parts: list[st
     for part in parts:
         assert part in result.stdout, part
     assert facts("inspect", path)["provenance"] == told
+
+
+def test_inspect_says_how_episodes_end(path: str) -> None:
+    images(path, rows=60)
+    lines = result_lines(run("inspect", path))
+    ends = facts("inspect", path)["streams"][0]["ends"]
+    assert any(line.split() == ["ends", *f"{ends['terminated']} terminated, {ends['truncated']} truncated".split()]
+               for line in lines)  # fmt: skip
+    assert any(line.startswith("continuity     observations: ") for line in lines)
+    assert any("of the 120 steps are resets or gaps, and no transitions" in line for line in lines)
+
+
+def test_inspect_cuts_long_spaces(path: str) -> None:
+    """A space with bounds of its own for each of many elements filled the screen."""
+    low = np.arange(500, dtype=np.float32) - 1000
+    space = spaces.Dict(a=spaces.Box(low, low + 1, dtype=np.float32), b=spaces.Box(low, low + 2, dtype=np.float32))
+    with diskreplay.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=5):
+        pass
+    lines = result_lines(run("inspect", path))
+    at = next(at for at, line in enumerate(lines) if line.startswith("obs "))
+    shown = lines[at : next(at for at, line in enumerate(lines) if line.startswith("action"))]
+    assert len(shown) <= 5
+    assert "(in full: --json)" in " ".join("".join(shown).split())
+    assert facts("inspect", path)["observation_space"] == str(space)
+
+
+def test_record_explains_steps_that_are_no_transitions(path: str) -> None:
+    """95,659 transitions after --steps 100000, without a word."""
+    said = result_lines(run("record", "CartPole-v1", path, "--steps", 400, "--envs", 4))
+    document = facts("inspect", path)
+    resets = 400 - document["transitions"]
+    assert said[-1] == f"it holds {document['transitions']} transitions: {resets} steps only reset an environment"
+    assert resets > 0
+    alone = result_lines(run("record", "CartPole-v1", f"{path}-1", "--steps", 100))
+    assert not [line for line in alone if "reset" in line]
 
 
 def test_inspect_of_a_damaged_store(path: str) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import re
 import runpy
+import subprocess
+import sys
 
 import click
 import pytest
@@ -15,6 +19,36 @@ DOCS = pathlib.Path(__file__).parents[2] / "docs"
 def test_the_reference_is_up_to_date() -> None:
     reference = runpy.run_path(str(DOCS / "make_cli.py"))["reference"]
     assert (DOCS / "cli.md").read_text() == reference(), "run: python docs/make_cli.py"
+
+
+def completed(**environment: str) -> str:
+    """What the command prints for a shell that completes."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv = ['diskreplay']; from diskreplay_cli.start import main; main()"],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_documented_completion(shell: str) -> None:
+    documented = re.findall(r"^(\w+)=(\w+) diskreplay >", (DOCS / "cli.md").read_text(), re.MULTILINE)
+    assert ("_DISKREPLAY_COMPLETE", f"{shell}_source") in documented
+    assert "diskreplay" in completed(_DISKREPLAY_COMPLETE=f"{shell}_source")
+
+
+@pytest.mark.parametrize(
+    ("words", "at", "expected"),
+    [
+        ("diskreplay ins", "1", ["plain,inspect"]),
+        ("diskreplay checkpoints re", "2", ["plain,restore"]),
+        ("diskreplay export a b --format d4", "5", ["plain,d4rl"]),
+        ("diskreplay inspect ./a", "2", ["file,./a"]),
+    ],
+)  # fmt: skip
+def test_a_shell_completes(words: str, at: str, expected: list[str]) -> None:
+    assert completed(_DISKREPLAY_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=at).splitlines() == expected
 
 
 def every_command() -> dict[str, click.Command]:

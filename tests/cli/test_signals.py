@@ -16,7 +16,7 @@ import pytest
 import diskreplay as dr
 from diskreplay.ops.verify import verify
 
-CLI = [sys.executable, "-m", "diskreplay_cli.main"]
+CLI = [sys.executable, "-m", "diskreplay_cli"]
 STEPS = 3000
 
 
@@ -54,6 +54,51 @@ def wait_for(path: str, sequence: int, process: subprocess.Popen[str]) -> None:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until
         time.sleep(0.002)
+
+
+INTERRUPTED = """
+import os, signal, sys
+from diskreplay_cli.start import main
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+module = sys.argv.pop()
+sys.meta_path.insert(0, Interrupt())
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "ended"),
+    [
+        ("click", (-signal.SIGINT, "")),  # by the system, of which shells say 130
+        ("numpy", (-signal.SIGINT, "")),
+        ("gymnasium", (-signal.SIGINT, "")),
+        ("diskreplay_cli.main", (-signal.SIGINT, "")),
+        ("diskreplay.ops.episodes", (130, "\ndiskreplay: interrupted\n")),
+    ],
+)
+def test_an_interrupt_while_libraries_are_imported(module: str, ended: tuple[int, str], path: str) -> None:
+    """Ctrl-C in the first moments printed the traceback of an import."""
+    process = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "episodes", path, module], capture_output=True, text=True, check=False,
+        preexec_fn=hear,
+    )  # fmt: skip
+    assert (process.returncode, process.stderr) == ended
+
+
+def test_an_interrupt_is_not_heard_in_a_background(path: str) -> None:
+    """Where SIGINT is ignored, it stays so."""
+    code = "import signal, diskreplay_cli.start; signal.raise_signal(signal.SIGINT); diskreplay_cli.start.main()"
+    process = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )  # fmt: skip
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout == f"diskreplay {dr.__version__}\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -107,6 +107,20 @@ def test_control_c_in_the_demo(tmp_path: pathlib.Path, columns: int) -> None:
     assert lines[-1] == "stopped; run the demo again to begin anew"
 
 
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_the_command_by_itself_leads_on(tmp_path: pathlib.Path, columns: int) -> None:
+    """It printed the whole help; in a pipe it is an error of one line."""
+    seen = terminal.run(columns=columns, cwd=tmp_path)
+    lines = seen.drawn.replace("\r", "").splitlines()
+    assert (seen.status, len(lines)) == (2, 3)
+    assert max(map(len, lines)) <= 80
+    known = {*re.findall(r"diskreplay (\S+)", seen.drawn)}
+    assert known == {"demo", "record", "inspect", "--help"}
+    piped = subprocess.run(terminal.CLI, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (piped.returncode, piped.stdout) == (2, "")
+    assert piped.stderr == "diskreplay: Missing command (see 'diskreplay --help')\n"
+
+
 def test_the_screen() -> None:
     """The terminal of these tests, against what real ones do."""
     screen = terminal.Screen(5)

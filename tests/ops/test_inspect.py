@@ -47,6 +47,17 @@ def test_facts(path: str) -> None:
     assert inspect(path).streams[0].writer is None
 
 
+@pytest.mark.parametrize("continuity", ["observations", "flags"])
+def test_ends_by_cause_and_continuity(path: str, continuity: str) -> None:
+    images(path, rows=60, continuity=continuity)
+    facts = inspect(path)
+    assert facts.continuity == continuity
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert facts.streams[0].ends == buffer.stats()["streams"]["0"]["ends"]
+    assert sum((facts.streams[0].ends or {}).values()) > 0
+    assert json.loads(json.dumps(facts.to_json()))["streams"][0]["ends"] == facts.streams[0].ends
+
+
 def test_an_empty_store(path: str) -> None:
     images(path, rows=0)
     facts = inspect(path)
@@ -76,6 +87,7 @@ def test_a_missing_shard_is_named(path: str, column: str) -> None:
     facts = inspect(path)
     assert facts.transitions is None
     assert facts.episodes is None
+    assert facts.streams[0].ends is None or column == "obs"
     assert any(str(file) in problem and "missing" in problem for problem in facts.health)
     assert facts.streams[0].end == 50
 

@@ -14,6 +14,7 @@ from PIL import Image, ImageSequence
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.ops import curves
 from diskreplay.ops.show import GAP_PIXELS, show, to_pixels
 
 
@@ -93,17 +94,56 @@ def test_a_dict_shows_its_image(path: str, tmp_path: pathlib.Path) -> None:
         buffer.add(space.sample(), 0, 0.0, space.sample(), True, False)
     assert show(path, tmp_path / "a.png").column == "obs/left"
     assert show(path, tmp_path / "a.png", column="right").column == "obs/right"
-    with pytest.raises(InputError, match="obs/state"):
-        show(path, tmp_path / "a.png", column="state")
+    assert show(path, tmp_path / "a.png", column="state").curves == 3
     with pytest.raises(InputError, match="no observation 'up'"):
         show(path, tmp_path / "a.png", column="up")
 
 
-def test_vectors_cannot_be_shown(path: str, tmp_path: pathlib.Path) -> None:
-    with dr.ReplayBuffer.create(path, spaces.Box(-1, 1, (3,)), spaces.Discrete(2), capacity=10) as buffer:
-        buffer.add(np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), True, False)
-    with pytest.raises(InputError, match="only images"):
-        show(path, tmp_path / "a.png")
+@pytest.mark.parametrize("shape", [(40, 30, 2), (2, 40, 30)])
+def test_two_channels_stand_side_by_side(path: str, tmp_path: pathlib.Path, shape: tuple[int, ...]) -> None:
+    """They were refused as no image."""
+    space = spaces.Box(0, 255, shape, np.uint8, seed=0)
+    with dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=10) as buffer:
+        frame = space.sample()
+        buffer.add(frame, 0, 0.0, space.sample(), True, False)
+    assert (show(path, tmp_path / "a.png", scale=1).frames, show(path, tmp_path / "a.gif", scale=1).width) == (2, 60)
+    channels = frame if shape[0] == 2 else np.moveaxis(frame, -1, 0)
+    with Image.open(tmp_path / "a.png") as sheet:
+        shown = np.asarray(sheet)[GAP_PIXELS : GAP_PIXELS + 40, GAP_PIXELS : GAP_PIXELS + 60, 0]
+    np.testing.assert_array_equal(shown, np.hstack(list(channels)))
+
+
+def test_a_vector_is_shown_as_curves(path: str, tmp_path: pathlib.Path) -> None:
+    """Vectors could not be shown at all."""
+    with dr.ReplayBuffer.create(path, spaces.Box(-9, 9, (3,)), spaces.Discrete(2), capacity=50) as buffer:
+        for step in range(20):
+            obs, following = np.array([[at, -at, np.nan if at == 7 else 2] for at in (step, step + 1)], np.float32)
+            buffer.add(obs, 0, 1.0, following, step == 19, False)
+    shown = show(path, tmp_path / "a.png")
+    assert (shown.frames, shown.curves, shown.column) == (21, 3, "obs")
+    line = np.array(curves.LINE)
+    with Image.open(tmp_path / "a.png") as picture:
+        drawn = (np.asarray(picture) == line).all(axis=2)
+    assert (shown.width, shown.height) == drawn.shape[::-1]
+    panels = [drawn[curves.TOP + at * (curves.PANEL_HEIGHT + curves.GAP) :][: curves.PANEL_HEIGHT] for at in range(3)]
+    rising, falling = (np.argmax(panel, axis=0)[panel.any(axis=0)] for panel in panels[:2])
+    assert (np.diff(rising) <= 0).all()
+    assert rising[0] > rising[-1]
+    assert (np.diff(falling) >= 0).all()
+    assert falling[0] < falling[-1]
+    flat = panels[2].any(axis=0)[curves.LEFT : -curves.GAP]
+    assert 0.8 < flat.mean() < 0.99  # but for the step that is not a number
+    assert show(path, tmp_path / "a.png", frames=5).frames == 5
+    with pytest.raises(InputError, match=r"no image.*into a \.png"):
+        show(path, tmp_path / "a.gif")
+
+
+def test_a_long_vector_and_a_number(path: str, tmp_path: pathlib.Path) -> None:
+    space = spaces.Dict(at=spaces.Discrete(9), far=spaces.Box(-1, 1, (4, 3, 2)))
+    with dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=10) as buffer:
+        buffer.add(space.sample(), 0, 0.0, space.sample(), True, False)
+    assert show(path, tmp_path / "a.png").curves == 1
+    assert show(path, tmp_path / "a.png", column="far").curves == curves.MOST
 
 
 @pytest.mark.parametrize(
