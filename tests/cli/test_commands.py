@@ -43,6 +43,10 @@ def failure(result: Result, status: int = 2) -> str:
     return line
 
 
+def result_lines(result: Result) -> list[str]:
+    return result.stdout.splitlines()
+
+
 def test_version() -> None:
     assert run("--version").stdout == f"diskreplay {diskreplay.__version__}\n"
 
@@ -125,9 +129,28 @@ def test_verify(path: str) -> None:
     result = run("verify", path)
     assert result.exit_code == 1
     assert f"{file}: the shard's file is missing (stream '0', column 'obs', rows 16 to 32)" in result.stdout
+    assert f"'diskreplay verify --repair {path}' makes the store whole again; it would cost, for good:" in result.stdout
     result = run("verify", path, "--json")
     assert result.exit_code == 1
-    assert json.loads(result.stdout)["problems"][0]["rows"] == [16, 32]
+    document = json.loads(result.stdout)
+    assert document["problems"][0]["rows"] == [16, 32]
+    assert document["repair"]["streams"][0]["columns"] == ["obs"]
+    foreseen = result_lines(run("verify", path))
+    repaired = result_lines(run("verify", "--repair", path))
+    assert [line.strip() for line in foreseen if line.startswith("  stream")] == [
+        line for line in repaired if line.startswith("stream")
+    ]
+    assert document["repair"]["checkpoints"] == []
+    assert facts("verify", path)["repair"] is None
+
+
+def test_verify_of_what_cannot_be_repaired(path: str) -> None:
+    images(path)
+    root = pathlib.Path(path, "zarr.json")
+    root.write_text(root.read_text().replace("uint8", "uint9"))
+    result = run("verify", path)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "its root document is damaged: that cannot be repaired"
 
 
 def test_verify_repair(path: str) -> None:

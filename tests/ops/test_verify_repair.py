@@ -20,6 +20,7 @@ from ops.stores import IMAGE, fill, images
 import diskreplay as dr
 from diskreplay.errors import DiskReplayError, InputError, LockedError, NotAStoreError
 from diskreplay.ops.repair import Repaired, repair
+from diskreplay.ops.repair_plan import plan
 from diskreplay.ops.verify import verify
 from diskreplay.storage import metadata
 from diskreplay.storage.files import LocalFiles
@@ -72,11 +73,25 @@ def in_stream(store: pathlib.Path, *below: str) -> pathlib.Path:
     return store.joinpath("streams", "0", *below)
 
 
+def files_of(store: pathlib.Path) -> dict[str, bytes]:
+    """All files below the store's folder and beside it."""
+    return {str(file): file.read_bytes() for file in store.parent.rglob("*") if file.is_file()}
+
+
 def check(store: pathlib.Path, before: Transitions) -> tuple[Repaired, Transitions]:
     """Repairs; everything that must hold of every repair."""
     assert not verify(store).ok
+    there = files_of(store)
+    foreseen = plan(store)
+    assert files_of(store) == there
     result = repair(store)
     assert result.ok, result.after.problems
+    if any(loss.whole or loss.went_back_to is not None for loss in foreseen.streams):
+        # The worst: one flipped bit of a record that cannot be read is turned back by the repair alone.
+        assert {loss.stream for loss in result.streams} <= {loss.stream for loss in foreseen.streams}
+    else:
+        assert foreseen.streams == result.streams
+        assert set(result.checkpoints) <= set(foreseen.checkpoints)
     assert verify(store).ok
     after = content(store)
     assert after.items() <= before.items()
