@@ -415,7 +415,10 @@ class SmallThresholdsMachine(BufferMachine):
 
 for machine in (BufferMachine, SmallThresholdsMachine):
     machine.TestCase.settings = settings(
-        max_examples=examples(20), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples(20, least=4),
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
 TestBuffer = BufferMachine.TestCase
 

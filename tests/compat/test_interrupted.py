@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import effort
 import gymnasium
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ def interrupted(
     make: Callable[[], Any], call: Callable[[Any], object], stride: int = 1, below: str = "diskreplay.compat"
 ) -> Iterator[Any]:
     """Buffers, each after a call that was interrupted at another line of a package, every ``stride``-th one."""
+    stride *= effort.stride(7, "lines that are interrupted")
     tool = Interrupts(within=["diskreplay.compat", below])
     for number in itertools.count(0, stride):
         buffer = make()

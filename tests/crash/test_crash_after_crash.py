@@ -11,7 +11,7 @@ from effort import examples
 from model import Leaf
 
 CONFIG = Config("frames", Leaf((2, 9)), frame_stack=3, capacity=15, chunk_rows=2, shard_rows=4)
-CRASHES = examples(150)
+CRASHES = examples(150, "crashes in a row", least=30)
 OWN, SMALL = "own thresholds", "small thresholds"
 
 
@@ -53,5 +53,5 @@ def test_crash_after_crash(seed: int, both_thresholds: None) -> None:
             assert leftovers(story.disk) == []
             check_shards(story.disk, story.buffers["0"], "0", story.actors["0"].log, story.account)
             sizes.append(len(story.disk.list(f"{PATH}/streams/0/obs")))
-    assert len(sizes) > 10
+    assert len(sizes) > CRASHES // 15
     assert max(sizes) < 20

@@ -20,7 +20,7 @@ import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
 from diskreplay.ops.verify import verify
 
-KILLS = examples(25)
+KILLS = examples(25, "kills", least=8)
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["diskreplay"])  # imported once, so that a start takes milliseconds
 
@@ -105,7 +105,7 @@ def test_kills_while_a_store_is_made(tmp_path: pathlib.Path) -> None:
     rng = random.Random(2)
     path = tmp_path / "a.replay"
     made = left = 0
-    for _ in range(examples(12)):
+    for _ in range(examples(12, "kills", least=12)):
         maker, pipe = start(make, str(path))
         assert pipe.poll(60)
         time.sleep(rng.uniform(0, 0.012))

@@ -23,9 +23,16 @@ from diskreplay.errors import EvictedError, LockedError, NotEnoughDataError, Sto
 from diskreplay.ops.verify import verify
 
 ROWS = 150 * examples(1)
-LEAST = {"add": examples(100), "commit": 20, "checkpoint": 5, "sample": examples(20), "update": 20}
+LEAST = {
+    "add": examples(100, "turns of threads", least=30),
+    "commit": 20,
+    "checkpoint": 5,
+    "sample": examples(20, least=20),
+    "update": 20,
+}
 """How often each thread has its turn before the test is over."""
 ACTORS = 3
+RACES = examples(6, "races", least=2)
 
 
 def start(method: str, role: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:
@@ -111,14 +118,14 @@ def make(path: str, pipe: Connection) -> None:
 
 
 def test_processes_that_make_the_same_store_at_once(tmp_path: pathlib.Path) -> None:
-    for turn in range(examples(6)):
+    for turn in range(RACES):
         makers = [start("forkserver", make, str(tmp_path / f"{turn}.replay")) for _ in range(4)]
         for _, pipe in makers:
             pipe.send("go")
         assert sorted(pipe.recv() for _, pipe in makers) == ["exists", "exists", "exists", "made"]
         for maker, _ in makers:
             maker.join()
-    assert sorted(one.name for one in tmp_path.iterdir()) == [f"{turn}.replay" for turn in range(examples(6))]
+    assert sorted(one.name for one in tmp_path.iterdir()) == [f"{turn}.replay" for turn in range(RACES)]
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])

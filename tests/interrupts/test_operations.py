@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
-from effort import examples
-from interrupts.table import Operation, operations, run
+import random
 
-TRIES = examples(7)
+import pytest
+from effort import examples, places
+from interrupts.table import USUAL, Operation, operations, run
+
+TRIES = examples(7, "interrupts of an operation", least=2)
 """Interrupts of each operation: different places of each, the same in each run."""
+OTHERS = places(len(USUAL) - 1, "errors and signals beside them")
+
+
+def modes(operation: Operation) -> list[str]:
+    """A Ctrl-C at a line, and of the other kinds of interrupts all, or in the sampled form other ones for each."""
+    return [USUAL[0], *random.Random(str(operation)).sample(USUAL[1:], OTHERS)]
 
 
 @pytest.mark.parametrize("operation", operations(), ids=str)
 def test_interrupted(operation: Operation) -> None:
-    result = run(operation, TRIES)
+    result = run(operation, TRIES, modes(operation))
     assert sum(result.tried.values()) >= min(TRIES, sum(result.places.values())) // 2, "hardly any place was reached"
     wrong = [f"{each.mode}, {each.ending}, at {each.place}: {each.what}" for each in result.failures]
     assert not wrong, "\n".join([f"{len(wrong)} of {sum(result.tried.values())}:", *wrong[:10]])

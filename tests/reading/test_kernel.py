@@ -230,7 +230,7 @@ def test_chunks_with_any_damage(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
     ended = json.loads(done.stdout)
     assert sum(ended.values()) == examples(3000)
-    assert min(ended["refused"], ended["read"]) > 300
+    assert min(ended["refused"], ended["read"]) > examples(3000) // 10
     assert min(ended["prefix"], ended["left to Python"]) > 0
 
 

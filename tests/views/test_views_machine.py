@@ -305,7 +305,10 @@ class SmallThresholdsMachine(ViewMachine):
 
 for machine in (ViewMachine, SmallThresholdsMachine):
     machine.TestCase.settings = settings(
-        max_examples=examples(30), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples(30, least=5),
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
 TestViews = ViewMachine.TestCase
 
