@@ -1,7 +1,7 @@
 """A store as a dataset of PyTorch, and a sampler that goes through it once an epoch, over any number of ranks.
 
-``DataLoader(dataset, sampler=PassSampler(dataset, 256), batch_size=None, num_workers=4)``: the sampler gives the numbers
-of a batch's items, and a worker reads them at once. Needs torch: ``pip install 'diskreplay[torch]'``.
+``DataLoader(dataset, sampler=PassSampler(dataset, 256), batch_size=None, num_workers=4)``: the sampler gives the
+numbers of a batch's items, and a worker reads them at once. Needs torch: ``pip install 'diskreplay[torch]'``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         self._reader = _opened(path, view=view, checkpoint=checkpoint, cache_bytes=cache_bytes)
         try:
-            self._ids = self._reader.items()
+            self._ids: NDArray[np.int64] = self._reader.items()
             if not len(self._ids):
                 raise NotEnoughDataError(
                     f"the store {self._reader.path!r} holds no item of {self._reader.view!r}: record more steps, or "
@@ -90,7 +90,7 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
         return [_item(batch, at) for at in range(len(indices))]
 
     def _positions(self, index: Any) -> NDArray[np.int64]:
-        positions = np.asarray(index)
+        positions: NDArray[np.int64] = np.asarray(index)
         if positions.dtype.kind not in "iu" or positions.ndim > 1:
             raise InputError(
                 f"items are named by an integer, or by integers of shape (B,), got {positions.dtype} {positions.shape}"

@@ -270,8 +270,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         with self._lock:
             self._check_open()
             every = [np.arange(window.first, window.stop) for window in self._streams.windows()]
-            ids = np.concatenate(every) if every else np.empty(0, np.int64)
-            return ids[self._standing(ids) == NOW]
+            ids: NDArray[np.int64] = np.concatenate(every) if every else np.empty(0, np.int64)
+            found: NDArray[np.int64] = ids[self._standing(ids) == NOW]
+            return found
 
     def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader:
         """An endless iterator of batches that a background thread samples ahead.

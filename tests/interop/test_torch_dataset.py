@@ -29,9 +29,12 @@ ROWS = 61
 
 @pytest.fixture(autouse=True)
 def _forks() -> Iterator[None]:
-    """Python 3.12 warns of every fork of a process with threads; torch's workers are such forks."""
+    """Python 3.12 warns of every fork of a process with threads, as torch's workers are; torch of more workers than
+    processors; and of what torchdata calls."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        warnings.filterwarnings("ignore", "'set_vital' is deprecated", UserWarning)
         yield
 
 
