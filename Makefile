@@ -4,20 +4,29 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Twice quiet: errors are printed, warnings (as root, of a cache) are not.
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py formats.py sb3_dqn.py
 INPUTS := pyproject.toml constraints.txt
 OLDEST := .venv-oldest
 
-.PHONY: demo test interop lint bench clean
+# One process for each processor; worksteal: the slow tests lie together in the order of files.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 16 --dist worksteal --durations 10
+
+.PHONY: demo test exhaustive interop lint bench clean
 # Two pips must not write to one environment at the same time.
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo-stamp
-	$(BIN)/diskreplay demo
+	@$(BIN)/diskreplay demo
 
+# Whether it works, in minutes: what is exhaustive is sampled; the end says what was left out.
 test: $(VENV)/.dev-stamp
-	$(BIN)/python -m pytest tests --ignore=tests/interop
+	DISKREPLAY_TEST_EFFORT=0.1 $(PYTEST) tests --ignore=tests/interop
+
+# The same tests, nothing left out; with DISKREPLAY_TEST_EFFORT=20 random examples are tried so many times as often.
+exhaustive: $(VENV)/.dev-stamp
+	$(PYTEST) tests --ignore=tests/interop
 
 # Formats once more with the oldest pyarrow that is allowed; tests/interop exchanges files between the two environments.
 interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp
@@ -39,11 +48,13 @@ clean:
 	find cli diskreplay tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo 'Making $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo-stamp: $(INPUTS) | $(BIN)/python
-	$(PIP_INSTALL) -e '.[atari]'
-	touch $@
+	@echo 'Installing diskreplay with Atari into $(VENV)'
+	@$(PIP_INSTALL) -e '.[atari]'
+	@touch $@
 
 $(VENV)/.dev-stamp: $(INPUTS) | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev]'

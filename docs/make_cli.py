@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pathlib
 
+import click
 from diskreplay_cli.main import main
 
 TARGET = pathlib.Path(__file__).with_name("cli.md")
@@ -25,6 +26,10 @@ def reference() -> str:
         command = main.commands[name]
         context = command.make_context(name, [], group, resilient_parsing=True, terminal_width=80)
         parts.append(section(f"diskreplay {name}", command.get_help(context)))
+        for below in command.list_commands(context) if isinstance(command, click.Group) else ():
+            each = command.commands[below]
+            inner = each.make_context(below, [], context, resilient_parsing=True, terminal_width=80)
+            parts.append(section(f"diskreplay {name} {below}", each.get_help(inner)))
     return "\n".join(parts)
 
 

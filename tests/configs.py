@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 from unittest import mock
@@ -159,8 +158,3 @@ DEFAULT_CHUNKS = [
 ]
 """Their chunks and shards end within a few rows where the engine's thresholds are small."""
 # fmt: on
-
-
-def examples(count: int) -> int:
-    """How many examples a property is tried with; the environment asks for more."""
-    return count * int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
+import effort
 import pytest
 
 from diskreplay.testing import thresholds
@@ -62,6 +64,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> list[str]:
     return [
-        f"test effort: {os.environ.get('DISKREPLAY_TEST_EFFORT', '1')} (DISKREPLAY_TEST_EFFORT=20 searches longer)",
+        f"test effort: {effort.EFFORT:g} ({effort.VARIABLE}=20 searches longer)",
         f"thresholds: {'small' if SMALL else 'own'} (DISKREPLAY_TEST_THRESHOLDS=small makes the engine's small)",
     ]
+
+
+# What is said at the end; with pytest-xdist the processes that run the tests tell the one that prints.
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = sorted(effort.left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    effort.left_out.update(map(tuple, getattr(node, "workeroutput", {}).get("left_out", ())))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = terminalreporter.getreports("passed")
+    lines = [value for report in reports for name, value in report.user_properties if name == "figures"]
+    if said := effort.summary(effort.left_out):
+        lines.append(said)
+    for line in lines:
+        terminalreporter.write_line(line)

@@ -1,4 +1,4 @@
-"""The examples of the READMEs run as they stand, one after another, in an empty directory."""
+"""The examples of the READMEs run as they stand: each by itself, or one after another, in an empty directory."""
 
 import pathlib
 import re
@@ -15,7 +15,31 @@ def blocks(readme: pathlib.Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", readme.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["README.md", "datasets/README.md", "docs/samplers.md"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [(name, number) for name in ("README.md", "docs/guide.md") for number in range(len(blocks(ROOT / name, "python")))],
+)
+@pytest.mark.filterwarnings("error::diskreplay.errors.MisuseWarning")
+def test_each_example_runs_by_itself(name, number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks(ROOT / name, "python")[number], name, "exec"), {})
+
+
+@pytest.mark.filterwarnings("error::diskreplay.errors.MisuseWarning")
+def test_the_first_program_goes_on_when_it_is_started_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = compile(blocks(ROOT / "README.md", "python")[0], "README.md", "exec")
+    for started in (1, 2):
+        names: dict[str, object] = {}
+        exec(program, names)
+        assert names["first"] == 2_000 * (started - 1)
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize("name", ["datasets/README.md", "docs/samplers.md"])
 def test_examples(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pathlib.Path("datasets").symlink_to(ROOT / "datasets")

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from configs import examples
+from effort import examples
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st

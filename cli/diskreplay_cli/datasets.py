@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
 import pathlib
+import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 import numpy as np
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
 
 from diskreplay import formats
 from diskreplay_cli import output, text
@@ -29,19 +28,45 @@ ENDINGS = {".npz": "npz", ".parquet": "parquet", ".zarr": "diffusion-policy", ".
 
 
 @contextlib.contextmanager
-def counting(what: str, interrupted: str = "") -> Iterator[Callable[[int, int], None]]:
+def counting(what: str, left: Callable[[], str] = str) -> Iterator[Callable[[int, int], None]]:
     """A bar with the rate: call it with steps done and steps in all.
 
     Args:
         what: in front of the bar.
-        interrupted: what an interrupt has left, to be said.
+        left: what an interrupt has left, to be said; called after one.
     """
     started = time.perf_counter()
     with output.progress(what, counted=True) as update:
         try:
             yield lambda done, total: update(done, total, output.rate(done, time.perf_counter() - started))
         except KeyboardInterrupt as error:
-            raise Interrupted(interrupted) from error
+            raise Interrupted(left()) from error
+
+
+def written_to(*outs: str) -> Callable[[], str]:
+    """What is left of writing datasets, each of which appears whole or not at all; asked for now, and told later."""
+
+    def found() -> list[tuple[int, int] | None]:
+        facts = [pathlib.Path(out).stat() if os.path.lexists(out) else None for out in outs]
+        return [fact and (fact.st_dev, fact.st_ino) for fact in facts]
+
+    before = found()
+
+    def left() -> str:
+        whole = [out for out, old, new in zip(outs, before, found(), strict=True) if new not in (None, old)]
+        if not whole:
+            return "nothing was written"
+        return f"{' and '.join(whole)} {'is' if len(whole) == 1 else 'are'} whole"
+
+    return left
+
+
+def added_to(path: str) -> Callable[[], str]:
+    """What is left of adding to a store, all or nothing."""
+    from diskreplay.ops.inspect import row_ends
+
+    before = row_ends(path)
+    return lambda: f"{path} has all of it" if row_ends(path) != before else f"nothing was added to {path}"
 
 
 class EpisodeRange(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
@@ -110,7 +135,7 @@ def export(
 
     names = tuple(name.strip() for name in columns.split(",")) if columns is not None else None
     name = format_name or ENDINGS.get(pathlib.PurePath(out).suffix, "d4rl")
-    with counting("exporting", "nothing was written") as update:
+    with counting("exporting", written_to(out)) as update:
         result = run(
             path, out, name, selection=Selection(episodes, min_return, envs, names), allow_loss=allow_loss,
             overwrite=overwrite, compression=compression, progress=update,
@@ -156,7 +181,7 @@ def import_(
     from diskreplay.ops.convert import env_spaces, import_dataset
 
     observation_space, action_space = env_spaces(env_id) if env_id is not None else (None, None)
-    with counting("importing", f"nothing was added to {path}" if append else "nothing was written") as update:
+    with counting("importing", added_to(path) if append else written_to(path)) as update:
         result = import_dataset(
             source, path, format_name, append=append, capacity=capacity, observation_space=observation_space,
             action_space=action_space, frame_stack=frame_stack, progress=update,
@@ -174,6 +199,12 @@ def import_(
         click.echo(f"left out: {text.plural(result.dropped, 'step')} without a next observation")
     if result.ignored:
         click.echo(f"not read: {', '.join(result.ignored)}")
+    for name in result.unfinished:
+        click.echo(
+            f"left by an import that was killed: the checkpoint {name}. What it added, and all after that, is taken "
+            f"back by\n  {shlex.join(['diskreplay', 'checkpoints', 'restore', path, name])}\nand kept by\n"
+            f"  {shlex.join(['diskreplay', 'checkpoints', 'drop', path, name])}"
+        )
 
 
 @click.command("formats")
@@ -204,7 +235,7 @@ def merge(out: str, paths: tuple[str, ...], allow_loss: bool, as_json: bool) -> 
     """Make a store OUT with all episodes of the stores at PATHS."""
     from diskreplay.ops.combine import merge as run
 
-    with counting("merging", "nothing was written") as update:
+    with counting("merging", written_to(out)) as update:
         result = run(out, paths, allow_loss=allow_loss, progress=update)
     _print_written([result], as_json)
 
@@ -227,8 +258,9 @@ def split(
     Without OUTS, pong.replay becomes pong-1.replay, pong-2.replay and so on. Episodes stay whole.
     """
     from diskreplay.ops.combine import split as run
+    from diskreplay.ops.combine import split_names
 
-    with counting("splitting", "nothing was written") as update:
+    with counting("splitting", written_to(*outs or map(str, split_names(path, fractions)))) as update:
         results = run(path, fractions, outs, seed=seed, allow_loss=allow_loss, progress=update)
     _print_written(results, as_json)
 
@@ -251,9 +283,10 @@ def _print_written(results: list[Any], as_json: bool) -> None:
     help="In which order.",
 )  # fmt: skip
 @click.option("--reverse", is_flag=True, help="The largest first.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first so many.  [default: all]")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, with a header.")
 @output.json_option
-def episodes(path: str, sort: str, reverse: bool, as_csv: bool, as_json: bool) -> None:
+def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_csv: bool, as_json: bool) -> None:
     """List the episodes of the store at PATH: length, return and how each ended.
 
     An end is terminated, truncated, both, cut (another step came without a flag) or running. A star stands after the
@@ -261,7 +294,8 @@ def episodes(path: str, sort: str, reverse: bool, as_csv: bool, as_json: bool) -
     """
     from diskreplay.ops.episodes import episodes as run
 
-    lines = run(path, sort=sort, reverse=reverse)
+    every = run(path, sort=sort, reverse=reverse)
+    lines = every[:limit]
     if as_json:
         output.print_json({"episodes": [line.to_json() for line in lines]})
     elif as_csv:
@@ -278,7 +312,9 @@ def episodes(path: str, sort: str, reverse: bool, as_csv: bool, as_json: bool) -
             )
             for line in lines
         ]  # fmt: skip
-        _print_table(("number", "stream", "env", "length", "return", "end"), rows)
+        output.print_table(("number", "stream", "env", "length", "return", "end"), rows)
+        if len(lines) < len(every):
+            click.echo(f"{len(lines):,} of {text.plural(len(every), 'episode')}")
 
 
 @click.command()
@@ -294,7 +330,7 @@ def head(path: str, rows: int, episode: int | None, as_json: bool) -> None:
     if as_json:
         output.print_json(found.to_json())
     else:
-        _print_table(found.columns, [tuple(_cell(row[name]) for name in found.columns) for row in found.rows])
+        output.print_table(found.columns, [tuple(_cell(row[name]) for name in found.columns) for row in found.rows])
 
 
 def _cell(value: Any) -> str:
@@ -304,32 +340,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return np.array2string(value, precision=3, suppress_small=True, max_line_width=1 << 16).replace("\n", "")
     return text.number(float(value)) if isinstance(value, np.floating) and np.isfinite(value) else str(value)
-
-
-def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    table = Table(*header, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console = output.console()
-    if not console.is_terminal:  # a pipe has no width: nothing is folded
-        console.width = 1 << 12
-    elif Measurement.get(console, console.options.update(max_width=1 << 12), table).maximum > console.width:
-        _print_blocks(header, rows)
-        return
-    with console.capture() as captured:
-        console.print(table, soft_wrap=False)
-    for printed in captured.get().splitlines():
-        click.echo(printed.rstrip())
-
-
-def _print_blocks(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A table that is wider than the terminal: a line for each cell, an empty one between rows."""
-    width = max(map(len, header))
-    for number, row in enumerate(rows):
-        if number:
-            click.echo()
-        for name, cell in zip(header, row, strict=True):
-            click.echo(f"{name:<{width}}  {cell}")
 
 
 @click.command()

@@ -78,8 +78,25 @@ def fail(text: str, status: int = MISUSED) -> None:
 
 
 def message(error: Exception) -> str:
-    """An error's text; of the system's errors without their number."""
+    """An error's text; of the system's errors without their number, and with commands in the place of Python."""
+    text = str(error)
     if isinstance(error, OSError) and error.strerror:
         named = not isinstance(error, DiskReplayError) and error.filename is not None
-        return f"{error.filename}: {error.strerror}" if named else error.strerror
-    return str(error)
+        text = f"{error.filename}: {error.strerror}" if named else error.strerror
+    for python, command in COMMANDS.items():
+        text = text.replace(python, command)
+    return text
+
+
+COMMANDS = {
+    "ReplayBuffer.create makes one": "'diskreplay record' and 'diskreplay import' make one",
+    "; ReplayBuffer.open opens a store": "; choose another path",
+    "close that writer, open another stream, or open with mode='r'": "close that writer",
+    "drop them first (drop_checkpoint), or open the checkpoint with mode='r'":
+        "drop them first ('diskreplay checkpoints drop')",
+    "num_envs must": "the number of environments must",
+    "frame_stack must": "--frame-stack must",
+    "frame_stack belongs": "--frame-stack belongs",
+    ", or open it with mode='r'": "",
+}  # fmt: skip
+"""What errors of the library say to programs, and what to people at a command line."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 import click
-from rich.text import Text
 
 import diskreplay
-from diskreplay_cli import datasets, output, page, text
+from diskreplay.errors import CorruptionError
+from diskreplay_cli import checkpoints, datasets, output, page, text
 from diskreplay_cli.errors import FAILED, INTERRUPTED, OneLineErrors
+
+if TYPE_CHECKING:
+    from diskreplay.ops.repair_plan import Plan
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
@@ -127,7 +131,8 @@ def inspect(path: str, as_json: bool) -> None:
 def verify(path: str, repairs: bool, as_json: bool) -> int:
     """Check every chunk and every invariant of the store at PATH.
 
-    Every problem is named with its stream, column, rows, file and byte. Exit status 1 when there is one.
+    Every problem is named with its stream, column, rows, file and byte. Exit status 1 when there is one: then it is
+    said what --repair would give up.
 
     With --repair, transitions that need a damaged chunk are given up for good: they are marked, and never sampled
     again. Checkpoints that need one, and files that are changed, go to the folder PATH.quarantine-1 (or -2, ...);
@@ -148,6 +153,8 @@ def verify(path: str, repairs: bool, as_json: bool) -> int:
 
             result = run(path, report)
             facts = result.to_json()
+            plan = None if result.ok else foreseen(path)
+            facts["repair"] = plan and plan.to_json()
     if as_json:
         output.print_json(facts)
         return 0 if result.ok else FAILED
@@ -161,7 +168,21 @@ def verify(path: str, repairs: bool, as_json: bool) -> int:
         f"{outcome} in {text.plural(result.streams, 'stream')}, {text.plural(result.checkpoints, 'checkpoint')}, "
         f"{text.plural(result.chunks, 'chunk')}, {text.size(result.bytes)} ({result.seconds:.1f} s)"
     )
+    if not repairs and not result.ok:
+        lines = text.planned(plan, path) if plan else ["its root document is damaged: that cannot be repaired"]
+        for line in lines:
+            click.echo(line)
     return 0 if result.ok else FAILED
+
+
+def foreseen(path: str) -> Plan | None:
+    """What a repair would give up; None where a store cannot be repaired."""
+    from diskreplay.ops.repair_plan import plan
+
+    try:
+        return plan(path)
+    except CorruptionError:
+        return None
 
 
 @main.command()
@@ -245,20 +266,28 @@ def demo(directory: str, steps: int) -> int:
     from diskreplay.ops.demo import demo as run
 
     console = output.console()
-    with output.progress("recording", counted=True) as update:
+    bar = output.Progressing("recording", counted=True)
+
+    def say(line: str) -> None:
+        bar.hide()  # its line is not to be printed into
+        output.print_wrapped(line)
+
+    try:
         finished = run(
             directory,
             steps=steps,
-            say=lambda line: console.print(Text(line), soft_wrap=True),
+            say=say,
             show_facts=lambda facts: page.print_page(console, facts, output.plain_bars(), indent=3),
-            progress=lambda state: update(state.steps, state.total_steps, output.rate(state.new_steps, state.seconds)),
+            progress=lambda state: bar(state.steps, state.total_steps, output.rate(state.new_steps, state.seconds)),
         )
+    finally:
+        bar.hide()
     if not finished:
         click.echo("stopped; run the demo again to begin anew", err=True)
     return 0 if finished else INTERRUPTED
 
 
-for command in datasets.COMMANDS:
+for command in (*datasets.COMMANDS, checkpoints.checkpoints):
     main.add_command(command)
 
 

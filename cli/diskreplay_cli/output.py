@@ -6,11 +6,12 @@ import contextlib
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,6 +22,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
 from diskreplay_cli import text
@@ -39,10 +41,43 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_wrapped(line: str) -> None:
-    """A line, broken between words where a terminal is not wide enough for it."""
+    """A line, broken between words where a terminal is not wide enough for it; paths stay in one piece."""
     stdout = console()
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    click.echo(textwrap.fill(line, stdout.width, subsequent_indent=indent) if stdout.is_terminal else line)
+    if stdout.is_terminal:
+        start = len(line) - len(line.lstrip(" 0123456789."))
+        parts = textwrap.wrap(
+            line, stdout.width, subsequent_indent=" " * (start or 4), break_long_words=False, break_on_hyphens=False,
+            drop_whitespace=True, replace_whitespace=False,
+        )  # fmt: skip
+        line = "\n".join(parts)
+    click.echo(line)
+
+
+def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table, or a block for each row where the terminal is too narrow for that."""
+    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    stdout = console()
+    if not stdout.is_terminal:  # a pipe has no width: nothing is folded
+        stdout.width = 1 << 12
+    elif Measurement.get(stdout, stdout.options.update(max_width=1 << 12), table).maximum > stdout.width:
+        _print_blocks(header, rows)
+        return
+    with stdout.capture() as captured:
+        stdout.print(table, soft_wrap=False)
+    for printed in captured.get().splitlines():
+        click.echo(printed.rstrip())
+
+
+def _print_blocks(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table that is wider than the terminal: a line for each cell, an empty one between rows."""
+    width = max(map(len, header))
+    for number, row in enumerate(rows):
+        if number:
+            click.echo()
+        for name, cell in zip(header, row, strict=True):
+            click.echo(f"{name:<{width}}  {cell}")
 
 
 def plain_bars() -> bool:
@@ -74,34 +109,59 @@ class Bar(Progress):
         return Narrower(super().get_renderable())
 
 
-@contextlib.contextmanager
-def progress(what: str, *, counted: bool) -> Iterator[Callable[..., None]]:
-    """A bar on stderr, if that is a terminal: call it with what is done, what there is in all, and a note.
+class Progressing:
+    """How far a command is: a bar on stderr, if that is a terminal. While it shows, nothing else may be printed.
 
-    Args:
-        what: in front of the bar.
-        counted: whether to print the two numbers, too.
+    Call it with what is done, what there is in all, and a note. The bar shows from :meth:`show` on, or the next call,
+    to :meth:`hide`, and leaves no trace.
     """
-    bar = Bar(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        *((MofNCompleteColumn(),) if counted else (TextColumn("{task.percentage:>3.0f} %", markup=False),)),
-        Note(),
-        TimeRemainingColumn(compact=True),
-        console=Console(stderr=True, markup=False, highlight=False),
-        transient=True,
-        expand=True,
-    )
-    task: TaskID = bar.add_task(what, total=None)
 
-    def update(done: int, total: int, note: str = "") -> None:
-        bar.update(task, completed=done, total=total, note=note)
+    def __init__(self, what: str, *, counted: bool) -> None:
+        """``what`` stands in front of the bar; ``counted``: whether to print the two numbers, too."""
+        self._what = what
+        self._counted = counted
+        self._bar: Bar | None = None
 
-    if not bar.console.is_terminal:
-        yield lambda done, total, note="": None
-        return
-    with bar:
-        yield update
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        self.show()
+        if self._bar is not None:
+            self._bar.update(TaskID(0), completed=done, total=total, note=note)
+
+    def show(self) -> None:
+        console = Console(stderr=True, markup=False, highlight=False)
+        if self._bar is None and console.is_terminal:
+            self._bar = Bar(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=None),
+                *(
+                    (MofNCompleteColumn(),)
+                    if self._counted
+                    else (TextColumn("{task.percentage:>3.0f} %", markup=False),)
+                ),
+                Note(),
+                TimeRemainingColumn(compact=True),
+                console=console,
+                transient=True,
+                expand=True,
+            )
+            self._bar.add_task(self._what, total=None)
+            self._bar.start()
+
+    def hide(self) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.stop()
+
+
+@contextlib.contextmanager
+def progress(what: str, *, counted: bool) -> Iterator[Progressing]:
+    """A bar that shows while the block runs; see :class:`Progressing`."""
+    bar = Progressing(what, counted=counted)
+    bar.show()
+    try:
+        yield bar
+    finally:
+        bar.hide()
 
 
 def rate(count: int, seconds: float) -> str:

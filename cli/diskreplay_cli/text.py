@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from diskreplay.ops.repair import Repaired
+    from diskreplay.ops.repair_plan import Plan
+    from diskreplay.ops.repair_stream import StreamLoss
 
 LINE = 300
 """Characters of a line that a store may fill."""
@@ -37,6 +40,12 @@ def ratio(value: float) -> str:
     if not value:
         return "-"
     return f"{value:,.0f}x" if value >= 9.95 else f"{value:.1f}x"
+
+
+def shortened(line: str, most: int) -> str:
+    """A text on one line, cut in its middle where it is longer than ``most`` characters."""
+    line = " ".join(line.split())
+    return line if len(line) <= most else f"{line[: most * 2 // 3 - 3]} ... {line[len(line) - most // 3 + 2 :]}"
 
 
 def plural(count: int, noun: str) -> str:
@@ -93,11 +102,33 @@ def repaired(result: Repaired) -> Iterator[str]:
         yield "nothing to repair"
         return
     yield f"repaired {plural(len(result.before.problems), 'problem')}" if result.before.problems else "repaired"
-    for loss in result.streams:
+    yield from lost(result.streams)
+    if result.checkpoints:
+        yield f"checkpoints moved aside: {', '.join(result.checkpoints)}"
+    if result.quarantine:
+        yield f"{plural(len(result.moved), 'file')} or folders are in {result.quarantine}"
+
+
+def planned(plan: Plan, path: str) -> Iterator[str]:
+    """How to repair a store, and what that would give up, a line for each thing."""
+    command = shlex.join(["diskreplay", "verify", "--repair", path])
+    if not (plan.streams or plan.checkpoints):
+        yield f"'{command}' makes the store whole again; nothing would be given up"
+        return
+    yield f"'{command}' makes the store whole again; it would cost, for good:"
+    for line in lost(plan.streams):
+        yield f"  {line}"
+    if plan.checkpoints:
+        yield f"  checkpoints moved aside: {', '.join(plan.checkpoints)}"
+
+
+def lost(losses: Iterable[StreamLoss]) -> Iterator[str]:
+    """What is given up of streams, a line for each."""
+    for loss in losses:
         if loss.whole:
-            yield f"stream {loss.stream!r} was given up: its commit record cannot be read, and no checkpoint has it"
+            yield f"stream {loss.stream!r} given up: its commit record cannot be read, and no checkpoint has it"
         elif loss.went_back_to is not None:
-            yield f"stream {loss.stream!r} went back to its newest checkpoint, row {loss.went_back_to:,}"
+            yield f"stream {loss.stream!r} back at its newest checkpoint, row {loss.went_back_to:,}"
         else:
             ranges = ", ".join(f"{first:,} to {stop:,}" for first, stop in loss.rows) or "none"
             yield (
@@ -105,7 +136,3 @@ def repaired(result: Repaired) -> Iterator[str]:
                 f"{plural(loss.episodes, 'episode')} given up, rows {ranges}; "
                 f"{plural(loss.chunks, 'chunk')} ({size(loss.bytes)}) of {', '.join(loss.columns)} lost"
             )
-    if result.checkpoints:
-        yield f"checkpoints moved aside: {', '.join(result.checkpoints)}"
-    if result.quarantine:
-        yield f"{plural(len(result.moved), 'file')} or folders are in {result.quarantine}"

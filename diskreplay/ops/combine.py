@@ -116,8 +116,7 @@ def split(
     """
     shares = checked_shares(fractions)
     given = pathlib.Path(checked_path(path))
-    if not outs:
-        outs = [given.with_name(f"{given.stem}-{part + 1}{given.suffix}") for part in range(len(shares))]
+    outs = outs or split_names(path, fractions)
     if len(outs) != len(shares):
         raise InputError(f"{len(shares)} stores are to be made, but {len(outs)} are named")
     targets = [absolute(out) for out in outs]
@@ -147,6 +146,13 @@ def split(
         Written(str(target), steps, episodes, bytes_of(target))
         for target, (steps, episodes) in zip(targets, written, strict=True)
     ]
+
+
+def split_names(path: PathLike, fractions: Sequence[float]) -> list[pathlib.Path]:
+    """The stores that a store is split into where none are named."""
+    given = pathlib.Path(checked_path(path))
+    parts = range(1, len(checked_shares(fractions)) + 1)
+    return [given.with_name(f"{given.stem}-{part}{given.suffix}") for part in parts]
 
 
 def checked_shares(fractions: Sequence[float]) -> list[float]:

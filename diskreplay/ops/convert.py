@@ -10,10 +10,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import os
 import pathlib
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,6 +33,7 @@ from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selecti
 from diskreplay.formats.core.target import replacing
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import Copy
+from diskreplay.ops.checkpoints import IMPORT_MARK, unfinished_imports
 from diskreplay.ops.disk import room_for, tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.result import Result
@@ -47,6 +50,15 @@ PLAIN: dict[str, Any] = {"view": Transition(), "sampler": Uniform()}
 
 BLOCKS_AHEAD = 2
 """Blocks of steps that wait to be added while the next one is read."""
+
+GROUPED = ("minari", "minari-arrow")
+"""Formats in which a dataset's name may be ``group/name-v0``."""
+
+MAX_FRAME_STACK = 1024
+"""Frames that a sample may stack."""
+
+WAITING_BYTES = 64 << 20
+"""Decoded bytes of steps that may wait in memory until it is known that they are among the newest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +101,7 @@ class Imported(Result):
         ignored: names in the source that were not read.
         stored_bytes: that the store takes on disk.
         seconds: that it took.
+        unfinished: checkpoints that killed imports into the store left.
     """
 
     path: str
@@ -101,6 +114,7 @@ class Imported(Result):
     ignored: tuple[str, ...]
     stored_bytes: int
     seconds: float
+    unfinished: tuple[str, ...] = ()
 
 
 def export(
@@ -140,6 +154,7 @@ def export(
     target = absolute(out)
     apart(pathlib.Path(checked_path(path)), target)
     with (
+        grouped(target) if chosen.name in GROUPED else contextlib.nullcontext(),
         stoppable(progress) as report,
         room_for(target),
         replacing(target, chosen.kind, overwrite=overwrite, recognise=chosen.recognise) as temporary,
@@ -147,7 +162,7 @@ def export(
     ):
         if selection != EVERYTHING and not part.steps:
             raise NotEnoughDataError(nothing_chosen(part))
-        losses = part.losses(chosen.holds)
+        losses = part.losses(chosen.holds, lambda: report(0, part.steps))
         if losses and not allow_loss:
             refuse(chosen, losses)
         source = part.source(stacked=chosen.holds.stacks)
@@ -161,6 +176,21 @@ def export(
     lost = {loss.what: loss.count for loss in losses}
     seconds = time.perf_counter() - started
     return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, seconds)
+
+
+@contextlib.contextmanager
+def grouped(target: pathlib.Path) -> Iterator[None]:
+    """The directory above ``target`` is made where it is missing, and goes again where nothing comes to be in it."""
+    group = target.parent
+    missing = not group.exists() and group.parent.is_dir()
+    if missing:
+        group.mkdir(exist_ok=True)
+    try:
+        yield
+    finally:
+        if missing:
+            with contextlib.suppress(OSError):  # there is something in it
+                group.rmdir()
 
 
 def nothing_chosen(part: SelectedStore) -> str:
@@ -223,7 +253,7 @@ def import_dataset(
             )
     return Imported(
         str(target), name, stream, transitions, episodes, evicted, found.steps - transitions, found.ignored,
-        bytes_of(target), time.perf_counter() - started,
+        bytes_of(target), time.perf_counter() - started, tuple(unfinished_imports(target)) if append else (),
     )  # fmt: skip
 
 
@@ -256,16 +286,54 @@ def store_source(
     if capacity is not None:
         check_count("capacity", capacity)
     room = max(1, source.steps + source.cuts + append)
-    blocks = counted(source, progress).blocks
+    newest = Newest(source, counted(source, progress).blocks, capacity)
     if append:
-        return appended(source, target, room, capacity, blocks)
-    with room_for(target), replacing(target, "directory") as temporary:
-        arguments = source.layout.create_arguments()
-        with kind.create(temporary, **arguments, capacity=capacity or room) as buffer:
-            with prefetched(blocks) as steps:
-                counts = add_steps(buffer, steps)
-            evicted = counts[0] - held(buffer, FIRST_STREAM)
-    return FIRST_STREAM, *counts, evicted
+        stream, transitions, episodes, evicted = appended(source, target, room, capacity, newest.blocks)
+    else:
+        with room_for(target), replacing(target, "directory") as temporary:
+            arguments = source.layout.create_arguments()
+            with kind.create(temporary, **arguments, capacity=capacity or room) as buffer:
+                with prefetched(newest.blocks) as steps:
+                    transitions, episodes = add_steps(buffer, steps)
+                stream, evicted = FIRST_STREAM, transitions - held(buffer, FIRST_STREAM)
+    return stream, transitions + newest.steps, episodes + newest.episodes, evicted + newest.steps
+
+
+class Newest:
+    """The newest blocks of a source of which only ``capacity`` steps will be kept: to add the others is to evict them.
+
+    Some more steps than are kept pass, so that what the window's first episode and stacks begin with was there, and has
+    left it. Where they are too many to wait in memory, all pass.
+
+    Attributes:
+        steps: that were left out, all before the others.
+        episodes: that ended in them.
+    """
+
+    def __init__(self, source: Source, blocks: Callable[[], Iterator[Transitions]], capacity: int | None) -> None:
+        wanted = 0 if capacity is None else 2 * capacity + MAX_FRAME_STACK
+        self._wanted = wanted if wanted * source.layout.step_bytes <= WAITING_BYTES else 0
+        self._blocks = blocks
+        self.steps = self.episodes = 0
+
+    def blocks(self) -> Iterator[Transitions]:
+        if not self._wanted:
+            yield from self._blocks()
+            return
+        waiting: collections.deque[Transitions] = collections.deque()
+        count = 0
+        for steps in self._blocks():
+            waiting.append(steps)
+            count += len(steps)
+            while count > self._wanted:
+                oldest = waiting.popleft()
+                left = min(len(oldest), count - self._wanted)
+                if left < len(oldest):
+                    waiting.appendleft(oldest.span(left, len(oldest)))
+                count -= left
+                self.steps += left
+                self.episodes += int(oldest.last[:left].sum())
+        yield from waiting
 
 
 def appended(
@@ -284,7 +352,7 @@ def appended(
     name = f"before-import-{os.getpid()}"
     more: dict[str, Any] = {} if fits else {"num_envs": 1, "capacity": capacity or room}
     with ReplayBuffer.open(target, stream=stream, **more, **PLAIN) as buffer:
-        buffer.checkpoint(name)
+        buffer.checkpoint(name, {IMPORT_MARK: stream})
         try:
             with prefetched(blocks) as steps:
                 counts = add_steps(buffer, steps, open_end=open_end)
@@ -312,9 +380,14 @@ def take_back(buffer: ReplayBuffer, target: pathlib.Path, stream: str, checkpoin
     except WriteFailedError as error:
         raise type(error)(
             error.errno,
-            f"{error.strerror}; what was added before stays: "
-            f"opening the checkpoint {checkpoint!r} to write takes it back",
+            f"{error.strerror}; what was added stays, after the checkpoint {checkpoint!r}: "
+            f"'{command('checkpoints', 'restore', target, checkpoint)}' takes it back",
         ) from error
+
+
+def command(*words: object) -> str:
+    """A command as it is typed."""
+    return shlex.join(["diskreplay", *map(str, words)])
 
 
 def held(buffer: ReplayBuffer, stream: str) -> int:
@@ -351,7 +424,7 @@ def given(
         if {name: shape for name, (shape, _) in before.items()} != {name: shape for name, (shape, _) in after.items()}:
             raise InputError(f"the source's {what}s {described(before)} are not of the space given, {described(after)}")
     if frame_stack is not None:
-        check_count("frame_stack", frame_stack, most=1024)
+        check_count("frame_stack", frame_stack, most=MAX_FRAME_STACK)
         layout = dataclasses.replace(layout, stacks=tuple(Stack(frame_stack) for _ in layout.obs))
     return layout
 

@@ -92,7 +92,7 @@ def demo(
     say(f"7. {sheet.file}: {sheet.frames} frames of an episode of {sheet.length:,} steps, as a contact sheet")
     exported = export(store, folder / DATASET, "d4rl")
     say(
-        f"8. {exported.path}: D4RL dataset of {exported.transitions:,} transitions, {_mb(exported.stored_bytes)}, "
+        f"8. {folder / DATASET}: D4RL dataset of {exported.transitions:,} transitions, {_mb(exported.stored_bytes)}, "
         f"in {exported.seconds:.1f} s"
     )
     say(f"Done in {time.perf_counter() - started:.0f} s. Everything is in {folder}{os.sep}")

@@ -221,6 +221,12 @@ def inspect(path: PathLike) -> Facts:
     )
 
 
+def row_ends(path: PathLike) -> dict[str, int]:
+    """The row that each stream of the store at ``path`` ends at, as of its last commit; raises as :func:`inspect`."""
+    store = Store(str(pathlib.Path(checked_path(path)).absolute()), LocalFiles())
+    return {name: store.newest_commit(name).end for name in store.stream_names()}
+
+
 def spread(values: Sequence[float]) -> Spread | None:
     """How values are spread; None when there are none."""
     if not values:

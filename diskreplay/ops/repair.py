@@ -30,7 +30,7 @@ import functools
 import os
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from diskreplay.errors import DiskReplayError, LockedError
@@ -324,11 +324,15 @@ class _StoreRepair:
         self.checkpoints.append(name)
 
     def _lengths(self, name: str) -> dict[str, dict[int, int]]:
-        """The committed bytes of each shard that a checkpoint relies on, by column."""
-        lengths: dict[str, dict[int, int]] = {}
-        for checkpoint in self._readable_checkpoints():
-            if name in checkpoint.cut:
-                for path, tail in checkpoint.cut[name].tails.items():
-                    known = lengths.setdefault(path, {})
-                    known[tail.shard] = max(tail.size, known.get(tail.shard, 0))
-        return lengths
+        return committed_lengths(self._readable_checkpoints(), name)
+
+
+def committed_lengths(checkpoints: Iterable[Checkpoint], name: str) -> dict[str, dict[int, int]]:
+    """The committed bytes of each shard of a stream that a checkpoint relies on, by column."""
+    lengths: dict[str, dict[int, int]] = {}
+    for checkpoint in checkpoints:
+        if name in checkpoint.cut:
+            for path, tail in checkpoint.cut[name].tails.items():
+                known = lengths.setdefault(path, {})
+                known[tail.shard] = max(tail.size, known.get(tail.shard, 0))
+    return lengths

@@ -92,6 +92,21 @@ class StreamRepair:
             self._document(path)
             shards.clear_names()
             shards.scan()
+        found = self._look()
+        return None if found is None else self._give_up(*found, release)
+
+    def foresee(self) -> tuple[StreamLoss | None, list[tuple[int, int]]]:
+        """What :meth:`run` would give up, and the rows that would change; nothing does."""
+        for shards in self.shards.values():
+            shards.scan()
+        found = self._look()
+        if found is None:
+            return None, []
+        *_, changed, loss = self._choice(*found)
+        return loss, changed
+
+    def _look(self) -> tuple[Array, Array, Array, PatchRepair] | None:
+        """The columns ``start``, ``valid`` and which rows continued, and the patches; None where all is well."""
         if not self.commit.end:
             return None
         start, valid = (self.shards[name].values(self.floor, self.commit.end) for name in (START, VALID))
@@ -101,7 +116,7 @@ class StreamRepair:
         patches = PatchRepair(self.shards, self.commit, start, valid, continues, self.floor, self.context, by_flags)
         if not self.changed and not patches.broken and not any(shards.damaged for shards in self.shards.values()):
             return None
-        return self._give_up(start, valid, continues, patches, release)
+        return start, valid, continues, patches
 
     def _document(self, path: str, end: int | None = None) -> None:
         """Writes an array's document, unless it is right for rows up to ``end``, by default those that there are."""
@@ -126,15 +141,22 @@ class StreamRepair:
         self, start: Array, valid: Array, continues: Array, patches: PatchRepair, release: Callable[[int, int], None]
     ) -> StreamLoss:  # fmt: skip
         """Chooses the rows to give up, releases the checkpoints that show them, and commits the stream without them."""
-        given_up = self._given_up(continues, patches)
-        codes = self._codes(start, given_up, continues, patches)
-        for changed in _ranges(np.flatnonzero((given_up | (codes != start)).any(axis=1)) + self.floor):
-            release(*changed)
-        window = slice(self.commit.begin - self.floor, None)
-        gone = (given_up & (valid | self._lost(VALID)))[window]
-        loss = self._loss(gone, ~continues[window], patches)
+        given_up, codes, changed, loss = self._choice(start, valid, continues, patches)
+        for rows in changed:
+            release(*rows)
         self._replace({VALID: valid & ~given_up, START: codes, **patches.values()}, patches)
         return loss
+
+    def _choice(
+        self, start: Array, valid: Array, continues: Array, patches: PatchRepair
+    ) -> tuple[Array, Array, list[tuple[int, int]], StreamLoss]:
+        """The rows to give up, the start codes then, the rows that change, half-open, and what is lost by it."""
+        given_up = self._given_up(continues, patches)
+        codes = self._codes(start, given_up, continues, patches)
+        changed = _ranges(np.flatnonzero((given_up | (codes != start)).any(axis=1)) + self.floor)
+        window = slice(self.commit.begin - self.floor, None)
+        gone = (given_up & (valid | self._lost(VALID)))[window]
+        return given_up, codes, changed, self._loss(gone, ~continues[window], patches)
 
     def _given_up(self, continues: Array, patches: PatchRepair) -> Array:
         """The rows ``(rows, num_envs)`` that can no longer be sampled."""

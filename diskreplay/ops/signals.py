@@ -19,8 +19,8 @@ Progress = Callable[[int, int], None]
 def noted() -> Iterator[threading.Event]:
     """An event that a signal that asks to end sets while the block runs, instead of ending it.
 
-    Signals that are ignored, as under nohup, stay so. Only the main thread can take signals; in any other the event is
-    never set.
+    Signals that are ignored, as SIGHUP under nohup, stay so: whoever started the process wants it to go on. Only the
+    main thread can take signals; in any other the event is never set.
     """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 from configs import CONFIGS, Config
+from effort import examples
 from model import KINDS, arguments
 from recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import InputError
-
-EFFORT = int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))
 
 
 def stacked(parts: list[Any]) -> Any:
@@ -53,7 +51,7 @@ def rows(recording: Recording, count: int, special: float) -> list[dict[str, Any
 def test_extend_is_add_many_times(path: str, config: Config, special: float) -> None:
     recording = Recording(config, seed=int(special * 100))
     buffer = config.create(path)
-    for at in range(12 * EFFORT):
+    for at in range(examples(12, least=8)):
         given = rows(recording, int(recording.rng.integers(1, 14)), special)
         if at % 4 == 3:
             for row in given:

@@ -8,8 +8,9 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
-from configs import Config, examples
+from configs import Config
 from crashes import kill
+from effort import stride
 from model import Leaf
 from recording import Recording, reopen
 
@@ -25,8 +26,7 @@ from diskreplay.errors import (
 from diskreplay.testing import READS, FaultyFiles
 
 SMALL = Config("small", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=16, chunk_rows=2, shard_rows=4)
-STRIDE = 1 if examples(1) > 1 else 2
-"""Every second place is enough in every day's tests; the others come when more is asked for."""
+STRIDE = stride(6, "places of failing writes")
 
 
 def stepped(path: str, files: FaultyFiles) -> tuple[dr.ReplayBuffer, Recording]:

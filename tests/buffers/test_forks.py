@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from effort import examples
 
 import diskreplay as dr
 from diskreplay.buffers import forks
@@ -222,9 +223,10 @@ import os, signal, sys, threading, time, warnings
 sys.path.insert(0, sys.argv[3])
 warnings.simplefilter("ignore", DeprecationWarning)
 import diskreplay as dr
-from diskreplay.errors import StateError
-from test_forks import ROWS, add, check, create
+from buffers.test_forks import ROWS, add, check, create
+from diskreplay.errors import MisuseWarning, StateError
 
+warnings.simplefilter("ignore", MisuseWarning)  # episodes follow each other without a first observation of their own
 path, what = sys.argv[1], sys.argv[2]
 sampler = dr.Proportional if what.startswith("priorities") else dr.Uniform
 buffer = create(path, sampler=sampler(), commit_rows=10, seed=0)
@@ -290,7 +292,7 @@ rb.close()
 )
 def test_fifty_forks_beside_busy_threads(path: str, what: str) -> None:
     """Regression: the child hung in 14 of 15 forks, with the lock that a thread of its parent held."""
-    turns = 50 * int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))
+    turns = examples(50, "forks", least=8)
     command = [
         sys.executable,
         "-Wignore::UserWarning",
@@ -298,7 +300,7 @@ def test_fifty_forks_beside_busy_threads(path: str, what: str) -> None:
         textwrap.dedent(STORM),
         path,
         what,
-        str(pathlib.Path(__file__).parent),
+        str(pathlib.Path(__file__).parent.parent),
         str(turns),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)

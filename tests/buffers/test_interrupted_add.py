@@ -1,18 +1,18 @@
 """An interrupt (Ctrl-C) at any line of ``add``: the row was added or was not, and the program goes on."""
 
-import os
 import pathlib
 import sys
 
 import gymnasium
 import numpy as np
 import pytest
+from effort import stride
 
 import diskreplay as dr
 from diskreplay.ops.verify import verify
 
 PACKAGE = str(pathlib.Path(dr.__file__).parent)
-STRIDE = 1 if os.environ.get("DISKREPLAY_TEST_EFFORT") else 7  # every line takes a minute
+STRIDE = stride(53, "lines that are interrupted")
 
 
 def observation(row, envs, stacked, shift=0):

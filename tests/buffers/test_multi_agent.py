@@ -228,7 +228,7 @@ def test_bad_arguments_change_nothing(path: str) -> None:
         {"state_space": 4}, {"view": dr.Hindsight(lambda a, d, i: a)},
         {"action_space": spaces.Box(-1, 1, (2,), np.float32), "available_actions": True},
     ],
-    ids=str,
+    ids=lambda change: ", ".join(change),
 )  # fmt: skip
 def test_bad_settings(path: str, change: dict[str, Any]) -> None:
     space, action, count = Kind().spaces()

@@ -19,10 +19,11 @@ from diskreplay.errors import LockedError, NotEnoughDataError
 from diskreplay.ops.verify import verify
 
 WRITER = """
-import sys
+import sys, warnings
 import numpy as np
 import diskreplay as dr
 
+warnings.simplefilter("ignore", dr.errors.MisuseWarning)  # episodes follow each other without a first observation
 path, stream, rows, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 with dr.ReplayBuffer.open(path, stream=stream, commit_rows=7, commit_seconds=seconds) as buffer:
     start = buffer.stats()["streams"][stream]["end"]

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config, examples
+from configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
 from crashes import kill
+from effort import examples
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from typing import Any
@@ -13,9 +14,9 @@ import gymnasium
 import h5py
 import pytest
 from click.testing import CliRunner, Result
-from diskreplay_cli import text
+from diskreplay_cli import errors, text
 from diskreplay_cli.main import main
-from ops.stores import images
+from ops.stores import fill, images
 
 import diskreplay
 from diskreplay.errors import DiskFullError
@@ -40,6 +41,10 @@ def failure(result: Result, status: int = 2) -> str:
     assert line.startswith("diskreplay: ")
     assert "Traceback" not in line
     return line
+
+
+def result_lines(result: Result) -> list[str]:
+    return result.stdout.splitlines()
 
 
 def test_version() -> None:
@@ -124,9 +129,28 @@ def test_verify(path: str) -> None:
     result = run("verify", path)
     assert result.exit_code == 1
     assert f"{file}: the shard's file is missing (stream '0', column 'obs', rows 16 to 32)" in result.stdout
+    assert f"'diskreplay verify --repair {path}' makes the store whole again; it would cost, for good:" in result.stdout
     result = run("verify", path, "--json")
     assert result.exit_code == 1
-    assert json.loads(result.stdout)["problems"][0]["rows"] == [16, 32]
+    document = json.loads(result.stdout)
+    assert document["problems"][0]["rows"] == [16, 32]
+    assert document["repair"]["streams"][0]["columns"] == ["obs"]
+    foreseen = result_lines(run("verify", path))
+    repaired = result_lines(run("verify", "--repair", path))
+    assert [line.strip() for line in foreseen if line.startswith("  stream")] == [
+        line for line in repaired if line.startswith("stream")
+    ]
+    assert document["repair"]["checkpoints"] == []
+    assert facts("verify", path)["repair"] is None
+
+
+def test_verify_of_what_cannot_be_repaired(path: str) -> None:
+    images(path)
+    root = pathlib.Path(path, "zarr.json")
+    root.write_text(root.read_text().replace("uint8", "uint9"))
+    result = run("verify", path)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "its root document is damaged: that cannot be repaired"
 
 
 def test_verify_repair(path: str) -> None:
@@ -245,6 +269,34 @@ def test_faults_have_no_traceback(monkeypatch: pytest.MonkeyPatch, error: BaseEx
     result = run("inspect", "x")
     assert result.exit_code == status
     assert result.stderr.strip() == f"diskreplay: {said}"
+
+
+def test_errors_speak_of_commands(path: str, tmp_path: pathlib.Path) -> None:
+    """They told people at a command line to call methods."""
+    missing = failure(run("inspect", path))
+    assert missing.endswith("; 'diskreplay record' and 'diskreplay import' make one")
+    images(path)
+    with diskreplay.ReplayBuffer.open(path) as buffer:
+        buffer.checkpoint("one")
+        assert failure(run("compact", path)).endswith("; close that writer")
+        fill(buffer, 5)
+        buffer.checkpoint("two")
+    later = failure(run("checkpoints", "restore", path, "one"))
+    assert later.endswith("drop them first ('diskreplay checkpoints drop')")
+    stacked = failure(run("import", path, path, "--append", "--frame-stack", 2))
+    assert "--frame-stack belongs" in stacked
+    for line in (missing, later, stacked):
+        assert not re.search(r"ReplayBuffer|mode=|drop_checkpoint|\w\(\)|frame_stack", line)
+
+
+def test_the_words_that_commands_replace_are_the_librarys() -> None:
+    """An error that is worded anew is looked at here."""
+    source = "".join(
+        re.sub(r'"\n\s*f?"', "", file.read_text()) for file in pathlib.Path(diskreplay.__file__).parent.rglob("*.py")
+    )
+    named = {"frame_stack must": 'check_count("frame_stack"', "num_envs must": 'check_count("num_envs"'}
+    for python in errors.COMMANDS:
+        assert named.get(python, python) in source, python
 
 
 def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,6 +173,89 @@ def test_episodes(path: str) -> None:
     assert float(rows[2]["total_reward"]) == documents[2]["total_reward"]
 
 
+def test_a_part_of_the_episodes(path: str) -> None:
+    store()(path)
+    printed = said("episodes", path, "--sort", "length", "--reverse", "--limit", 2).splitlines()
+    assert [line.split()[3] for line in printed[1:-1]] == ["7", "6"]
+    assert printed[-1] == "2 of 7 episodes"
+    assert [line["length"] for line in facts("episodes", path, "--limit", 3)["episodes"]] == [5, 1, 7]
+    assert len(said("episodes", path, "--limit", 3, "--csv").splitlines()) == 4
+    assert said("episodes", path, "--limit", 7) == said("episodes", path)
+    assert "--limit" in failure("episodes", path, "--limit", 0)
+
+
+def interrupted(*args: object) -> str:
+    """What a command says that an interrupt ended."""
+    result = run(*args)
+    assert (result.exit_code, result.stdout) == (130, "")
+    return result.stderr.strip().removeprefix("diskreplay: interrupted; ")
+
+
+def test_an_interrupt_after_the_renaming(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was whole by then was said not to have been written."""
+    store()(path)
+    before = tmp_path / "before.replay"
+    said("import", path, before)
+
+    def interrupt(target: pathlib.Path) -> int:
+        raise KeyboardInterrupt
+
+    for module in ("convert", "combine"):
+        monkeypatch.setattr(f"diskreplay.ops.{module}.bytes_of", interrupt)
+    out = tmp_path / "out.hdf5"
+    assert interrupted("export", path, out) == f"{out} is whole"
+    assert interrupted("export", path, out, "--overwrite") == f"{out} is whole"
+    assert interrupted("import", out, tmp_path / "new") == f"{tmp_path / 'new'} is whole"
+    assert interrupted("import", out, before, "--append") == f"{before} has all of it"
+    assert interrupted("merge", tmp_path / "both", path, before) == f"{tmp_path / 'both'} is whole"
+    halves = [path.replace(".replay", f"-{part}.replay") for part in (1, 2)]
+    assert interrupted("split", path, "--fraction", 0.5) == f"{halves[0]} and {halves[1]} are whole"
+    with dr.ReplayBuffer.open(before, mode="r") as buffer:
+        assert len(buffer) == 54
+
+
+def test_an_interrupt_before_the_renaming(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store()(path)
+    out, before = tmp_path / "out.hdf5", tmp_path / "before.replay"
+    said("export", path, out)
+    said("import", path, before)
+
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("diskreplay.ops.convert.open_selected", interrupt)
+    monkeypatch.setattr("diskreplay.ops.convert.opened", interrupt)
+    assert interrupted("export", path, out, "--overwrite") == "nothing was written"
+    assert interrupted("import", out, tmp_path / "new") == "nothing was written"
+    assert interrupted("import", out, before, "--append") == f"nothing was added to {before}"
+
+
+def test_checkpoints(path: str) -> None:
+    store()(path)
+    assert said("checkpoints", "list", path) == "no checkpoints\n"
+    with dr.ReplayBuffer.open(path) as buffer:
+        buffer.checkpoint("one", {"step": 27})
+        obs = buffer.get([0]).obs[0]
+        buffer.add(obs, np.zeros(2, np.float32), 0.0, obs, True, False)
+        buffer.checkpoint("two")
+        assert "being written" in failure("checkpoints", "drop", path, "one")
+    printed = said("checkpoints", "list", path).splitlines()
+    assert printed[0].split() == ["name", "made", "row", "of", "each", "stream", "metadata"]
+    assert [line.split()[0] for line in printed[1:]] == ["one", "two"]
+    assert '{"step": 27}' in printed[1]
+    (one, two) = facts("checkpoints", "list", path)["checkpoints"]
+    assert (one["metadata"], two["metadata"]) == ({"step": 27}, {})
+    assert "checkpoints drop" in failure("checkpoints", "restore", path, "one")
+    assert said("checkpoints", "drop", path, "two") == "dropped two\n"
+    assert "there is no checkpoint 'two'" in failure("checkpoints", "drop", path, "one", "two")
+    assert said("checkpoints", "restore", path, "one").endswith("again, 1 row discarded\n")
+    assert facts("checkpoints", "restore", path, "one")["discarded"] == 0
+    said("checkpoints", "drop", path, "one")
+    assert facts("checkpoints", "list", path) == {"checkpoints": []}
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        assert len(buffer) == 27
+
+
 def test_episodes_without_their_begin_have_a_star(path: str) -> None:
     moved_window(path)
     assert said("episodes", path).splitlines()[1].split()[3] == "3*"

@@ -17,9 +17,17 @@ def test_the_reference_is_up_to_date() -> None:
     assert (DOCS / "cli.md").read_text() == reference(), "run: python docs/make_cli.py"
 
 
-@pytest.mark.parametrize("name", sorted(main.commands))
+def every_command() -> dict[str, click.Command]:
+    found = dict(main.commands)
+    for name, command in main.commands.items():
+        if isinstance(command, click.Group):
+            found |= {f"{name} {below}": each for below, each in command.commands.items()}
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(every_command()))
 def test_every_command_and_option_has_help(name: str) -> None:
-    command = main.commands[name]
+    command = every_command()[name]
     assert command.help
     for parameter in command.params:
         if isinstance(parameter, click.Option):
@@ -28,6 +36,6 @@ def test_every_command_and_option_has_help(name: str) -> None:
 
 def test_the_commands() -> None:
     assert sorted(main.commands) == [
-        "compact", "demo", "diff", "episodes", "export", "formats", "head", "import", "inspect", "merge", "record",
-        "show", "split", "verify",
+        "checkpoints", "compact", "demo", "diff", "episodes", "export", "formats", "head", "import", "inspect",
+        "merge", "record", "show", "split", "verify",
     ]  # fmt: skip

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from configs import Config, examples
+from configs import Config
 from crashing import Story
+from effort import examples, stride
 from model import Leaf
 
 import diskreplay as dr
@@ -130,13 +131,13 @@ class Inline(concurrent.futures.Executor):
 def test_every_operation(
     workload: Callable[[Story], None],
     config: Config,
-    capsys: pytest.CaptureFixture[str],
+    record_property: pytest.RecordProperty,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(concurrent.futures, "ThreadPoolExecutor", Inline)
-    story = Story(config, random_losses=examples(1), sampler=dr.Proportional)
+    story = Story(config, random_losses=examples(1), sampler=dr.Proportional, every=stride(20, "crash points"))
     workload(story)
-    with capsys.disabled():
-        print(f"\n{workload.__name__}: {story.points:,} crash points, {len(story.states):,} different disks", end=" ")
+    found = f"{story.points:,} crash points, {len(story.states):,} different disks, {story.checked:,} of them checked"
+    record_property("figures", f"{workload.__name__}: {found}")
     assert story.points > 1000
     assert len(story.states) > 400

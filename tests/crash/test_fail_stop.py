@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import lives
 import pytest
-from configs import examples
+from effort import stride
 
 import diskreplay as dr
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, StateError, WriteFailedError
@@ -68,10 +68,10 @@ DEEDS: dict[str, Deed] = {
 def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
     """At every place; only one operation fails, so that whatever followed it would succeed.
 
-    The errors take turns with the places, unless more is asked for.
+    In the sampled form the errors take turns with the places.
     """
-    places = itertools.count() if examples(1) > 1 else itertools.count(number % 2, 2)
-    for place in places:
+    step = stride(6, "places of failing writes")
+    for place in itertools.count(number % step, step):
         files, buffer = prepared()
         files.fail_at(place, number, times=1)
         failure = failed(lambda buffer=buffer: DEEDS[deed](buffer))
@@ -147,7 +147,7 @@ def fill(buffer: dr.ReplayBuffer) -> int:
 def test_every_refusal_has_a_name(number: int) -> None:
     """Whatever is refused, even to look at a directory or to lock it: an error of this package's own."""
     names = [*READS, *WRITES, "lock"]
-    for place in itertools.count(step=1 if examples(1) > 1 else 3):
+    for place in itertools.count(step=stride(20, "places of refusals")):
         files, buffer = prepared()
         buffer.close()
         files.fail_at(place, number, names, times=1)

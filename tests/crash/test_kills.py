@@ -14,7 +14,7 @@ from typing import Any
 
 import lives
 import pytest
-from configs import examples
+from effort import examples
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
@@ -45,7 +45,7 @@ def told(pipe: Connection) -> list[tuple[str, int]]:
     return messages
 
 
-def test_writers_that_are_killed_beside_readers(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writers_that_are_killed_beside_readers(path: str, record_property: pytest.RecordProperty) -> None:
     rng = random.Random(1)
     lives.create(path).close()
     readers = [start(lives.read, path, {0: 2}) for _ in range(2)]
@@ -79,12 +79,11 @@ def test_writers_that_are_killed_beside_readers(path: str, capsys: pytest.Captur
         sampled += pipe.recv()[1]
         reader.join()
         assert reader.exitcode == 0
-    with capsys.disabled():
-        print(
-            f"\n{KILLS} kills, {inside} of them inside a commit; {end:,} rows committed, {rows:,} transitions compared "
-            f"after kills, {sampled:,} by readers",
-            end=" ",
-        )
+    record_property(
+        "figures",
+        f"{KILLS} kills, {inside} of them inside a commit; {end:,} rows committed, {rows:,} transitions compared "
+        f"after kills, {sampled:,} by readers",
+    )
     assert inside
     assert end > KILLS
     assert sampled > 100

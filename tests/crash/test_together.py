@@ -16,7 +16,7 @@ from typing import Any
 import lives
 import numpy as np
 import pytest
-from configs import examples
+from effort import examples
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, LockedError, NotEnoughDataError, StoreExistsError

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import places
 from format.specreader import Store as SpecStore
 
 import diskreplay as dr
@@ -45,7 +46,6 @@ CHECKPOINTS = {
     "tails-of-a-checkpoint-left-behind": {"wrong": (0, 9)},
     "window-checkpoint": {"full": (8, 18)},
 }
-EFFORT = int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))
 
 
 class Log:
@@ -268,7 +268,7 @@ def test_repair_may_die_at_any_operation(name: str) -> None:
     assert repair("/a.replay", files=counting).ok
     operations = counting.count()
     rng = random.Random(name)
-    for at in range(operations) if EFFORT > 1 else sorted(rng.sample(range(operations), min(8, operations))):
+    for at in sorted(rng.sample(range(operations), places(operations, "deaths within a repair", least=3))):
         dying = disk.after_kill()
         files = FaultyFiles(dying)
         files.crash_at(at)

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from effort import examples
 from formats.roundtrip import FORCE, TERMINATED, TRUNCATED, store
 from gymnasium import spaces
 from hostile import dataset_bases
@@ -38,7 +39,7 @@ SEED = 20_261_121
 
 
 def test_mutations(tmp_path: pathlib.Path, record_property: pytest.RecordProperty) -> None:
-    cases = CASES * int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))
+    cases = examples(CASES, "mutations")
     bases = dataset_bases.make(tmp_path)
     outcome = dataset_bases.run(bases, tmp_path / "worker", SEED, 0, cases)
     ended = {f"{format} {word}": count for (format, word), count in sorted(outcome.ended.items())}

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import shutil
 
 import pytest
+from effort import examples
 from hostile import bases, pool
 
 CASES = 200
@@ -18,8 +18,7 @@ SEED = 20_261_121
 
 @pytest.mark.parametrize("name", bases.MAKERS)
 def test_mutations(name: str, tmp_path: pathlib.Path, record_property: pytest.RecordProperty) -> None:
-    effort = int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))
-    cases = CASES * effort // len(bases.MAKERS)
+    cases = examples(CASES // len(bases.MAKERS), "mutations")
     base = bases.make(name, tmp_path)
     outcome = pool.run(base, tmp_path, SEED, cases)
     record_property("ended", dict(outcome.ended))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from configs import examples
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

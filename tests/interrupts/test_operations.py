@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from configs import examples
+from effort import examples
 from interrupts.table import Operation, operations, run
 
 TRIES = examples(7)

@@ -12,7 +12,7 @@ from typing import Any
 
 import lives
 import pytest
-from configs import examples
+from effort import examples
 
 import diskreplay as dr
 from diskreplay.ops.verify import verify

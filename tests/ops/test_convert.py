@@ -23,6 +23,7 @@ import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import DiskFullError, InputError, StoreNotFoundError
 from diskreplay.formats.arrays import from_arrays
+from diskreplay.formats.core.recorder import add_steps
 from diskreplay.formats.core.transitions import Source, Timesteps, with_next_obs
 from diskreplay.formats.selection import Selection
 from diskreplay.ops import convert
@@ -140,12 +141,16 @@ def test_a_signal_waits_for_the_end_of_a_block(
 
     format = dataclasses.replace(formats.get("npz"), write=write)
     monkeypatch.setattr(formats, "get", lambda name: format)
-    handler = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt):
-        export(path, tmp_path / "out", "npz")
+    heard = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    kept = signal.signal(number, heard)  # under nohup it is ignored
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            export(path, tmp_path / "out", "npz")
+        assert signal.getsignal(number) == heard
+    finally:
+        signal.signal(number, kept)
     assert len(written) == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.replay"]
-    assert signal.getsignal(number) == handler
 
 
 @pytest.mark.parametrize(
@@ -174,15 +179,17 @@ def test_a_full_disk(error: Exception, path: str, tmp_path: pathlib.Path, monkey
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.replay"]
 
 
-def test_a_signal_that_is_ignored_stays_so(path: str, tmp_path: pathlib.Path) -> None:
-    """As under nohup, or in the background of a script."""
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_that_is_ignored_stays_so(number: signal.Signals, path: str, tmp_path: pathlib.Path) -> None:
+    """As SIGHUP under nohup, or SIGINT in the background of a script: whoever started the process said so."""
     store()(path)
-    kept = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    kept = signal.signal(number, signal.SIG_IGN)
     try:
-        hang_up = lambda done, total: signal.raise_signal(signal.SIGHUP)  # noqa: E731
-        assert export(path, tmp_path / "out", progress=hang_up).transitions == 27
+        come = lambda done, total: signal.raise_signal(number)  # noqa: E731
+        assert export(path, tmp_path / "out", progress=come).transitions == 27
+        assert signal.getsignal(number) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGHUP, kept)
+        signal.signal(number, kept)
 
 
 def _there(module: str) -> bool:
@@ -202,8 +209,11 @@ def test_a_signal_to_the_command_leaves_nothing(number: signal.Signals, path: st
     ) as buffer:
         for _ in range(6000):
             buffer.add(frame, 0, 0.0, frame, False, False)
-    command = [sys.executable, "-m", "diskreplay_cli.main", "export", path, str(tmp_path / "out.hdf5")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "diskreplay_cli", "export", path, str(tmp_path / "out.hdf5")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )  # fmt: skip
     until = time.monotonic() + 60
     while not any(entry.name.startswith(".out") for entry in tmp_path.iterdir()):
         assert process.poll() is None, process.communicate()
@@ -350,6 +360,70 @@ def test_capacity(path: str) -> None:
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         assert buffer.get(np.arange(2, 6)).reward.tolist() == [2, 3, 4, 5]
         assert len(buffer) == buffer.schema.capacity == 4
+
+
+@pytest.mark.parametrize("finals", [True, False])
+def test_capacity_far_below_the_source(path: str, monkeypatch: pytest.MonkeyPatch, finals: bool) -> None:
+    """All steps went through the store, in shards of a few rows: 60,000 into 100 took minutes.
+
+    Without final observations half of the steps are no transitions, and nobody knows before they are read.
+    """
+    added: list[int] = []
+
+    def counted(buffer: dr.ReplayBuffer, blocks: Any, **options: Any) -> tuple[int, int]:
+        found = add_steps(buffer, blocks, **options)
+        added.append(found[0])
+        return found
+
+    monkeypatch.setattr(convert, "add_steps", counted)
+    total = 9_000
+    obs, last = np.arange(total * 3, dtype=np.float32).reshape(-1, 3), np.arange(total) % 2 == 1
+    source = from_arrays(
+        obs, np.zeros((total, 2), np.float32), np.arange(total, dtype=np.float32), obs + 3 if finals else None,
+        last=last,
+    )  # fmt: skip
+    result = import_dataset(source, path, capacity=100)
+    transitions = total if finals else total // 2
+    assert added == [2 * 100 + convert.MAX_FRAME_STACK]
+    assert (result.transitions, result.episodes, result.dropped) == (transitions, total // 2, total - transitions)
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        rewards = [buffer.get(np.arange(e.start, e.stop)).reward for e in buffer.episodes]
+        kept = np.concatenate(rewards)
+        assert result.evicted == transitions - len(kept) < transitions
+    np.testing.assert_array_equal(kept, np.arange(total)[~last if not finals else slice(None)][-len(kept) :])
+    assert len(kept) > 60
+    assert verify(path).ok
+
+
+def test_the_newest_of_more_than_memory_is_to_hold(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert, "WAITING_BYTES", 1000)
+    assert import_dataset(piece(60), path, capacity=4).evicted == 56
+
+
+@pytest.mark.parametrize("name", ["minari", "minari-arrow"])
+def test_a_group_of_minari_datasets_is_made(name: str, path: str, tmp_path: pathlib.Path) -> None:
+    """Minari's names are group/name-v0: the group's directory was missing, and that was refused."""
+    store()(path)
+    out = tmp_path / "group" / "small-v0"
+    assert export(path, out, name, allow_loss=True).transitions == 27
+    assert formats.guess(out).name == name
+    with pytest.raises(InputError, match="no directory"):
+        export(path, tmp_path / "one" / "two" / "small-v0", name, allow_loss=True)
+    with pytest.raises(InputError, match="no directory"):
+        export(path, tmp_path / "other" / "small.npz", "npz")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.replay", "group"]
+
+
+@pytest.mark.parametrize("name", ["minari"])
+def test_a_group_that_was_made_for_nothing_goes(name: str, path: str, tmp_path: pathlib.Path) -> None:
+    store()(path)
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(path, tmp_path / "group" / "small-v0", name, allow_loss=True, progress=interrupt)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.replay"]
 
 
 # Joining

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 
 from diskreplay.ops.patch_frames import MAX_MISSING, matched
-
-EFFORT = int(os.environ.get("DISKREPLAY_TEST_EFFORT", "1"))
 
 
 class Table:
@@ -79,7 +77,7 @@ class Table:
 def test_never_another_frame(values: int, envs: int) -> None:
     rng = random.Random(f"{values}-{envs}")
     missing = known = 0
-    for _ in range(100 * EFFORT):
+    for _ in range(examples(100, least=50)):
         table = Table(rng, envs, rng.randrange(2, 30), values)
         first = rng.choice([0, rng.randrange(len(table.places))])
         unreadable = {at for at in range(len(table.frames)) if rng.random() < 0.05} if rng.random() < 0.3 else set()

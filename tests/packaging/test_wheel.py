@@ -39,7 +39,7 @@ def test_packages_are_marked_as_typed(wheel: zipfile.ZipFile, package: str) -> N
 def test_console_script_is_declared(wheel: zipfile.ZipFile) -> None:
     entry_points = configparser.ConfigParser()
     entry_points.read_string(wheel.read(f"{DIST_INFO}/entry_points.txt").decode())
-    assert dict(entry_points["console_scripts"]) == {"diskreplay": "diskreplay_cli.main:main"}
+    assert dict(entry_points["console_scripts"]) == {"diskreplay": "diskreplay_cli.start:main"}
 
 
 def test_license_is_included(wheel: zipfile.ZipFile) -> None:

@@ -19,7 +19,8 @@ from unittest import mock
 import google_crc32c
 import numpy as np
 import pytest
-from configs import CONFIGS, WIDE, Config, examples
+from configs import CONFIGS, WIDE, Config
+from effort import examples
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st

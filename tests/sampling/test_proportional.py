@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import priority_machine
 import pytest
-from configs import examples
+from effort import examples
 from hypothesis import settings
 from priority_machine import check_going_on, copied, same_state
 from priority_model import Oracle, chi_square, moved_on

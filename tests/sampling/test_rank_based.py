@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import priority_machine
 import pytest
-from configs import examples
+from effort import examples
 from hypothesis import settings
 from priority_machine import check_going_on, same_state
 from priority_model import Oracle, chi_square, moved_on

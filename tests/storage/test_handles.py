@@ -22,13 +22,13 @@ from unittest import mock
 import lives
 import numpy as np
 import pytest
-from configs import examples
+from effort import examples, stride
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, ReadFailedError, WriteFailedError
 from diskreplay.ops.compact import compact
 from diskreplay.reading import gather
-from diskreplay.reading.stream import StreamPart
+from diskreplay.reading.stream import OpenStream
 from diskreplay.storage import column, handles
 from diskreplay.storage.handles import Handles, Pool, PooledFile
 from diskreplay.storage.stream import StreamReader
@@ -271,7 +271,7 @@ with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer:
         lives.check_all(second)
     lives.check_all(buffer)
     for part in buffer._streams:
-        part.stream.close_files()
+        part.disk.close_files()
     take(taken)
     try:
         lives.check_all(buffer)
@@ -327,7 +327,7 @@ def test_a_batch_is_read_in_parts_where_no_descriptor_is_left(number: int) -> No
     with lives.create("/a.replay", num_envs=1, files=files) as buffer:
         add(buffer, 40)
     with pool_of(100), reader("/a.replay", files=files) as buffer:
-        stream = next(iter(buffer._streams)).stream
+        stream = next(iter(buffer._streams)).disk
         frames = "/a.replay/streams/0/obs/c."
 
         def refuse(places: range) -> None:
@@ -542,22 +542,22 @@ def test_a_stream_that_changes_while_its_index_is_read(path: str, use: str, befo
         others.turn()
     changes = iter([0])
 
-    def catch_up(part: StreamPart) -> None:
-        if isinstance(part.stream, StreamReader):
+    def catch_up(part: OpenStream) -> None:
+        if isinstance(part.disk, StreamReader):
             for _ in changes:
                 others.turn()
         caught_up(part)
 
-    caught_up = StreamPart.catch_up
+    caught_up = OpenStream.catch_up
     with pool_of(1):
         if use == "refresh":
             with reader(path) as buffer:
                 others.turn()
-                with mock.patch.object(StreamPart, "catch_up", catch_up):
+                with mock.patch.object(OpenStream, "catch_up", catch_up):
                     buffer.refresh()
                 check_numbered(buffer.sample(20))
         else:
-            with mock.patch.object(StreamPart, "catch_up", catch_up), reader(path) as buffer:
+            with mock.patch.object(OpenStream, "catch_up", catch_up), reader(path) as buffer:
                 check_numbered(buffer.sample(20))
     assert next(changes, None) is None
     assert len(others.done) == before + 1 + (use == "refresh")
@@ -641,10 +641,10 @@ def test_an_interrupt_at_any_line(path: str) -> None:
     filled(path)
     others = Others(f"{path}.second", 0)
     compact(others.path)
-    step = 1 if examples(1) > 1 else 7
+    step = stride(23, "lines that are interrupted")
     with pool_of(3) as pool, reader(path) as buffer:
         for at in range(0, 1 << 30, step):
-            for _, one in next(iter(buffer._streams)).stream.columns():
+            for _, one in next(iter(buffer._streams)).disk.columns():
                 one.close_files()
             before = sys.gettrace()
             sys.settrace(Interrupt(at + at // step % step))

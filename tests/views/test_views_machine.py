@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config, examples
+from configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
+from effort import examples
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule

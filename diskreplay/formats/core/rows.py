@@ -27,6 +27,9 @@ from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 
+COMPARED_ROWS = 256
+"""Rows whose next observations are compared at once."""
+
 Array = NDArray[Any]
 
 
@@ -103,7 +106,7 @@ class LogRows:
         kept: Array = rows[self.log.take(VALID, rows, np.full(len(rows), env))]
         return kept
 
-    def count_own_next_obs(self, env: int, episodes: Sequence[tuple[int, int]], names: Sequence[str]) -> int:
+    def own_next_obs(self, env: int, episodes: Sequence[tuple[int, int]], names: Sequence[str]) -> Iterator[int]:
         """How many rows have a next observation that is not the next row's, the last ones of episodes left out.
 
         Args:
@@ -111,25 +114,28 @@ class LogRows:
             episodes: half-open ranges of rows, in order.
             names: of the observation leaves that are compared.
 
-        Raises what :meth:`blocks` raises.
+        Yields a count for every few hundred rows; raises what :meth:`blocks` raises.
         """
         if self.schema.continuity != "flags":
-            return 0
-        walks = {name: ChunkWalk(self._stream.stream.rows[name], env) for name in names}
-        count = 0
+            return  # a row with another next observation ends its episode
+        walks = {name: ChunkWalk(self._stream.disk.rows[name], env) for name in names}
+        inner = [np.arange(start, stop - 1) for start, stop in episodes]
+        rows = np.concatenate(inner) if inner else np.empty(0, np.int64)
+        numbers = self.log.patch_numbers(rows, np.full_like(rows, env))
+        patched = np.flatnonzero(numbers >= 0)
         try:
-            for start, stop in episodes:
-                rows = np.arange(start, stop - 1)
-                patches = self.log.patch_numbers(rows, np.full_like(rows, env))
-                for at in np.flatnonzero(patches >= 0).tolist():
-                    count += any(
-                        self._patch(name, int(patches[at])).tobytes()
-                        != self._frame(name, walk, env, start + at + 1).tobytes()
+            for begin in range(0, len(patched), COMPARED_ROWS):
+                part = patched[begin : begin + COMPARED_ROWS]
+                places = list(zip(rows[part].tolist(), numbers[part].tolist(), strict=True))
+                yield sum(
+                    any(
+                        self._patch(name, patch).tobytes() != self._frame(name, walk, env, row + 1).tobytes()
                         for name, walk in walks.items()
                     )
+                    for row, patch in places
+                )
         except CorruptionError as error:
             self._explain(error)
-        return count
 
     def frames(self, column: Column, env: int, start: int, stop: int) -> Iterator[Array]:
         """The frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""

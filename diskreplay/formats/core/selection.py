@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -126,14 +126,17 @@ class SelectedStore:
         cuts = sum(not (episode.terminated or episode.truncated) for episode in self.episodes)
         return Source(layout, self.steps, kept, len(self._chosen), cuts)
 
-    def losses(self, holds: Holds) -> list[Loss]:
-        """What a format that holds just this would lose; nothing of count 0."""
+    def losses(self, holds: Holds, between: Callable[[], object] = lambda: None) -> list[Loss]:
+        """What a format that holds just this would lose; nothing of count 0.
+
+        ``between`` is called now and then where observations are compared, which takes a while.
+        """
         ends = [(episode.terminated, episode.truncated) for episode in self.episodes]
         losses = []
         if not holds.final_obs:
             losses.append(Loss("final observations", len(ends)))
         if not holds.next_obs:
-            losses.append(Loss("next observations that are not those of the next step", self._own_next_obs()))
+            losses.append(Loss("next observations that are not those of the next step", self._own_next_obs(between)))
         if not holds.truncated:
             losses.append(Loss("truncations apart from terminations", sum(truncated for _, truncated in ends)))
         if not holds.unfinished:
@@ -182,13 +185,15 @@ class SelectedStore:
         """The start code of each chosen episode."""
         return [int(rows.log.take(START, np.array([e.start]), np.array([e.env]))[0]) for rows, e in self._chosen]
 
-    def _own_next_obs(self) -> int:
+    def _own_next_obs(self, between: Callable[[], object]) -> int:
         """Steps, but for the last ones of episodes, whose next observation is not the next step's."""
-        names = list(self.layout.obs)
-        return sum(
-            rows.count_own_next_obs(env, [(e.start, e.stop) for _, e in each], names)
-            for (rows, env), each in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env))
-        )
+        total = 0
+        for (rows, env), each in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env)):
+            spans = [(episode.start, episode.stop) for _, episode in each]
+            for count in rows.own_next_obs(env, spans, list(self.layout.obs)):
+                between()
+                total += count
+        return total
 
     def _odd_stacks(self) -> int:
         """Observations whose older frames no padding explains once single frames are stacked again."""

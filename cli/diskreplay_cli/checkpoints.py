@@ -1,0 +1,83 @@
+"""Commands about checkpoints: listed, dropped, gone back to."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from diskreplay_cli import output, text
+
+store_argument = click.argument("path", type=click.Path())
+
+
+@click.group()
+def checkpoints() -> None:
+    """List the checkpoints of a store, drop them, or go back to one."""
+
+
+@checkpoints.command("list")
+@store_argument
+@output.json_option
+def list_(path: str, as_json: bool) -> None:
+    """List the checkpoints of the store at PATH, the oldest first.
+
+    A checkpoint before-import-... is that of an import into the store; where none goes on, it was killed, and restore
+    takes back what it added.
+    """
+    from diskreplay.ops.checkpoints import checkpoints as run
+
+    lines = run(path)
+    if as_json:
+        output.print_json({"checkpoints": [line.to_json() for line in lines]})
+    elif not lines:
+        click.echo("no checkpoints")
+    else:
+        rows = [
+            (
+                line.name, text.moment(line.time),
+                ", ".join(f"{name}: {end:,}" for name, (_, end) in line.rows.items()),
+                text.shortened(json.dumps(line.metadata), 40) if line.metadata else "",
+            )
+            for line in lines
+        ]  # fmt: skip
+        output.print_table(("name", "made", "row of each stream", "metadata"), rows)
+
+
+@checkpoints.command()
+@store_argument
+@click.argument("names", nargs=-1, required=True)
+def drop(path: str, names: tuple[str, ...]) -> None:
+    """Drop the checkpoints NAMES of the store at PATH; its rows stay.
+
+    What only they needed is given back, also where another process writes the store, once that commits.
+    """
+    from diskreplay.ops.checkpoints import drop as run
+
+    run(path, names)
+    click.echo(f"dropped {', '.join(names)}")
+
+
+@checkpoints.command()
+@store_argument
+@click.argument("name")
+@click.option(
+    "--stream", metavar="NAME", help="That goes back.  [default: the one of the import, or that went on since]"
+)
+@output.json_option
+def restore(path: str, name: str, stream: str | None, as_json: bool) -> None:
+    """Go back to the checkpoint NAME of the store at PATH: what was added after it is discarded for good.
+
+    One stream goes back, and must not be written meanwhile. The checkpoint stays, but for that of a killed import.
+    """
+    from diskreplay.ops.checkpoints import restore as run
+
+    result = run(path, name, stream)
+    if as_json:
+        output.print_json(result.to_json())
+        return
+    dropped = "; the checkpoint is dropped" if result.dropped else ""
+    click.echo(
+        f"stream {result.stream} ends at row {result.row:,} again, {text.plural(result.discarded, 'row')} "
+        f"discarded{dropped}"
+    )

@@ -1,0 +1,28 @@
+"""Where the command begins: before anything large is imported, so that Ctrl-C is heard without a traceback at once.
+
+While the libraries are imported there is nothing to put in order: an interrupt ends the process as the system does,
+which shells report as status 130. From then on the commands hear it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+
+def main() -> None:
+    """Runs the command line; never returns."""
+    hears = (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )  # ignored in a shell's background, and stays so
+    if hears:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from diskreplay_cli.errors import INTERRUPTED
+    from diskreplay_cli.main import main as run
+
+    try:
+        if hears:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,169 @@
+"""The checkpoints of a store: listed, dropped, gone back to.
+
+1. Dropping needs the lock of one stream, and gives back at once what only the checkpoint needed of the streams that
+   nobody writes; the writers of the others give it back with their next commit.
+2. Going back takes a stream to where it was at the checkpoint, as opening it there to write does: what was added to the
+   stream since is discarded. Other streams stay as they are.
+3. ``import --append`` makes a checkpoint before the first step, and drops it after the last. One that is there without
+   its importer is the mark of an import that was killed: going back takes that back, and drops the mark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from diskreplay.errors import CheckpointError, InputError, LockedError
+from diskreplay.ops.result import Result
+from diskreplay.paths import PathLike, checked_path
+from diskreplay.storage import stream
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.storage.stream import StreamWriter
+
+IMPORT_MARK = "import"
+"""Key of the metadata of a checkpoint that an import goes back to: the stream that takes its steps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointLine(Result):
+    """A checkpoint.
+
+    Attributes:
+        name: of it.
+        time: when it was made, seconds since the epoch.
+        rows: of its window by stream, half-open.
+        metadata: the user's.
+        import_into: the stream of an import that goes on or was killed; None for a checkpoint of another kind.
+    """
+
+    name: str
+    time: float
+    rows: dict[str, tuple[int, int]]
+    metadata: dict[str, Any]
+    import_into: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored(Result):
+    """What going back discarded.
+
+    Attributes:
+        checkpoint: that was gone back to.
+        stream: that went back.
+        row: that it ends at now.
+        discarded: rows after that.
+        dropped: whether the checkpoint went, too: it was the mark of an import.
+    """
+
+    checkpoint: str
+    stream: str
+    row: int
+    discarded: int
+    dropped: bool
+
+
+def checkpoints(path: PathLike) -> list[CheckpointLine]:
+    """The checkpoints of the store at ``path``, oldest first. Raises what opening the store raises."""
+    return [_line(found) for found in _open(path).checkpoints()]
+
+
+def unfinished_imports(path: PathLike) -> list[str]:
+    """The checkpoints of imports into the store at ``path`` that were killed: nobody writes their streams."""
+    store = _open(path)
+    marks = [line for line in map(_line, store.checkpoints()) if line.import_into is not None]
+    return [mark.name for mark in marks if _is_free(store, str(mark.import_into))]
+
+
+def drop(path: PathLike, names: Collection[str]) -> None:
+    """Drops checkpoints of the store at ``path``.
+
+    Raises CheckpointError when there is none of that name, and then drops none; LockedError when all streams are being
+    written: their writers can drop it.
+    """
+    store = _open(path)
+    for name in names:
+        store.checkpoint(name)
+    with _free_writers(store) as writers:
+        for name in dict.fromkeys(names):
+            store.drop_checkpoint(name, writers[0])
+        for writer in writers:
+            writer.reclaim(contextlib.nullcontext())
+
+
+def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restored:
+    """Takes a stream of the store at ``path`` back to a checkpoint.
+
+    Args:
+        path: of the store.
+        name: of the checkpoint.
+        stream_name: that goes back; if None that of an import, or the only one that went on since.
+
+    Raises:
+        CheckpointError: when there is no such checkpoint, or later ones need what would be discarded.
+        InputError: when it does not go without saying which stream is meant.
+        LockedError: when that is being written.
+    """
+    store = _open(path)
+    checkpoint = store.checkpoint(name)
+    mark = _line(checkpoint).import_into
+    chosen = stream_name if stream_name is not None else mark if mark is not None else _moved(store, checkpoint)
+    if chosen not in checkpoint.cut:
+        raise CheckpointError(f"checkpoint {name!r} knows no stream {chosen!r}; it knows {', '.join(checkpoint.cut)}")
+    before = stream.read_commit(store.files, store.stream_path(chosen)).end
+    writer = store.write_stream(chosen, checkpoint)
+    try:
+        if mark == chosen:
+            store.drop_checkpoint(name, writer)
+        writer.reclaim(contextlib.nullcontext())
+        row = writer.commit_record.end
+    finally:
+        writer.release()
+    return Restored(name, chosen, row, max(0, before - row), mark == chosen)
+
+
+def _open(path: PathLike) -> Store:
+    return Store(str(pathlib.Path(checked_path(path)).absolute()), LocalFiles())
+
+
+def _line(found: Checkpoint) -> CheckpointLine:
+    mark = found.metadata.get(IMPORT_MARK)
+    into = mark if isinstance(mark, str) and mark in found.cut and found.name.startswith("before-import-") else None
+    rows = {name: (cut.begin, cut.end) for name, cut in found.cut.items()}
+    return CheckpointLine(found.name, found.time, rows, found.metadata, into)
+
+
+def _is_free(store: Store, name: str) -> bool:
+    lock = store.files.lock(store.stream_path(name))
+    if lock is not None:
+        lock.release()
+    return lock is not None
+
+
+def _moved(store: Store, checkpoint: Checkpoint) -> str:
+    """The only stream that has another commit than the checkpoint; the first where none has."""
+    moved = [name for name, cut in checkpoint.cut.items() if store.newest_commit(name) != cut]
+    if len(moved) > 1:
+        raise InputError(f"the streams {', '.join(moved)} went on since {checkpoint.name!r}; name one (--stream)")
+    return (moved or list(checkpoint.cut))[0]
+
+
+@contextlib.contextmanager
+def _free_writers(store: Store) -> Iterator[list[StreamWriter]]:
+    """Writers of the streams that nobody writes; LockedError where there is none."""
+    with contextlib.ExitStack() as opened:
+        writers: list[StreamWriter] = []
+        locked: LockedError | None = None
+        for name in store.stream_names():
+            try:
+                writers.append(store.write_stream(name))
+            except LockedError as error:
+                locked = error
+            else:
+                opened.callback(writers[-1].release)
+        if not writers and locked is not None:
+            raise locked
+        yield writers
