@@ -86,7 +86,10 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
 
     def __getitems__(self, indices: Any) -> list[Tensors]:
         """The items of a batch, read at once; torch's ``collate_fn`` puts them together."""
-        batch = self[np.asarray(indices, np.int64)]
+        positions = np.asarray(indices)
+        if positions.ndim > 1:
+            raise InputError("the sampler gives whole batches: give the DataLoader batch_size=None")
+        batch = self[positions]
         return [_item(batch, at) for at in range(len(indices))]
 
     def _positions(self, index: Any) -> NDArray[np.int64]:

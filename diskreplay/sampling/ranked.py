@@ -84,8 +84,8 @@ class RankedPass:
                 f"{self.batch_size}; take smaller batches"
             )
         self.fingerprint = int(fingerprint)
-        self._at = Place(0, 0), Place(0, 0)
-        """Where an iteration begins, and where the newest one has come to."""
+        self._at: tuple[Place, _Iteration | None] = Place(0, 0), None
+        """Where an iteration begins, and the one of them that was asked last."""
 
     @property
     def epoch(self) -> int:
@@ -96,7 +96,7 @@ class RankedPass:
         """The next iteration is of this epoch: from its beginning, or what is left of it where it was begun."""
         epoch = check_count("epoch", epoch, least=0, most=MOST)
         if epoch != self.epoch:
-            self._at = Place(epoch, 0), Place(epoch, 0)
+            self._at = Place(epoch, 0), None
 
     def __len__(self) -> int:
         """Batches that an iteration gives here."""
@@ -114,7 +114,8 @@ class RankedPass:
 
         Raises InputError when an iteration has no so many batches.
         """
-        start, place = self._at
+        start, newest = self._at
+        place = start if newest is None else newest.place
         if batches is not None:
             place = self._after(start, check_count("batches", batches, least=0))
         return {
@@ -148,8 +149,8 @@ class RankedPass:
                 f"the state stands in the middle of a pass over other items ({items:,} then, {self.items:,} now): open "
                 "the store with the view and the checkpoint that it had, or begin a new epoch by set_epoch"
             )
-        place = Place(epoch, taken) if step(self.items - taken, *self._sizes) else Place(epoch + 1, 0)
-        self._at = place, place
+        ended = taken and not step(self.items - taken, *self._sizes)
+        self._at = Place(epoch + 1, 0) if ended else Place(epoch, taken), None
 
     @property
     def _sizes(self) -> tuple[int, int, bool]:
@@ -179,30 +180,28 @@ class RankedPass:
 
 
 class _Iteration(Iterator[NDArray[np.int64]]):
-    """What is left of an epoch. It goes on after an interrupt: where it stands is one value."""
+    """What is left of an epoch. It goes on after an interrupt: that a batch was given is one assignment, the last."""
 
     def __init__(self, ranked: RankedPass, start: Place) -> None:
         self._ranked = ranked
         self._start = start
         self._order: NDArray[np.int64] | None = None
-        self._place: Place | None = start
+        self.place = start
+        """After the batches that were given."""
 
     def __next__(self) -> NDArray[np.int64]:
-        ranked, place = self._ranked, self._place
-        if place is None:
-            raise StopIteration
-        found = next(ranked._batches(place), None) if place.epoch == self._start.epoch else None
+        ranked, start = self._ranked, self._start
+        newest = ranked._at[0] == start
+        found = next(ranked._batches(self.place), None) if self.place.epoch == start.epoch else None
         if found is None:
-            self._place = None
-            after = Place(self._start.epoch + 1, 0)
-            if ranked._at[0] == self._start:
-                ranked._at = after, after
+            if newest:
+                ranked._at = Place(start.epoch + 1, 0), None
             raise StopIteration
         if self._order is None:
-            self._order = order(ranked.seed, place.epoch, ranked.items)
+            self._order = order(ranked.seed, start.epoch, ranked.items)
         here, following = found
         batch = self._order[here].copy()
-        self._place = following
-        if ranked._at[0] == self._start:
-            ranked._at = self._start, following
+        if newest:
+            ranked._at = start, self
+        self.place = following
         return batch

@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import pathlib
 import pickle
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +26,9 @@ from torch.utils.data import DataLoader  # noqa: E402
 from diskreplay.torch import DiskDataset, PassSampler  # noqa: E402
 
 ROWS = 61
+ROOT = pathlib.Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "torch.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
@@ -289,6 +293,8 @@ def test_misuse(tmp_path: pathlib.Path) -> None:
         ):
             with pytest.raises(error, match=message):
                 dataset[index]
+        with pytest.raises(InputError, match="give the DataLoader batch_size=None"):
+            next(iter(DataLoader(dataset, sampler=PassSampler(dataset, 8))))
         with pytest.raises(InputError, match="must be a DiskDataset, got str"):
             PassSampler(path, 8)
         with pytest.raises(InputError, match="give rank and world_size both"):
@@ -299,3 +305,10 @@ def test_misuse(tmp_path: pathlib.Path) -> None:
         DiskDataset(path, view=dr.Sequence(length=100, burn_in=100))
     with pytest.raises(FileNotFoundError):
         DiskDataset(tmp_path / "none")
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_page(example: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("datasets").symlink_to(ROOT / "datasets")
+    exec(compile(example, str(PAGE), "exec"), {})

@@ -157,3 +157,21 @@ def test_states_that_do_not_fit_change_nothing() -> None:
     assert one.epoch == 1, "between two epochs the items may change"
     with pytest.raises(InputError, match="at most 4"):
         one.state_dict(batches=5)
+
+
+def test_interrupted_at_any_line_it_gives_every_item_once() -> None:
+    expected = [batch.tolist() for batch in RankedPass(7, 3)]
+    for line in itertools.count(1):
+        one = RankedPass(7, 3)
+        it = iter(one)
+        found = [next(it).tolist()]
+        fired = interrupted(lambda it=it: next(it), line)
+        assert one.state_dict()["taken"] in (3, 6)
+        if fired:
+            given = one.state_dict()["taken"] == 6
+            assert not given, "a batch that nobody got was not taken"
+            found += [batch.tolist() for batch in it]
+            assert found == expected
+            assert one.epoch == 1
+        else:
+            break
