@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import pathlib
 import warnings
 from typing import Any
@@ -17,6 +19,8 @@ from gymnasium.wrappers import vector
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, InputError, LockedError
+from diskreplay.ops.verify import verify
+from diskreplay.testing import Interrupts
 
 MODES = list(AutoresetMode)
 STEPS = 150
@@ -324,6 +328,30 @@ def test_a_step_that_cannot_be_recorded(path: str, several: bool) -> None:
     envs.step(action.copy())
     assert sorted(e.length for e in envs.buffer.episodes) == [1, 3, 3] if not several else [1, 1, 3, 3, 3, 3]
     envs.close()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_interrupted_at_any_line_what_is_recorded_is_true(path: str, several: bool) -> None:
+    envs: Any = dr.VectorRecord(walks(AutoresetMode.SAME_STEP), path) if several else dr.Record(Walk(), path)
+    interrupts = Interrupts(KeyboardInterrupt, within=["diskreplay.recording"])
+    action = np.ones((3, 1) if several else 1, np.float32)
+    places = 0
+    for number in itertools.count():
+        ends = [interrupts.interrupt(number, envs.reset)]
+        envs.reset()
+        envs.step(action.copy())
+        ends.append(interrupts.interrupt(number, lambda: envs.step(action.copy())))
+        places += sum(end is not None for end in ends)
+        if ends == [None, None]:
+            break
+        with contextlib.suppress(ResetNeeded):
+            envs.step(action.copy())
+    assert places > 20
+    batch = envs.buffer.get(envs.buffer.items())
+    np.testing.assert_array_equal(batch.next_obs, batch.obs + np.array([0, 1], np.float32))
+    assert (batch.obs[:, 1] <= 2).all()
+    envs.close()
+    assert verify(path).ok
 
 
 def test_info_must_have_the_columns(path: str) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from diskreplay.errors import InputError, StateError
 from diskreplay.sampling.ranked import RankedPass, order
+from diskreplay.testing import Interrupts
 
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4))
 
@@ -159,19 +160,18 @@ def test_states_that_do_not_fit_change_nothing() -> None:
         one.state_dict(batches=5)
 
 
-def test_interrupted_at_any_line_it_gives_every_item_once() -> None:
-    expected = [batch.tolist() for batch in RankedPass(7, 3)]
-    for line in itertools.count(1):
+def test_interrupted_at_any_line_it_goes_on_where_its_state_says() -> None:
+    interrupts = Interrupts(KeyboardInterrupt)
+    taken = []
+    for number in itertools.count():
         one = RankedPass(7, 3)
         it = iter(one)
-        found = [next(it).tolist()]
-        fired = interrupted(lambda it=it: next(it), line)
-        assert one.state_dict()["taken"] in (3, 6)
-        if fired:
-            given = one.state_dict()["taken"] == 6
-            assert not given, "a batch that nobody got was not taken"
-            found += [batch.tolist() for batch in it]
-            assert found == expected
-            assert one.epoch == 1
-        else:
+        next(it)
+        if interrupts.interrupt(number, it.__next__) is None:
             break
+        taken.append(one.state_dict()["taken"])
+        rest = [int(item) for batch in it for item in batch]
+        assert rest == order(0, 0, 7)[taken[-1] :].tolist()
+        assert one.epoch == 1
+    assert len(taken) > 10
+    assert taken.count(6) == 1, "at its last line the batch was given"
