@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import InputError, StateError
 
-MOST = 1 << 62
-
 
 class Place(NamedTuple):
     """Where a pass stands."""
@@ -76,7 +74,7 @@ class RankedPass:
         self.batch_size = check_count("batch_size", batch_size)
         self.world_size = check_count("world_size", world_size)
         self.rank = check_count("rank", rank, least=0, most=self.world_size - 1)
-        self.seed = check_count("seed", seed, least=0, most=MOST)
+        self.seed = check_count("seed", seed, least=0)
         self.drop_last = check_flag("drop_last", drop_last)
         if self.drop_last and self.items < self.batch_size * self.world_size:
             raise InputError(
@@ -94,7 +92,7 @@ class RankedPass:
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is of this epoch: from its beginning, or what is left of it where it was begun."""
-        epoch = check_count("epoch", epoch, least=0, most=MOST)
+        epoch = check_count("epoch", epoch, least=0)
         if epoch != self.epoch:
             self._at = Place(epoch, 0), None
 
@@ -135,9 +133,7 @@ class RankedPass:
         missing = [name for name in names if name not in state]
         if missing:
             raise InputError(f"a state must be as state_dict gives it; this one lacks {', '.join(missing)}")
-        version, seed, items, fingerprint, epoch, taken = (
-            check_count(name, state[name], least=0, most=MOST) for name in names
-        )
+        version, seed, items, fingerprint, epoch, taken = (check_count(name, state[name], least=0) for name in names)
         if version != 1:
             raise InputError(f"this is a state of version {version}; this release knows version 1")
         if seed != self.seed:
