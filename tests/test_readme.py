@@ -17,7 +17,11 @@ def blocks(readme: pathlib.Path, language: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [(name, number) for name in ("README.md", "docs/guide.md") for number in range(len(blocks(ROOT / name, "python")))],
+    [
+        (name, number)
+        for name in ("README.md", "docs/guide.md", "docs/recording.md")
+        for number in range(len(blocks(ROOT / name, "python")))
+    ],
 )
 @pytest.mark.filterwarnings("error::diskreplay.errors.MisuseWarning")
 def test_each_example_runs_by_itself(name, number, tmp_path, monkeypatch):

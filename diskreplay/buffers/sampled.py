@@ -17,6 +17,7 @@ from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts
 from diskreplay.buffers.stored import StoredBuffer, open_store
 from diskreplay.checks import check_count
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError
+from diskreplay.index.log import NOW
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import OpenStream
@@ -260,6 +261,18 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             return self._shown.draft(self.schema, self._streams.all, ids, np.ones(len(ids), np.float32), None, reads)
 
         return cast(SomeBatch, self._beside_writers(draft))
+
+    def items(self) -> NDArray[np.int64]:
+        """The index of everything that the view shows in the windows of all streams, ascending: what :meth:`get` takes.
+
+        As it is now: what a writer adds or evicts later changes nothing in it.
+        """
+        with self._lock:
+            self._check_open()
+            every = [np.arange(window.first, window.stop) for window in self._streams.windows()]
+            ids: NDArray[np.int64] = np.concatenate(every) if every else np.empty(0, np.int64)
+            found: NDArray[np.int64] = ids[self._standing(ids) == NOW]
+            return found
 
     def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader:
         """An endless iterator of batches that a background thread samples ahead.
