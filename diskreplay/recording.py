@@ -46,7 +46,8 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: a Gymnasium environment. It must not reset by itself: put ``gymnasium.wrappers.Autoreset`` around this one.
-        path, view, sampler: as of :meth:`diskreplay.ReplayBuffer.open_or_create`.
+        path, view, sampler: as of :meth:`diskreplay.ReplayBuffer.open_or_create`; or, in the place of a path and of all
+            options, a buffer with the environment's spaces that is open for writing. :meth:`close` closes it, too.
         capacity: steps that the store keeps; older ones are evicted.
         columns: further values of each step, by name: a dtype, ``(shape, dtype)`` or a space. They are taken from
             ``info[name]`` of the step, which must have it.
@@ -62,7 +63,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(
         self,
         env: gymnasium.Env[Any, Any],
-        path: PathLike,
+        path: PathLike | ReplayBuffer,
         *,
         capacity: int = CAPACITY,
         view: View | None = None,
@@ -146,7 +147,7 @@ class VectorRecord(VectorWrapper[Any, Any, Any, Any, Any]):
     def __init__(
         self,
         envs: VectorEnv[Any, Any, Any],
-        path: PathLike,
+        path: PathLike | ReplayBuffer,
         *,
         capacity: int = CAPACITY,
         view: View | None = None,
@@ -286,9 +287,23 @@ class VectorRecord(VectorWrapper[Any, Any, Any, Any, Any]):
 
 
 def _opened(
-    env: Any, path: PathLike, observation_space: Any, action_space: Any, num_envs: int, capacity: int,
+    env: Any, path: PathLike | ReplayBuffer, observation_space: Any, action_space: Any, num_envs: int, capacity: int,
     view: View | None, sampler: Sampler | None, seeds: bool, options: EitherOptions,
 ) -> ReplayBuffer:  # fmt: skip
+    if isinstance(path, ReplayBuffer):
+        has = path.schema.observation_space, path.schema.action_space, path.num_envs
+        wanted = observation_space, action_space, num_envs
+        if has != wanted:
+            raise InputError(
+                f"the buffer {path.path!r} has spaces and environments {has}, but what is recorded {wanted}"
+            )
+        if seeds and SEED not in {column.name for column in path.schema.extra_columns}:
+            raise InputError(
+                f"the buffer {path.path!r} has no column {SEED!r}: create it with columns={{'seed': 'int64'}}"
+            )
+        if path._streams.writer is None:
+            raise InputError(f"the buffer {path.path!r} must be open for writing: open it with mode='r+'")
+        return path
     columns = dict(options["columns"] or {})
     if check_flag("seeds", seeds):
         if SEED in columns:

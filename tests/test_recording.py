@@ -264,6 +264,21 @@ def test_what_is_no_environment_makes_no_store(path: str) -> None:
     assert not pathlib.Path(path).exists()
 
 
+def test_a_buffer_that_is_open(path: str) -> None:
+    with dr.ReplayBuffer.create(path, Walk().observation_space, Walk().action_space, capacity=100) as buffer:
+        with pytest.raises(InputError, match=r"has spaces and environments .* but what is recorded"):
+            dr.Record(gymnasium.make("CartPole-v1"), buffer)
+        with pytest.raises(InputError, match="has no column 'seed'"):
+            dr.Record(Walk(), buffer, seeds=True)
+        env = dr.Record(Walk(), buffer)
+        assert env.buffer is buffer
+        found = play(env, 5)
+        assert recorded(buffer) == {0: found}
+        env.close()
+    with dr.ReplayBuffer.open(path, mode="r") as buffer, pytest.raises(InputError, match="open for writing"):
+        dr.Record(Walk(), buffer)
+
+
 def test_another_store_or_writer(path: str) -> None:
     env = dr.Record(Walk(), path)
     with pytest.raises(LockedError):

@@ -2,35 +2,22 @@
 
 One environment is reset by :class:`Single` between two steps, so every step is a transition. Several are a
 ``gymnasium.vector.SyncVectorEnv`` with ``AutoresetMode.NEXT_STEP``, said explicitly: the step after an episode's
-end resets that environment, ignores its action and is no transition, which ``valid`` says.
+end resets that environment, ignores its action and is no transition. Both are recorded by the package's wrappers.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
 from diskreplay.buffers.provenance import provenance
+from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """What ``ReplayBuffer.add`` takes, and how many episodes ended with it."""
-
-    obs: Any
-    action: Any
-    reward: Any
-    next_obs: Any
-    terminated: Any
-    truncated: Any
-    valid: Any
-    ended: int
+from diskreplay.recording import Record, VectorRecord
 
 
 class Stepper(Protocol):
@@ -40,10 +27,15 @@ class Stepper(Protocol):
     action_space: gymnasium.Space[Any]
     provenance: dict[str, Any]
 
+    def record(self, buffer: ReplayBuffer) -> None:
+        """Every step from now on is added to a buffer."""
+
     def reset(self, seed: int) -> None:
         """Begins new episodes; environments and actions are seeded."""
 
-    def step(self) -> Step: ...
+    def step(self) -> int:
+        """Steps all environments; how many episodes ended with that."""
+        raise NotImplementedError
 
     def close(self) -> None: ...
 
@@ -56,18 +48,20 @@ class Single:
         self.observation_space = env.observation_space
         self.action_space = env.action_space
         self.provenance = provenance(env)
-        self._obs: Any = None
+
+    def record(self, buffer: ReplayBuffer) -> None:
+        self._env = Record(self._env, buffer)
 
     def reset(self, seed: int) -> None:
         self.action_space.seed(seed)
-        self._obs, _ = self._env.reset(seed=seed)
+        self._env.reset(seed=seed)
 
-    def step(self) -> Step:
-        obs, action = self._obs, self.action_space.sample()
-        next_obs, reward, terminated, truncated, _ = self._env.step(action)
+    def step(self) -> int:
+        _, _, terminated, truncated, _ = self._env.step(self.action_space.sample())
         ended = bool(terminated or truncated)
-        self._obs = self._env.reset()[0] if ended else next_obs
-        return Step(obs, action, reward, next_obs, bool(terminated), bool(truncated), None, int(ended))
+        if ended:
+            self._env.reset()
+        return int(ended)
 
     def close(self) -> None:
         self._env.close()
@@ -76,25 +70,22 @@ class Single:
 class Lockstep:
     """Several environments; see the module's docstring."""
 
-    def __init__(self, envs: SyncVectorEnv) -> None:
+    def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
         self._envs = envs
         self.observation_space = envs.single_observation_space
         self.action_space = envs.single_action_space
         self.provenance = provenance(envs)
-        self._obs: Any = None
-        self._valid = np.ones(envs.num_envs, bool)
+
+    def record(self, buffer: ReplayBuffer) -> None:
+        self._envs = VectorRecord(self._envs, buffer)
 
     def reset(self, seed: int) -> None:
         self._envs.action_space.seed(seed)
-        self._obs, _ = self._envs.reset(seed=seed)
-        self._valid[:] = True
+        self._envs.reset(seed=seed)
 
-    def step(self) -> Step:
-        obs, valid, action = self._obs, self._valid, self._envs.action_space.sample()
-        self._obs, reward, terminated, truncated, _ = self._envs.step(action)
-        ended = terminated | truncated
-        self._valid = ~ended
-        return Step(obs, action, reward, self._obs, terminated, truncated, valid, int(ended.sum()))
+    def step(self) -> int:
+        _, _, terminated, truncated, _ = self._envs.step(self._envs.action_space.sample())
+        return int(np.count_nonzero(terminated | truncated))
 
     def close(self) -> None:
         self._envs.close()

@@ -3,9 +3,7 @@
 1. A store that is begun holds nothing but what was recorded; one that is resumed must have the same spaces and number
    of environments. Its rows count: ``steps`` is what there is to be in all.
 2. After a resume the environments are reset, and actions and environments go on from ``(seed, rows so far)``, so that
-   the same interruptions give the same store. The episodes that were going on end there: the buffer sees that the
-   observation after the reset is another one. (Where it happens to be the very same, as small discrete spaces allow,
-   the buffer cannot tell, and takes the new episode for the old one's rest.)
+   the same interruptions give the same store. The episodes that were going on are cut there.
 3. SIGINT and SIGTERM are noted and acted on between two steps: everything is committed and closed. SIGKILL loses what
    came after the last commit, no more.
 """
@@ -137,6 +135,7 @@ def record(
                 provenance=stepper.provenance,
             )  # fmt: skip
             opened.callback(buffer.close)
+        stepper.record(buffer)
         return _Recording(buffer, stepper, steps, progress).run(seed, stop.is_set)
 
 
@@ -190,12 +189,8 @@ class _Recording:
             self.stepper.reset(int(np.random.SeedSequence([seed, self.row]).generate_state(1)[0] >> 1))
         self.started = time.perf_counter()
         while self.row < self.rows and not stopped():
-            step = self.stepper.step()
-            self.buffer.add(
-                step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated, valid=step.valid
-            )
+            self.episodes += self.stepper.step()
             self.row += 1
-            self.episodes += step.ended
             now = time.perf_counter()
             if self.progress and now - self._reported >= REPORT_SECONDS:
                 self._reported = now

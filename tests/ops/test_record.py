@@ -155,20 +155,25 @@ def test_atari_is_recorded_frame_by_frame(path: str) -> None:
     """The store against the emulator, played again with the same seeds."""
     record("ALE/Pong-v5", path, steps=60, atari=True, seed=7)
     seed = int(np.random.SeedSequence([7, 0]).generate_state(1)[0] >> 1)
-    env = envs.make("ALE/Pong-v5", 1, atari=True)
-    env.reset(seed)
+    env = gymnasium.wrappers.AtariPreprocessing(
+        gymnasium.make("ALE/Pong-v5", frameskip=1), frame_skip=4, screen_size=84
+    )
+    env.action_space.seed(seed)
+    obs, _ = env.reset(seed=seed)
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         found = buffer.get(np.arange(60))
         assert found.obs.shape == (60, 4, 84, 84)
         frames: list[np.ndarray] = []
         for step in range(60):
-            expected = env.step()
-            frames.append(expected.obs)
-            stack = [np.zeros_like(expected.obs)] * 3 + frames
+            action = env.action_space.sample()
+            next_obs, reward, *_ = env.step(action)
+            frames.append(obs.copy())
+            stack = [np.zeros_like(obs)] * 3 + frames
             np.testing.assert_array_equal(found.obs[step], np.stack(stack[-4:]))
-            np.testing.assert_array_equal(found.next_obs[step], np.stack([*stack[-3:], expected.next_obs]))
-            assert found.action[step] == expected.action
-            assert found.reward[step] == expected.reward
+            np.testing.assert_array_equal(found.next_obs[step], np.stack([*stack[-3:], next_obs]))
+            assert found.action[step] == action
+            assert found.reward[step] == reward
+            obs = next_obs
     env.close()
     with gymnasium.make("ALE/Pong-v5") as plain:
         assert plain.action_space == buffer.schema.action_space
