@@ -227,7 +227,7 @@ def test_what_can_be_read_is_written_on_without_a_repair(name: str, tmp_path: pa
         rb.checkpoint("anew")
         envs = rb.num_envs
     with dr.ReplayBuffer.open(path, mode="r") as rb:
-        ids = np.arange(max(log.end, 2 * log.end - rb._streams.parts[0].log.rows) * envs, 2 * log.end * envs)
+        ids = np.arange(max(log.end, 2 * log.end - next(iter(rb._streams)).log.rows) * envs, 2 * log.end * envs)
         log.compare_batch(rb.get(ids), ids - log.end * envs, envs)
 
 

@@ -55,7 +55,7 @@ def test_every_array_is_given_out_once(path: str) -> None:
         Recording(config).add(buffer, 12)
         from diskreplay.reading.samples import Samples
 
-        samples = Samples(buffer.schema, buffer._streams.parts, buffer.sample(5).index)
+        samples = Samples(buffer.schema, list(buffer._streams), buffer.sample(5).index)
         samples.gather()
         for name in (TERMINATED, START, "obs"):
             one, other = samples.resident(name), samples.resident(name)
@@ -67,7 +67,7 @@ def test_small_batches_are_copied_by_compiled_code_and_large_ones_by_numpy(path:
     config = CONFIGS[0]
     with config.create(path) as buffer:
         Recording(config).add(buffer, 12)
-        part = buffer._streams.parts[0]
+        part = next(iter(buffer._streams))
         place, none = np.arange(2500), np.zeros(2500, np.int64)
         with mock.patch.object(rows, "gather", wraps=rows.gather) as compiled:
             small = resident.gather([(part.resident, place[:8], none[:8] + part.log.begin, none[:8])], 8, partial=False)
