@@ -11,7 +11,7 @@ INPUTS := pyproject.toml constraints.txt
 OLDEST := .venv-oldest
 
 # One process for each processor; worksteal: the slow tests lie together in the order of files.
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 16 --dist worksteal --durations 10
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --durations 10
 
 .PHONY: demo test exhaustive interop lint bench clean
 # Two pips must not write to one environment at the same time.
