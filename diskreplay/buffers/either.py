@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from diskreplay.buffers.options import PlaceOptions, RunOptions, pick
 from diskreplay.errors import InputError, NotAStoreError, StoreExistsError, StoreNotFoundError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.schema import Schema, Start
@@ -43,6 +44,11 @@ def open_or_make(
             "another path"
         )
     return open_()
+
+
+def reopening(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``open`` is told, of the options that ``open_or_create`` was given."""
+    return {**pick(options, RunOptions, PlaceOptions), "files": options["files"], "or_last_commit": True}
 
 
 def _found(path: PathLike, files: Files) -> Store | None:

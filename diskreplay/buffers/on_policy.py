@@ -18,31 +18,28 @@ from numpy.typing import NDArray
 
 from diskreplay import returns, spaces
 from diskreplay import schema as schemas
-from diskreplay.buffers import provenance
-from diskreplay.buffers.either import open_or_make
+from diskreplay.buffers.either import open_or_make, reopening
 from diskreplay.buffers.inputs import Freedoms, rounded
 from diskreplay.buffers.options import (
     FrameOptions,
     LayoutOptions,
     OpenOptions,
-    PlaceOptions,
     RunOptions,
     check_run,
     pick,
     shared,
 )
 from diskreplay.buffers.passes import Passes, Slices
-from diskreplay.buffers.stored import StoredBuffer, open_store
+from diskreplay.buffers.stored import StoredBuffer, create_store, open_store
 from diskreplay.checks import check_count, check_flag, check_share
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
 from diskreplay.ids import Ids
-from diskreplay.paths import PathLike, full_path
+from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.unroll import unroll
 from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID, Schema
-from diskreplay.storage.files import LocalFiles
-from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
+from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
 
 Array = NDArray[Any]
@@ -136,9 +133,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     @classmethod
     def _make(cls, path: PathLike, schema: Schema, own: dict[str, Any], options: Mapping[str, Any]) -> Self:
         """A new store, opened for writing."""
-        stream = options["stream"] or FIRST_STREAM
-        kept = {**own, **provenance.setting(options)}
-        store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream)
+        store, stream = create_store(path, schema, own, options)
         return cls(store, stream=stream, **pick(options, RunOptions))
 
     @classmethod
@@ -152,7 +147,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     @classmethod
     def _open_same(cls, path: PathLike, schema: Schema, options: Mapping[str, Any]) -> Self:
         """The store that is there; InputError where it has other steps or environments than the schema."""
-        opening = {**pick(options, RunOptions, PlaceOptions), "files": options["files"], "or_last_commit": True}
+        opening = reopening(options)
         buffer = cls.open(path, **opening)
         if buffer.num_envs != schema.num_envs or buffer.steps * buffer.num_envs != schema.capacity:
             has = f"steps={buffer.steps}, num_envs={buffer.num_envs}"

@@ -57,22 +57,25 @@ class FrameOptions(TypedDict, total=False):
 
 
 class StoreOptions(TypedDict, total=False):
-    """Of a new store: what is kept in it of where its steps come from."""
+    """Of a new store: where its steps come from, the name of its first stream, and what it is written through."""
 
     provenance: Mapping[str, Any] | None
+    stream: str | None
+    files: Files | None
+
+
+class ResumeOptions(TypedDict, total=False):
+    """Of a store that is opened, or made where there is none."""
+
+    checkpoint: str | None
 
 
 class CreateOptions(FrameOptions, LayoutOptions, StoreOptions, RunOptions, total=False):
     """Of a new store."""
 
-    stream: str | None
-    files: Files | None
 
-
-class EitherOptions(CreateOptions, total=False):
+class EitherOptions(CreateOptions, ResumeOptions, total=False):
     """Of a store that is opened, or made where there is none."""
-
-    checkpoint: str | None
 
 
 class AgentOptions(TypedDict, total=False):
@@ -87,14 +90,9 @@ class AgentOptions(TypedDict, total=False):
 class AgentsCreateOptions(AgentOptions, LayoutOptions, StoreOptions, RunOptions, total=False):
     """Of a new store of several agents."""
 
-    stream: str | None
-    files: Files | None
 
-
-class AgentsEitherOptions(AgentsCreateOptions, total=False):
+class AgentsEitherOptions(AgentsCreateOptions, ResumeOptions, total=False):
     """Of a store of several agents that is opened, or made where there is none."""
-
-    checkpoint: str | None
 
 
 class PlaceOptions(TypedDict, total=False):

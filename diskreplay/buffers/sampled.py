@@ -8,13 +8,13 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers import owners, provenance, shuffle
-from diskreplay.buffers.either import open_or_make
+from diskreplay.buffers import owners, shuffle
+from diskreplay.buffers.either import open_or_make, reopening
 from diskreplay.buffers.loader import Loader
-from diskreplay.buffers.options import OpenOptions, PlaceOptions, RunOptions, check_run, pick, shared
+from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings
-from diskreplay.buffers.stored import StoredBuffer, open_store
+from diskreplay.buffers.stored import StoredBuffer, create_store, open_store
 from diskreplay.checks import check_count
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError
 from diskreplay.index.log import NOW
@@ -24,8 +24,7 @@ from diskreplay.reading.stream import OpenStream
 from diskreplay.sampling.registry import is_own, takes_over
 from diskreplay.sampling.window import Prioritized, Sampler, checked_draw
 from diskreplay.schema import Schema
-from diskreplay.storage.files import LocalFiles
-from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
+from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Batch
 from diskreplay.views.view import Explains, View
 
@@ -70,9 +69,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         owners.check_free(sampler, None)
         view, sampler = settings({}, view, sampler)
         view.check(schema)
-        kept = {"view": view.to_json(), "sampler": sampler_facts(sampler), **own, **provenance.setting(options)}
-        stream = options["stream"] or FIRST_STREAM
-        store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream)
+        kept = {"view": view.to_json(), "sampler": sampler_facts(sampler), **own}
+        store, stream = create_store(path, schema, kept, options)
         return cls(store, stream=stream, view=view, sampler=sampler, **pick(options, RunOptions))
 
     @classmethod
@@ -82,8 +80,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     ) -> Self:  # fmt: skip
         """The store that is there, or a new one."""
         opening = {
-            **pick(options, RunOptions, PlaceOptions), "files": options["files"], "or_last_commit": True,
-            "num_envs": schema.num_envs, "capacity": schema.capacity, "view": view, "sampler": sampler,
+            **reopening(options), "num_envs": schema.num_envs, "capacity": schema.capacity, "view": view,
+            "sampler": sampler,
         }  # fmt: skip
         return open_or_make(
             path, schema, own, options, lambda: cls._make(path, schema, own, view, sampler, options),

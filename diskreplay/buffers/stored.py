@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers import copies, forks, unclosed
+from diskreplay.buffers import copies, forks, provenance, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.companion import Companion
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
@@ -39,7 +39,7 @@ from diskreplay.reading.reads import Reads
 from diskreplay.schema import Schema
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.metadata import plain
-from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.batch import Batch
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 COMMIT_BYTES = 64 << 20
 """Encoded bytes that may wait in RAM for a commit."""
+LATEST = "latest"
+"""Of checkpoints: the newest one, whatever its name is."""
 PIN_ATTEMPTS = 50
 """How often a checkpoint is written anew because another stream's writer evicted meanwhile what it pins."""
 WAITING_ROWS = 64
@@ -465,6 +467,15 @@ class StoredBuffer:
         return self._streams.writer
 
 
+def create_store(
+    path: PathLike, schema: Schema, settings: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[Store, str]:
+    """A new store at ``path``, and its one stream."""
+    stream = options["stream"] or FIRST_STREAM
+    kept = {**settings, **provenance.setting(options)}
+    return Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream), stream
+
+
 def open_store(
     path: PathLike, num_envs: int | None, capacity: int | None,
     check: Callable[[Mapping[str, Any], Schema], object], options: OpenOptions,
@@ -494,10 +505,6 @@ def open_store(
             check_count("capacity", capacity if capacity is not None else store.schema.capacity),
         )
     return store, stream, cut
-
-
-LATEST = "latest"
-"""Of checkpoints: the newest one, whatever its name is."""
 
 
 def _checkpoint(store: Store, name: str, or_last_commit: bool) -> Checkpoint | None:
