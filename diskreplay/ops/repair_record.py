@@ -135,9 +135,19 @@ def _patch_end(place: ColumnReader, record: Commit, quarantine: Quarantine) -> i
 
 
 def _covers(place: ColumnReader, record: Commit, end: int, tail: Tail, quarantine: Quarantine) -> bool:
-    """Whether the last of ``end`` patches belong to the last row, and every environment's next observation is there."""
+    """Whether the last of ``end`` patches belong to the last row, and every environment's next observation is there.
+
+    Not those that a repair wrote behind a damaged table, and died before its commit: it left holes in the table, or
+    goes back to its first rows.
+    """
     first = max(0, end - place.column.chunk_rows)
+    if end > record.patch_end:
+        first = min(first, record.patch_begin)
     places = _places(place, first, end, tail, quarantine).values(first, end)[:, 0]
+    if end > record.patch_end:
+        table = places[record.patch_begin - first :]
+        if not table[:, 2].all() or (np.diff(table[:, 0]) < 0).any():
+            return False
     newest = places[(places[:, 0] == record.end - 1) & (places[:, 2] == 1)]
     return bool(len(places)) and places[-1, 0] < record.end and len(np.unique(newest[:, 1])) == record.num_envs
 

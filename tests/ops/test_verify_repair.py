@@ -390,6 +390,7 @@ DAMAGES = {
     "last shards": [cut("streams/0/valid/c.2.0"), cut("streams/0/obs/c.5.0.0.0"), overwrite("streams/0/zarr.json", 0)],
     "missing": [remove("streams/0/start/c.1.0"), remove("streams/0/patches/zarr.json")],
     "places": [cut("streams/0/patches/place/c.0.0.0"), overwrite("streams/0/reward/c.2.0", 0.9)],
+    "patches": [cut("streams/0/patches/obs/c.0.0.0.0"), cut("streams/0/patches/place/c.0.0.0")],
     "record": [overwrite("streams/0/zarr.json", 0.5), remove("streams/zarr.json")],
 }
 
@@ -404,7 +405,7 @@ def test_it_may_die_at_any_operation(name: str) -> None:
     operations = counting.count()
     assert operations > 10
     rng = random.Random(name)
-    points = sorted(rng.sample(range(operations), places(min(8, operations), "deaths within a repair", least=3)))
+    points = sorted(rng.sample(range(operations), places(operations, "deaths within a repair", least=5)))
     for at in points:
         dying = disk.after_kill()
         files = FaultyFiles(dying)
@@ -419,6 +420,26 @@ def test_it_may_die_at_any_operation(name: str) -> None:
             assert content("/a.replay", files=after) == expected, f"killed at operation {at} of {operations}"
             with dr.ReplayBuffer.open("/a.replay", files=after) as buffer:
                 fill(buffer, 2, seed=8)
+
+
+def test_a_patch_table_whose_repair_died_is_not_taken_for_a_newer_one_of_the_writer() -> None:
+    """Regression: a repair wrote the table anew and died before its commit; the next took it, with its holes."""
+    disk, _ = damaged_disk(DAMAGES["places"])
+    whole = disk.after_kill()
+    repair("/a.replay", files=whole)
+    expected = content("/a.replay", files=whole)
+    died = disk.after_kill()
+    table = "/a.replay/streams/0/patches/place/c.0.0.0"
+    for file in (table, "/a.replay/streams/0/patches/obs/c.0.0.0.0"):  # as after each of the two files
+        written = whole.open(file, write=False)
+        over = died.open(file, write=True)
+        over.truncate(0)
+        over.pwrite([written.pread(written.size(), 0)], 0)
+        over.sync()
+        again = died.after_kill()
+        result = repair("/a.replay", files=again)
+        assert result.ok, result.after.problems
+        assert content("/a.replay", files=again) == expected
 
 
 def test_the_checksum_of_documents_is_stable(store: pathlib.Path) -> None:
