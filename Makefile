@@ -24,9 +24,10 @@ demo: $(VENV)/.demo-stamp
 test: $(VENV)/.dev-stamp
 	DISKREPLAY_TEST_EFFORT=0.1 $(PYTEST) tests --ignore=tests/interop
 
-# The same tests, nothing left out; with DISKREPLAY_TEST_EFFORT=20 random examples are tried so many times as often.
+# What `make test` samples, nothing left out; with DISKREPLAY_TEST_EFFORT=20 random examples are tried so many times as
+# often.
 exhaustive: $(VENV)/.dev-stamp
-	$(PYTEST) tests --ignore=tests/interop
+	$(PYTEST) tests --ignore=tests/interop -m sampled
 
 # Formats once more with the oldest pyarrow that is allowed; tests/interop exchanges files between the two environments.
 interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp

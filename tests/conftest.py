@@ -71,6 +71,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if asked not in ("own", "small"):
         raise pytest.UsageError(f"DISKREPLAY_TEST_THRESHOLDS must be 'own' or 'small', got {asked!r}")
     config.addinivalue_line("markers", "own_thresholds: what it measures depends on the engine's own thresholds")
+    config.addinivalue_line("markers", "sampled: in a module of which the sampled form leaves something out")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    asking = {id(one) for one in (effort, effort.examples, effort.places, effort.stride)}
+    for item in items:
+        if isinstance(item, pytest.Function) and asking & {id(value) for value in vars(item.module).values()}:
+            item.add_marker("sampled")
 
 
 def pytest_report_header() -> list[str]:
