@@ -28,7 +28,10 @@ from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
-SECTIONS = ("atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel")
+SECTIONS = (
+    "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel", "loading",
+    "starting",
+)  # fmt: skip
 PREFACE = """# Measured
 
 Every section is written by the script it names; run the command to measure again. Times are medians, `ratio` is ours

@@ -5,7 +5,8 @@
 2. A round moves every cursor on by one chunk, and takes all transitions that it passes; its last row waits for the next
    round, because its next observation is in the next chunk.
 3. The chunks of the round are decoded into the pool, and those of the round before dropped, but for the last chunk of
-   each cursor, which holds the context of its next rows. The round's transitions are permuted and given out.
+   each cursor, which holds the context of its next rows. The system is told of the next round's chunks, and reads them
+   while this round's transitions, permuted, are given out.
 
 So neighbours in time stand in one round, but each round mixes the whole log, and the memory is bounded.
 """
@@ -177,7 +178,8 @@ def _present(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool]:
 def _load(pool: ChunkCache, streams: Sequence[OpenStream], ids: Ids, context: int, reach: int) -> None:
     """Decodes the chunks of a round's rows, of the context before and the next observation after them, into the pool.
 
-    Chunks that no row of this round needs are dropped first; the last of the round before is still needed.
+    Chunks that no row of this round needs are dropped first; the last of the round before is still needed. The next
+    round reads the chunk after each that is read now.
     """
     for stream in streams:
         rows, envs = stream.log.locate(ids[stream_of(ids) == stream.log.stream])
@@ -190,5 +192,9 @@ def _load(pool: ChunkCache, streams: Sequence[OpenStream], ids: Ids, context: in
             lanes = np.unique(wanted * stream.log.num_envs + envs[:, None])
             chunk, group = np.divmod(lanes, stream.log.num_envs)
             pool.drop_but(column, chunk, group)
-            on_disk = chunk < column.committed // chunk_rows
+            committed = column.committed // chunk_rows
+            on_disk = chunk < committed
             gather.load(column, chunk[on_disk], group[on_disk], pool)
+            chunk, group = np.divmod(np.setdiff1d(lanes + stream.log.num_envs, lanes), stream.log.num_envs)
+            on_disk = chunk < committed
+            gather.advise(column, chunk[on_disk], group[on_disk])

@@ -263,5 +263,12 @@ def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> Non
         at = here.stop
 
 
+def advise(column: ColumnReader, chunk: Ids, group: Ids) -> None:
+    """Tells the system which committed chunks (n,) are read soon: as many of them as files may be open for."""
+    places = column.locate(chunk, group)
+    for file, offset, size in places.array.T.tolist():
+        fs.will_need(places.loans[file].file, offset, size)
+
+
 def _decode(column: ColumnReader, places: Locations, chunk: Ids, which: int, slot: NDArray[Any]) -> None:
     column.decode(places[which], slot, int(chunk[which]))

@@ -143,6 +143,14 @@ def descriptor(file: File) -> int | None:
     return file.fileno() if type(file) is LocalFile else None
 
 
+def will_need(file: File, offset: int, size: int) -> None:
+    """Tells the system, where it takes advice, what of a local file is read soon."""
+    fd = descriptor(file)
+    if fd is not None and hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):  # it was advice
+            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+
 class LocalLock:
     """flock(2) on a directory: it goes with the process, however that ends.
 

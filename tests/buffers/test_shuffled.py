@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import os
 import threading
 import time
 from typing import Any
@@ -16,7 +17,11 @@ from recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, InputError, NotEnoughDataError
+from diskreplay.ids import Ids
+from diskreplay.reading import gather
+from diskreplay.reading.cache import ChunkCache
 from diskreplay.storage import chunks
+from diskreplay.storage.column import ColumnReader
 
 FRAMES = Config(
     "frames", Leaf((7, 5)), frame_stack=4, num_envs=2, capacity=600, chunk_rows=8, shard_rows=32,
@@ -184,3 +189,38 @@ def test_closing_a_loader_that_waits(path: str) -> None:
         loader.close()
         assert time.monotonic() - start < 1
         assert isinstance(loader, dr.Loader)
+
+
+def test_each_chunk_after_the_first_round_is_announced_before_it_is_read(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system is told of a round's chunks while the round before is given out; and of none that is not read."""
+    recording = Recording(FRAMES)
+    with FRAMES.create(path) as buffer:
+        recording.add(buffer, 130)
+    announced: set[tuple[int, int]] = set()
+    rounds: list[set[tuple[int, int]]] = []
+    seen: set[tuple[int, int]] = set()
+
+    def announcing(column: ColumnReader, chunk: Ids, group: Ids) -> None:
+        announced.update(zip(chunk.tolist(), group.tolist(), strict=True))
+        advise(column, chunk, group)
+
+    def loading(column: ColumnReader, chunk: Ids, group: Ids, pool: ChunkCache) -> None:
+        fresh = set(zip(chunk.tolist(), group.tolist(), strict=True)) - seen
+        assert not rounds or fresh <= announced
+        rounds.append(fresh)
+        seen.update(fresh)
+        load(column, chunk, group, pool)
+
+    advise, load = gather.advise, gather.load
+    monkeypatch.setattr(gather, "advise", announcing)
+    monkeypatch.setattr(gather, "load", loading)
+    told: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, offset, size, advice: told.append(size))
+    with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0, seed=0) as buffer:
+        assert sum(len(batch) for batch in buffer.shuffled(16, pool_bytes=5000)) == len(buffer)
+    assert len(rounds) > 3
+    assert seen - rounds[0] <= announced <= seen
+    assert len(told) >= len(announced)
+    assert min(told) > 0

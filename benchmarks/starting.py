@@ -1,0 +1,90 @@
+"""How long the first start takes: import, open and a first batch in a fresh process, with nothing compiled and again.
+
+An empty folder for numba's machine code stands for a new installation (pip has compiled the bytecode); the second
+process finds in it what the first one left. Stores are small: 2,000 steps of 84x84 uint8 frames, and of 4 floats with
+priorities, so that the time is that of starting. Medians over new folders.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import harness
+import numpy as np
+from gymnasium import spaces
+
+import diskreplay as dr
+
+STEPS = 2_000
+ROUNDS = 7
+
+PROGRAMS = {
+    "`import diskreplay`": "import diskreplay",
+    "frames: import, open, `sample(32)`": (
+        "import diskreplay as dr; dr.ReplayBuffer.open({frames!r}, mode='r', seed=0).sample(32)"
+    ),
+    "4 floats, `Proportional`: import, open, `sample(32)`, `update_priorities`": (
+        "import diskreplay as dr; rb = dr.ReplayBuffer.open({vectors!r}, seed=0); batch = rb.sample(32); "
+        "rb.update_priorities(batch.index, [1.0] * 32)"
+    ),
+}
+
+
+def fill(folder: pathlib.Path, steps: int) -> dict[str, str]:
+    """The two stores' paths."""
+    rng = np.random.default_rng(0)
+    paths = {kind: str(folder / kind) for kind in ("frames", "vectors")}
+    observations = {"frames": spaces.Box(0, 255, (84, 84), np.uint8), "vectors": spaces.Box(-1, 1, (4,), np.float32)}
+    samplers = {"frames": dr.Uniform(), "vectors": dr.Proportional()}
+    for kind, path in paths.items():
+        space = observations[kind]
+        stack = 4 if kind == "frames" else 1
+        with dr.ReplayBuffer.create(
+            path, space, spaces.Discrete(2), capacity=steps, sampler=samplers[kind], frame_stack=stack
+        ) as buffer:
+            obs = space.sample()
+            for step in range(steps):
+                after = rng.integers(0, 9, space.shape, np.uint8) if kind == "frames" else space.sample()
+                ended = step % 200 == 199
+                buffer.add(obs, 0, 1.0, after, ended, False)
+                obs = space.sample() if ended else after
+    return paths
+
+
+def seconds(program: str, kept: pathlib.Path) -> float:
+    """Wall time of a process that runs the program and ends; numba's machine code is kept in that folder."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(kept)}
+    return harness.seconds_of(lambda: subprocess.run([sys.executable, "-c", program], check=True, env=environment), 1)[
+        0
+    ]
+
+
+def main() -> None:
+    parser = harness.parser(__doc__, STEPS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
+    arguments = parser.parse_args()
+    rows = []
+    with harness.scratch() as scratch:
+        paths = fill(scratch, arguments.steps)
+        for label, program in PROGRAMS.items():
+            first, second = [], []
+            for turn in range(arguments.rounds):
+                kept = scratch / f"kept-{len(rows)}-{turn}"
+                for found in (first, second):
+                    found.append(seconds(program.format(**paths), kept))
+            rows.append((label, *(f"{statistics.median(each):.2f} s" for each in (first, second))))
+        bare = statistics.median(seconds("import numpy", scratch / "bare") for _ in range(arguments.rounds))
+    rows.append(("for comparison: `import numpy`", "", f"{bare:.2f} s"))
+    body = f"Whole processes, {arguments.rounds} rounds.\n\n" + harness.table(("program", "first", "second"), rows)
+    keep = arguments.steps == STEPS and arguments.rounds == ROUNDS
+    harness.write_section(
+        "starting", "The first start", harness.versions("diskreplay", "numpy", "numba"), body, keep=keep
+    )
+
+
+if __name__ == "__main__":
+    main()
