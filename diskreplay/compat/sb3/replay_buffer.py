@@ -1,8 +1,4 @@
-"""Stable-Baselines3's replay buffer over a store on disk.
-
-``DQN("CnnPolicy", env, replay_buffer_class=DiskReplayBuffer, replay_buffer_kwargs={"path": "pong.replay"})``; likewise
-SAC, TD3, DDPG, and ``MultiInputPolicy`` with Dict observations. SB3's base class draws the batches, so that with the
-same seed they are, bit for bit, those of its own buffer.
+"""The replay buffer. SB3's base class draws the batches: with the same seed they are, bit for bit, its own buffer's.
 
 1. SB3 hands over one step of all environments, the final observation of an episode already in its place; a done that
    is marked ``TimeLimit.truncated`` is truncation.
@@ -22,12 +18,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-
-try:
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("diskreplay.compat.sb3 needs Stable-Baselines3: pip install stable-baselines3") from error
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer as Store
@@ -70,6 +62,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     Attributes:
         store: the ``diskreplay.ReplayBuffer``; None until the first step where ``frame_stack`` is to be seen from it.
+        path: of the store; None where that is temporary.
         pos, full: as of SB3.
         index, weight: ``(B,)`` int64, float32 of the newest batch, for ``store.update_priorities``.
         observations, next_observations, actions, rewards, dones, timeouts: ``(buffer_size, n_envs, ...)``, a dict of
@@ -159,6 +152,11 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     @property
     def store(self) -> Store | None:
         return self._hold.store
+
+    @property
+    def path(self) -> str | None:
+        """Where the store is; None for one in a temporary directory."""
+        return None if self._hold.place.temporary else self._hold.place.path
 
     @property
     def _positions(self) -> Positions | None:
