@@ -14,10 +14,12 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import vector
+from vectors import lockstep
 
 import diskreplay as dr
+from diskreplay.buffers.autoreset import AutoresetMode
 from diskreplay.errors import ClosedError, InputError, LockedError
 from diskreplay.ops.verify import verify
 from diskreplay.testing import Interrupts
@@ -59,7 +61,7 @@ class Walk(gymnasium.Env[Any, Any]):
 
 def walks(mode: AutoresetMode, num_envs: int = 3, **options: Any) -> SyncVectorEnv:
     one = [lambda first=first: Walk(2 + first, **options) for first in range(num_envs)]
-    return SyncVectorEnv(one, autoreset_mode=mode)
+    return lockstep(one, mode)
 
 
 def drive(envs: Any, mode: AutoresetMode, steps: int = STEPS, seed: int = 0) -> dict[int, list[tuple[float, int]]]:
@@ -122,7 +124,7 @@ def test_returns_are_those_of_record_episode_statistics(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_real_environments(path: str, mode: AutoresetMode) -> None:
-    inner = SyncVectorEnv([lambda: gymnasium.make("Pendulum-v1", max_episode_steps=20)] * 2, autoreset_mode=mode)
+    inner = lockstep([lambda: gymnasium.make("Pendulum-v1", max_episode_steps=20)] * 2, mode)
     envs = dr.VectorRecord(inner, path, reward_dtype=np.float64)
     found = drive(envs, mode, 90)
     for env, episodes in recorded(envs.buffer).items():

@@ -1,11 +1,28 @@
-"""What vector environments that reset by themselves hide: the final observations."""
+"""Vector environments that reset by themselves: the modes, and what they hide, the final observations."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import vector
+
+if hasattr(vector, "AutoresetMode"):
+    AutoresetMode = vector.AutoresetMode
+    NEXT_STEP: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    """The argument of a vector environment that asks for this mode."""
+else:  # Gymnasium 1.0 has one mode, and no name for it
+
+    class AutoresetMode(enum.Enum):  # type: ignore[no-redef]
+        """As of Gymnasium 1.1."""
+
+        NEXT_STEP = "NextStep"
+        SAME_STEP = "SameStep"
+        DISABLED = "Disabled"
+
+    NEXT_STEP = {}
 
 
 def final_observations(next_obs: Any, info: Mapping[str, Any]) -> Any:

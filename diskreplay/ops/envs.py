@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
+from diskreplay.buffers.autoreset import NEXT_STEP
 from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import InputError
@@ -112,7 +113,7 @@ def make(env_id: str, num_envs: int, atari: bool) -> Stepper:
     try:
         if num_envs == 1:
             return Single(one())
-        return Lockstep(SyncVectorEnv([one] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP))
+        return Lockstep(SyncVectorEnv([one] * num_envs, **NEXT_STEP))
     except gymnasium.error.DependencyNotInstalled as error:
         raise ModuleNotFoundError(f"{env_id} needs a package that is not installed: {error}") from error
     except gymnasium.error.Error as error:

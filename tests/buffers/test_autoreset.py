@@ -8,9 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from vectors import lockstep
 
 import diskreplay as dr
+from diskreplay.buffers.autoreset import AutoresetMode
 
 NUM_ENVS, STEPS = 3, 300
 STEP_LIMIT = 23
@@ -66,7 +67,7 @@ def alone(env_index: int, actions: np.ndarray, mode: AutoresetMode, nested: bool
 @pytest.mark.parametrize("nested", [False, True], ids=["box", "dict"])
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 def test_every_transition_is_what_really_happened(path: str, mode: AutoresetMode, nested: bool) -> None:
-    envs = SyncVectorEnv([lambda: make(nested)] * NUM_ENVS, autoreset_mode=mode)
+    envs = lockstep([lambda: make(nested)] * NUM_ENVS, mode)
     actions = np.random.default_rng(0).integers(2, size=(STEPS, NUM_ENVS))
     with dr.ReplayBuffer.create(
         path,

@@ -10,8 +10,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from vectors import lockstep
 
 import diskreplay as dr
+from diskreplay.buffers.autoreset import AutoresetMode
 from diskreplay.errors import InputError, MisuseWarning
 from diskreplay.ops.verify import verify
 
@@ -152,8 +154,7 @@ def test_a_wrong_continuity_is_refused(tmp_path: pathlib.Path) -> None:
 
 
 def vectors(mode: str) -> Any:
-    mode = gymnasium.vector.AutoresetMode[mode]
-    return gymnasium.make_vec("CartPole-v1", 3, "sync", vector_kwargs={"autoreset_mode": mode})
+    return lockstep([lambda: gymnasium.make("CartPole-v1")] * 3, AutoresetMode[mode])
 
 
 def collect(path: pathlib.Path, mode: str, kind: str) -> None:

@@ -210,7 +210,7 @@ def sample(space: gymnasium.Space[Any], rng: Rng) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(sample(part, rng) for part in space.spaces)
     if isinstance(space, spaces.Discrete):
-        return rng.integers(space.start, space.start + space.n, dtype=space.dtype)
+        return rng.integers(space.start, space.start + space.n, dtype=space.dtype.type)
     if isinstance(space, spaces.MultiBinary | spaces.MultiDiscrete):
         return rng.integers(0, 2, space.shape).astype(space.dtype)
     assert isinstance(space, spaces.Box)

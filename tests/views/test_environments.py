@@ -8,9 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 from goal_env import Walk, compute_reward, compute_terminated
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from vectors import lockstep
 
 import diskreplay as dr
+from diskreplay.buffers.autoreset import AutoresetMode
 
 Step = dict[str, Any]
 Episodes = list[list[Step]]
@@ -21,7 +22,7 @@ def record(
 ) -> tuple[dr.ReplayBuffer, Episodes, Episodes]:
     """A buffer, the episodes that have ended, and those still going on; the steps of each in order."""
     mode = AutoresetMode.NEXT_STEP if next_step else AutoresetMode.SAME_STEP
-    envs = SyncVectorEnv(makers, autoreset_mode=mode)
+    envs = lockstep(makers, mode)
     count = envs.num_envs
     buffer = dr.ReplayBuffer.create(
         path, envs.single_observation_space, envs.single_action_space, capacity=100_000, num_envs=count, seed=0,
