@@ -205,8 +205,12 @@ class StoredBuffer:
         """Adds one row, and commits where that is due."""
         with self._write_lock:
             self._add_row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
-            if self._appender.watch.to_say is not None:
-                self._appender.watch.say()
+            self._warn()
+
+    def _warn(self) -> None:
+        """Says what looks like a mistake, where something does."""
+        if self._appender.watch.to_say is not None:
+            self._appender.watch.say()
 
     def _add_row(self, *row: Any) -> None:
         with self._lock:
@@ -252,6 +256,7 @@ class StoredBuffer:
                 with self._lock:
                     at += appender.add_run(steps.values, steps.next_obs, steps.ended, at, min(stop, at + left))
                 self._added()
+            self._warn()
 
     def _added(self) -> None:
         """Commits after rows were added, where that is due."""
