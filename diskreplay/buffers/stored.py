@@ -69,6 +69,13 @@ class StoredBuffer:
     FREEDOMS: Freedoms = NO_FREEDOMS
     """Of ``add``."""
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        if not (args and isinstance(args[0], Store)):
+            raise TypeError(
+                f"a {cls.__name__} is made by {cls.__name__}.create(path, ...), open(path) or open_or_create(path, ...)"
+            )
+        return super().__new__(cls)
+
     def __init__(
         self,
         store: Store,

@@ -283,7 +283,9 @@ class Store:
         try:
             return self._read_checkpoint(check_key(name, "checkpoint"))
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise CheckpointError(f"there is no checkpoint {name!r}; there are {self.checkpoint_names()}") from error
+            raise CheckpointError(
+                f"there is no checkpoint {name!r}; there are {self.checkpoint_names() or 'none'}"
+            ) from error
 
     def _read_checkpoint(self, name: str) -> Checkpoint:
         folder = os.path.join(self.path, CHECKPOINTS, name)
