@@ -230,7 +230,8 @@ class StoredBuffer:
 
         For an episode that is left, not ended, as when the environment is reset in the middle of it. It is followed as
         a truncated one is: its last transition is bootstrapped. Before the first step, and after one that ended, it
-        changes nothing.
+        changes nothing. It is not kept on disk: a program that is started again, resets its environment and could be
+        given the very observation that it left calls it again.
 
         Args:
             envs: bool ``(num_envs,)``; all if None.
