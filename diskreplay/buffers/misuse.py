@@ -34,6 +34,7 @@ CUTS = (
 )
 NEXT_STEP_LINE = "add(..., valid=~previous_done), where previous_done is terminated | truncated of the step before"
 SAME_STEP_LINE = "add(obs, action, reward, diskreplay.final_observations(next_obs, info), ...)"
+ONE_LINE = "With an environment that you reset yourself, write obs, info = env.reset() after each end"
 NEXT_STEP = (
     "after each of the last {ends} ends of an episode came a step without reward that began with the final "
     "observation: the resets of a vector environment with next-step autoreset. They are no transitions, and are "
@@ -42,13 +43,13 @@ NEXT_STEP = (
 SAME_STEP = (
     "after each of the last {ends} ends of an episode the next step began with the end's own next_obs: a vector "
     "environment with same-step autoreset, whose next_obs is that of the new episode already. Write "
-    f"{SAME_STEP_LINE}"
+    f"{SAME_STEP_LINE}. {ONE_LINE}"
 )
 EITHER = (
     "after each of the last {ends} ends of an episode the next step began with the end's own next_obs: a vector "
     "environment that resets by itself, and what it does then is taken for transitions. With next-step autoreset, "
     f"Gymnasium's default, write {NEXT_STEP_LINE}; with same-step autoreset, whose next_obs is that of the new episode "
-    f"already, write {SAME_STEP_LINE}"
+    f"already, write {SAME_STEP_LINE}. {ONE_LINE}"
 )
 
 

@@ -361,7 +361,9 @@ class Store:
 def _check_free(files: fs.Files, path: str) -> None:
     """StoreExistsError where something is at the path."""
     if files.size(os.path.join(path, metadata.NAME)) is not None:
-        raise StoreExistsError(f"{path!r} holds a Zarr hierarchy already; ReplayBuffer.open and open_or_create open a store")
+        raise StoreExistsError(
+            f"{path!r} holds a Zarr hierarchy already; ReplayBuffer.open and open_or_create open a store"
+        )
     kind = files.kind(path)
     if kind is not None and (kind != "directory" or files.list(path)):
         raise StoreExistsError(f"{path!r} exists and is not an empty directory; choose another path")

@@ -213,6 +213,21 @@ def test_autoreset_mistakes_are_told_where_steps_have_no_reward_and_may_stand_st
     assert len(said) == 1
 
 
+def test_a_reset_whose_observation_is_not_taken_is_told(tmp_path: pathlib.Path) -> None:
+    """``env.reset()`` without ``obs, info =``: the classic mistake with a single environment."""
+    with create(tmp_path) as buffer, pytest.warns(MisuseWarning, match=r"write obs, info = env\.reset\(\)") as said:
+        careless_resets(buffer)
+    assert len(said) == 1
+
+
+def careless_resets(buffer: dr.ReplayBuffer) -> None:
+    obs = 0.0
+    for at in range(60):
+        state = at % 10
+        buffer.add([obs], 0, 1.0, [state + 1.0], state == 9, False)
+        obs = state + 1.0
+
+
 @pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
 @pytest.mark.parametrize(("mode", "kind"), [("NEXT_STEP", "valid"), ("SAME_STEP", "final")])
 def test_nothing_is_said_where_it_is_right(tmp_path: pathlib.Path, mode: str, kind: str, env: str) -> None:
