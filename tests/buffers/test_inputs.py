@@ -481,6 +481,25 @@ def test_a_second_writer(path: str) -> None:
         assert len(buffer) == 1
 
 
+def test_the_writer_is_named_in_one_line(path: str) -> None:
+    """A program given as ``python -c`` has lines."""
+    create(path).close()
+    script = (
+        "import sys, diskreplay as dr\nwriter = dr.ReplayBuffer.open(sys.argv[1])\nprint('open', flush=True)\ninput()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "open\n"
+        with pytest.raises(
+            LockedError, match=rf"written by process {writer.pid} \(.*diskreplay as dr writer = "
+        ) as told:
+            dr.ReplayBuffer.open(path)
+        writer.communicate("\n")
+    assert "\n" not in str(told.value)
+
+
 def test_a_reader_and_a_closed_buffer_write_nothing(path: str) -> None:
     buffer = create(path)
     buffer.add(**good())
