@@ -39,6 +39,9 @@ class Tensors(dict[str, Any]):
         except KeyError:
             raise AttributeError(f"this batch has no {name!r}; it has {', '.join(self)}") from None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
 
 class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
     """The items of a view over a store, as it stands when it is opened: a map-style dataset.

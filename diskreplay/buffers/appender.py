@@ -357,11 +357,13 @@ class Appender:
             return
         last, envs = np.full(self.num_envs, log.end - 1), np.arange(self.num_envs)
         after = valid & (log.take(TERMINATED, last, envs) | log.take(TRUNCATED, last, envs))
-        unmoved = after & same
+        unmoved, earning = after & same, np.zeros(self.num_envs, bool)
         if unmoved.any():
-            unmoved &= np.any([_differ(now, following, self.lead) for now, following in frames], axis=0)
+            moves = np.any([_differ(now, following, self.lead) for now, following in frames], axis=0)
+            after, unmoved = after & (moves | ~same), unmoved & moves
+            earning = log.take(REWARD, np.maximum(last - 1, log.begin), envs) != 0
         steps = (log.end - self._opened_at) * self.num_envs
-        self.watch.look(steps, cut, after, unmoved, np.atleast_1d(reward) == 0)
+        self.watch.look(steps, cut, after, unmoved, np.atleast_1d(reward) == 0, earning)
 
     def _same_older(self, stacks: list[Array]) -> NDArray[np.bool_]:
         """Whether the older frames of stacks are those of the pending ones, as they are of single frames."""

@@ -77,7 +77,15 @@ def _schemas(asked: Schema, stored: Schema, options: Mapping[str, Any]) -> list[
     ]
     columns = {column.name: column for column in stored.columns}
     layouts = [{name: (one.shape, str(one.dtype)) for name, one in of.items()} for of in (_columns(asked), columns)]
-    facts.append(("columns", layouts[0], layouts[1]))
+    said = {
+        "obs": asked.observation_space != stored.observation_space,
+        "action": asked.action_space != stored.action_space,
+    }
+    differing = [
+        {name: one for name, one in mine.items() if other.get(name) != one and not said.get(name.split("/")[0])}
+        for mine, other in (layouts, layouts[::-1])
+    ]
+    facts.append(("columns", differing[0], differing[1]))
     for what in ("codec", "chunk_rows", "shard_rows"):
         if options[what] is not None and layouts[0] == layouts[1]:
             names = [one.name for one in asked.columns if getattr(one, what) != getattr(columns[one.name], what)]

@@ -139,6 +139,14 @@ class Slot:
             self._check_values(array, counts)
         return array
 
+    def _remedy(self, given: tuple[int, ...]) -> str:
+        """What to write where the value has one axis of environments too many, or too few."""
+        if self.shape == self.value_shape and len(given) > 1 and given[1:] == self.shape:
+            return f"; for {given[0]} environments in lockstep create the store with num_envs={given[0]}"
+        if self.shape != self.value_shape and given == self.value_shape and given[:1] == self.shape[:1]:
+            return "; spaces are those of one environment: single_observation_space, single_action_space"
+        return ""
+
     def _convert(self, value: Any, shape: tuple[int, ...]) -> Array:
         try:
             array = np.asarray(value)
@@ -151,7 +159,8 @@ class Slot:
         if shape == self.value_shape and array.shape == (1, *shape):
             array = array[0]  # one environment, which leads
         if array.shape != shape:
-            raise InputError(f"{self.name}: must have shape {shape}, got {array.shape}")
+            remedy = self._remedy(array.shape) if shape == self.shape else ""
+            raise InputError(f"{self.name}: must have shape {shape}, got {array.shape}{remedy}")
         if array.dtype == self.dtype:
             return array
         with np.errstate(all="ignore"):

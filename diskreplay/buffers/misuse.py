@@ -32,16 +32,24 @@ CUTS = (
     "If the episodes went on (observations are normalised or encoded anew), create the store with continuity='flags'; "
     "if they were left, set truncated, or call cut() before the next add"
 )
+NEXT_STEP_LINE = "add(..., valid=~previous_done), where previous_done is terminated | truncated of the step before"
+SAME_STEP_LINE = "add(obs, action, reward, diskreplay.final_observations(next_obs, info), ...)"
+ONE_LINE = "With an environment that you reset yourself, write obs, info = env.reset() after each end"
 NEXT_STEP = (
     "after each of the last {ends} ends of an episode came a step without reward that began with the final "
     "observation: the resets of a vector environment with next-step autoreset. They are no transitions, and are "
-    "sampled like ones. Write add(..., valid=~previous_done), where previous_done is terminated | truncated of the "
-    "step before"
+    f"sampled like ones. Write {NEXT_STEP_LINE}"
 )
 SAME_STEP = (
     "after each of the last {ends} ends of an episode the next step began with the end's own next_obs: a vector "
     "environment with same-step autoreset, whose next_obs is that of the new episode already. Write "
-    "add(obs, action, reward, diskreplay.final_observations(next_obs, info), ...)"
+    f"{SAME_STEP_LINE}. {ONE_LINE}"
+)
+EITHER = (
+    "after each of the last {ends} ends of an episode the next step began with the end's own next_obs: a vector "
+    "environment that resets by itself, and what it does then is taken for transitions. With next-step autoreset, "
+    f"Gymnasium's default, write {NEXT_STEP_LINE}; with same-step autoreset, whose next_obs is that of the new episode "
+    f"already, write {SAME_STEP_LINE}. {ONE_LINE}"
 )
 
 
@@ -54,33 +62,39 @@ class Watch:
         self.ends = 0
         self.unmoved_ends = 0
         self.empty_ends = 0
+        self.earning_ends = 0
         self.to_say: str | None = None
         """A warning that is due."""
         self._said: set[str] = set()
 
-    def look(self, steps: int, cut: Mask, after: Mask, unmoved: Mask, empty: Mask) -> None:
+    def look(self, steps: int, cut: Mask, after: Mask, unmoved: Mask, empty: Mask, earning: Mask) -> None:
         """A row in which some environment does not go on; masks ``(num_envs,)``.
 
         Args:
             steps: of all environments so far.
             cut: begins an episode though no flag ended the one before.
-            after: is the first transition after an end that a flag told.
-            unmoved: those of them that begin with the ``next_obs`` of the end, and go on from there.
+            after: is the first transition after an end that a flag told, and does not stand still there.
+            unmoved: those of them that begin with the ``next_obs`` of the end.
             empty: steps without reward.
+            earning: the step before the end had a reward.
         """
         self.steps = steps
         self.cuts += int(np.count_nonzero(cut))
         self.ends += int(np.count_nonzero(after))
         self.unmoved_ends += int(np.count_nonzero(unmoved))
         self.empty_ends += int(np.count_nonzero(unmoved & empty))
+        self.earning_ends += int(np.count_nonzero(unmoved & earning))
         if self.cuts > MOST_CUTS * self.steps and self.steps >= WATCHED_STEPS:
-            self._due(CUTS)
+            self._due("cuts", CUTS)
         elif WATCHED_ENDS <= self.ends == self.unmoved_ends:
-            self._due(NEXT_STEP if self.empty_ends == self.ends else SAME_STEP)
+            if self.empty_ends < self.ends:
+                self._due("resets", SAME_STEP)
+            else:  # resets have no reward; where other steps have none either, that tells nothing
+                self._due("resets", NEXT_STEP if self.earning_ends == self.ends else EITHER)
 
-    def _due(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+    def _due(self, sign: str, text: str) -> None:
+        if sign not in self._said:
+            self._said.add(sign)
             self.to_say = text.format(cuts=self.cuts, steps=self.steps, ends=self.ends)
 
     def say(self) -> None:

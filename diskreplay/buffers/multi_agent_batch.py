@@ -8,7 +8,7 @@ from typing import Any
 from diskreplay.views.batch import Batch, RolloutBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclasses.dataclass(kw_only=True, repr=False)
 class MultiAgentBatch(Batch):
     """A batch of ``B`` transitions of ``N`` agents; what the buffer does not hold is None.
 
@@ -48,7 +48,7 @@ class MultiAgentBatch(Batch):
         return self.mask
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclasses.dataclass(kw_only=True, repr=False)
 class MultiAgentRolloutBatch(RolloutBatch):
     """A batch of ``B`` steps of ``N`` agents, or of ``B`` episodes: then every ``(B, ...)`` is ``(B, T, ...)``.
 

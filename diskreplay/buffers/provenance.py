@@ -36,7 +36,10 @@ def checked(given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise InputError(f"provenance must be a mapping of JSON values, got {type(given).__name__}")
+        raise InputError(
+            f"provenance must be a mapping of JSON values, got {type(given).__name__}; "
+            "diskreplay.provenance(env) makes one of an environment"
+        )
     return plain("provenance", given)
 
 

@@ -31,8 +31,8 @@ def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | No
         raise FormatVersionError(
             f"the store's own view or sampler is not one of this version ({error!r}); name one: view=..., sampler=..."
         ) from error
-    if not isinstance(view, View):
-        raise InputError(f"view must be Transition, Sequence, Hindsight or PaddedEpisodes, got {view!r}")
+    if not isinstance(view, View) or isinstance(view, type):
+        raise InputError(f"view must be one such as Transition(), Sequence(20) or PaddedEpisodes(100), got {view!r}")
     samplers.check(sampler)
     sampler_facts(sampler)
     return view, sampler

@@ -69,6 +69,13 @@ class StoredBuffer:
     FREEDOMS: Freedoms = NO_FREEDOMS
     """Of ``add``."""
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        if not (args and isinstance(args[0], Store)):
+            raise TypeError(
+                f"a {cls.__name__} is made by {cls.__name__}.create(path, ...), open(path) or open_or_create(path, ...)"
+            )
+        return super().__new__(cls)
+
     def __init__(
         self,
         store: Store,
@@ -205,8 +212,12 @@ class StoredBuffer:
         """Adds one row, and commits where that is due."""
         with self._write_lock:
             self._add_row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
-            if self._appender.watch.to_say is not None:
-                self._appender.watch.say()
+            self._warn()
+
+    def _warn(self) -> None:
+        """Says what looks like a mistake, where something does."""
+        if self._appender.watch.to_say is not None:
+            self._appender.watch.say()
 
     def _add_row(self, *row: Any) -> None:
         with self._lock:
@@ -219,7 +230,8 @@ class StoredBuffer:
 
         For an episode that is left, not ended, as when the environment is reset in the middle of it. It is followed as
         a truncated one is: its last transition is bootstrapped. Before the first step, and after one that ended, it
-        changes nothing.
+        changes nothing. It is not kept on disk: a program that is started again, resets its environment and could be
+        given the very observation that it left calls it again.
 
         Args:
             envs: bool ``(num_envs,)``; all if None.
@@ -252,6 +264,7 @@ class StoredBuffer:
                 with self._lock:
                     at += appender.add_run(steps.values, steps.next_obs, steps.ended, at, min(stop, at + left))
                 self._added()
+            self._warn()
 
     def _added(self) -> None:
         """Commits after rows were added, where that is due."""

@@ -288,8 +288,8 @@ class LocalFiles:
                 fields = line.split()
                 if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):
                     pid = fields[4]
-                    command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-                    return f"process {pid} ({command[:120]})"
+                    command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    return f"process {pid} ({' '.join(command.split())[:120]})"
         return "another process"
 
 

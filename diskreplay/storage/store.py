@@ -283,7 +283,9 @@ class Store:
         try:
             return self._read_checkpoint(check_key(name, "checkpoint"))
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise CheckpointError(f"there is no checkpoint {name!r}; there are {self.checkpoint_names()}") from error
+            raise CheckpointError(
+                f"there is no checkpoint {name!r}; there are {self.checkpoint_names() or 'none'}"
+            ) from error
 
     def _read_checkpoint(self, name: str) -> Checkpoint:
         folder = os.path.join(self.path, CHECKPOINTS, name)
@@ -359,7 +361,9 @@ class Store:
 def _check_free(files: fs.Files, path: str) -> None:
     """StoreExistsError where something is at the path."""
     if files.size(os.path.join(path, metadata.NAME)) is not None:
-        raise StoreExistsError(f"{path!r} holds a Zarr hierarchy already; ReplayBuffer.open opens a store")
+        raise StoreExistsError(
+            f"{path!r} holds a Zarr hierarchy already; ReplayBuffer.open and open_or_create open a store"
+        )
     kind = files.kind(path)
     if kind is not None and (kind != "directory" or files.list(path)):
         raise StoreExistsError(f"{path!r} exists and is not an empty directory; choose another path")

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 
 class Arrays:
-    """What every batch can do: a base of frozen dataclasses of arrays, nested or not.
+    """What every batch can do: a base of dataclasses of arrays, nested or not.
 
-    One of the fields is ``index``, ``(B,)``.
+    One of the fields is ``index``, ``(B,)``. A field may be given another value: ``batch.obs /= 255``.
     """
 
     index: Any
@@ -27,7 +27,8 @@ class Arrays:
 
     def map(self, function: Callable[[Any], Any]) -> Self:
         """The batch with ``function`` applied to every array."""
-        return type(self)(**{name: map_arrays(function, value) for name, value in vars(self).items()})
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return type(self)(**{field.name: map_arrays(function, getattr(self, field.name)) for field in fields})
 
     def torch(self, device: Any = None) -> Self:
         """The batch as torch tensors, on ``device`` if one is given; on the CPU they share memory with the arrays.
@@ -45,11 +46,11 @@ class Arrays:
         return self.map(tensor)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(repr=False)
 class Batch(Arrays):
     """A batch of ``B`` transitions; nested observations and actions have the structure of their spaces.
 
-    No two arrays share memory: each may be changed in place.
+    No two arrays share memory: each may be changed in place, and be replaced.
 
     Attributes:
         obs, next_obs: ``(B, *obs_shape)``, or ``(B, frame_stack, *frame_shape)``; dtypes of the observation space.
@@ -74,7 +75,7 @@ class Batch(Arrays):
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclasses.dataclass(kw_only=True, repr=False)
 class SequenceBatch(Batch):
     """A batch of ``B`` sequences of ``T`` steps, time on the second axis; what a sequence lacks is zeros.
 
@@ -90,7 +91,7 @@ class SequenceBatch(Batch):
     is_first: Any
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclasses.dataclass(kw_only=True, repr=False)
 class EpisodeBatch(Batch):
     """A batch of ``B`` whole episodes, padded with zeros to ``T`` steps: the fields of :class:`SequenceBatch`, and
 
@@ -108,7 +109,7 @@ class EpisodeBatch(Batch):
         return self.mask
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclasses.dataclass(kw_only=True, repr=False)
 class HindsightBatch(Batch):
     """A batch of ``B`` goal-conditioned transitions, some of them with another goal than they were recorded with.
 
@@ -119,7 +120,7 @@ class HindsightBatch(Batch):
     relabelled: Any
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclasses.dataclass(kw_only=True, repr=False)
 class RolloutBatch(Arrays):
     """A batch of ``B`` steps of a rollout, or of ``B`` episodes of it: then every ``(B, ...)`` is ``(B, T, ...)``.
 

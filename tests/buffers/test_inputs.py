@@ -167,6 +167,38 @@ def test_bad_steps_of_several_environments(path: str, spoil: Any, message: str) 
         assert len(buffer.episodes) == 3
 
 
+@pytest.mark.parametrize(
+    ("num_envs", "space", "given", "remedy"),
+    [
+        (1, (4,), (8, 4), "for 8 environments in lockstep create the store with num_envs=8"),
+        (8, (8, 4), (8, 4), "spaces are those of one environment: single_observation_space"),
+    ],
+)
+def test_an_axis_of_environments_too_many_or_too_few_is_explained(
+    path: str, num_envs: int, space: Any, given: Any, remedy: str
+) -> None:
+    box, flags = spaces.Box(-9, 9, space, np.float32), np.zeros(8, bool)
+    with dr.ReplayBuffer.create(path, box, spaces.Discrete(2), capacity=100, num_envs=num_envs) as buffer:
+        with pytest.raises(InputError, match=remedy):
+            buffer.add(np.zeros(given), np.zeros(8, int), np.zeros(8), np.zeros(given), flags, flags)
+        assert len(buffer) == 0
+
+
+@pytest.mark.parametrize("buffer", [dr.ReplayBuffer, dr.RolloutBuffer, dr.MultiAgentReplayBuffer])
+def test_a_class_that_is_called_says_how_a_buffer_is_made(buffer: Any) -> None:
+    """It spoke of an argument 'stream' of SampledBuffer.__init__."""
+    for arguments in ((), (1000,), ("a.replay",)):
+        with pytest.raises(TypeError, match=rf"is made by {buffer.__name__}\.create\(path, \.\.\.\), open\(path\)"):
+            buffer(*arguments)
+
+
+def test_a_view_that_was_not_called_is_refused(path: str) -> None:
+    """It was a TypeError of ``Transition.check()``."""
+    with pytest.raises(InputError, match=r"view must be one such as Transition\(\)"):
+        dr.ReplayBuffer.create(path, spaces.Discrete(2), spaces.Discrete(2), capacity=9, view=dr.Transition)  # type: ignore[arg-type]
+    assert not pathlib.Path(path).exists()
+
+
 def test_large_integers_are_not_rounded(path: str) -> None:
     """2**53 + 1 is no float64, though numpy calls the two equal."""
     with dr.ReplayBuffer.create(path, BOX, spaces.Discrete(2), capacity=9, columns={"x": np.float64}) as buffer:
@@ -449,6 +481,25 @@ def test_a_second_writer(path: str) -> None:
         assert len(buffer) == 1
 
 
+def test_the_writer_is_named_in_one_line(path: str) -> None:
+    """A program given as ``python -c`` has lines."""
+    create(path).close()
+    script = (
+        "import sys, diskreplay as dr\nwriter = dr.ReplayBuffer.open(sys.argv[1])\nprint('open', flush=True)\ninput()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "open\n"
+        with pytest.raises(
+            LockedError, match=rf"written by process {writer.pid} \(.*diskreplay as dr writer = "
+        ) as told:
+            dr.ReplayBuffer.open(path)
+        writer.communicate("\n")
+    assert "\n" not in str(told.value)
+
+
 def test_a_reader_and_a_closed_buffer_write_nothing(path: str) -> None:
     buffer = create(path)
     buffer.add(**good())
@@ -502,6 +553,12 @@ def test_checkpoints_that_are_not_there_or_already_are(path: str) -> None:
             dr.ReplayBuffer.open(path, checkpoint="two", mode=mode)
     with pytest.raises(CheckpointError, match="knows no stream 'new'"):
         dr.ReplayBuffer.open(path, checkpoint="one", stream="new")
+
+
+def test_a_store_without_checkpoints_says_so_in_words(path: str) -> None:
+    create(path).close()
+    with pytest.raises(CheckpointError, match="there is no checkpoint 'x'; there are none"):
+        dr.ReplayBuffer.open(path, checkpoint="x")
 
 
 def test_returning_further_than_another_checkpoint(path: str) -> None:

@@ -15,6 +15,7 @@ from vectors import lockstep
 import diskreplay as dr
 from diskreplay.buffers.autoreset import AutoresetMode
 from diskreplay.errors import InputError, MisuseWarning
+from diskreplay.ops.convert import export
 from diskreplay.ops.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("error::diskreplay.errors.MisuseWarning")
@@ -47,6 +48,28 @@ def test_observations_that_differ_are_cuts_and_it_is_said_once(tmp_path: pathlib
         assert buffer.stats()["streams"]["0"]["ends"] == {
             "terminated": EPISODES, "truncated": 0, "cut off": EPISODES * (EPISODE - 1)
         }  # fmt: skip
+
+
+def test_cuts_in_many_steps_at_once_are_told_once(tmp_path: pathlib.Path) -> None:
+    obs, flags = np.arange(150.0)[:, None], np.zeros(150, bool)
+    steps = obs, flags.astype(int), flags.astype(float), obs + 1.01, flags, flags
+    with create(tmp_path) as buffer:
+        with pytest.warns(MisuseWarning, match="steps do not continue the one before them") as said:
+            buffer.extend(*steps)
+        buffer.extend(*steps)
+    assert len(said) == 1
+    assert said[0].filename == __file__
+
+
+def test_nothing_is_said_of_what_another_program_recorded(tmp_path: pathlib.Path) -> None:
+    """Cuts, and the gaps that a copy needs where an episode begins as the one before ended."""
+    with create(tmp_path) as buffer, warnings.catch_warnings():
+        warnings.simplefilter("ignore", MisuseWarning)
+        for at in range(300):
+            if at % 3 == 0:
+                buffer.cut()
+            buffer.add([at], 0, 0.0, [at + (at % 2) + 1], False, False)
+    export(str(tmp_path / "a.replay"), str(tmp_path / "b.replay"), "store")
 
 
 @pytest.mark.parametrize("commit_rows", [7, 1000])
@@ -153,12 +176,12 @@ def test_a_wrong_continuity_is_refused(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "a.replay").exists()
 
 
-def vectors(mode: str) -> Any:
-    return lockstep([lambda: gymnasium.make("CartPole-v1")] * 3, AutoresetMode[mode])
+def vectors(mode: str, env: str) -> Any:
+    return lockstep([lambda: gymnasium.make(env)] * 3, AutoresetMode[mode])
 
 
-def collect(path: pathlib.Path, mode: str, kind: str) -> None:
-    envs = vectors(mode)
+def collect(path: pathlib.Path, mode: str, kind: str, env: str = "CartPole-v1") -> None:
+    envs = vectors(mode, env)
     envs.action_space.seed(0)
     with dr.ReplayBuffer.create(
         path / "a.replay", envs.single_observation_space, envs.single_action_space, capacity=3000, num_envs=3
@@ -181,11 +204,37 @@ def test_each_autoreset_mistake_is_told_once(tmp_path: pathlib.Path, mode: str, 
     assert len(said) == 1
 
 
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
+def test_autoreset_mistakes_are_told_where_steps_have_no_reward_and_may_stand_still(
+    tmp_path: pathlib.Path, mode: str
+) -> None:
+    """FrozenLake: a step into the wall stays, and a reset has no less reward than other steps: both lines are told."""
+    with pytest.warns(MisuseWarning, match="(?s)valid=~previous_done.*with same-step .*final_observations") as said:
+        collect(tmp_path, mode, "careless", "FrozenLake-v1")
+    assert len(said) == 1
+
+
+def test_a_reset_whose_observation_is_not_taken_is_told(tmp_path: pathlib.Path) -> None:
+    """``env.reset()`` without ``obs, info =``: the classic mistake with a single environment."""
+    with create(tmp_path) as buffer, pytest.warns(MisuseWarning, match=r"write obs, info = env\.reset\(\)") as said:
+        careless_resets(buffer)
+    assert len(said) == 1
+
+
+def careless_resets(buffer: dr.ReplayBuffer) -> None:
+    obs = 0.0
+    for at in range(60):
+        state = at % 10
+        buffer.add([obs], 0, 1.0, [state + 1.0], state == 9, False)
+        obs = state + 1.0
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
 @pytest.mark.parametrize(("mode", "kind"), [("NEXT_STEP", "valid"), ("SAME_STEP", "final")])
-def test_nothing_is_said_where_it_is_right(tmp_path: pathlib.Path, mode: str, kind: str) -> None:
+def test_nothing_is_said_where_it_is_right(tmp_path: pathlib.Path, mode: str, kind: str, env: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        collect(tmp_path, mode, kind)
+        collect(tmp_path, mode, kind, env)
 
 
 def test_an_environment_that_never_moves_is_no_mistake(tmp_path: pathlib.Path) -> None:

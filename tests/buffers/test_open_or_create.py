@@ -87,7 +87,7 @@ def test_the_first_stream_has_the_name_of_its_actor(tmp_path: pathlib.Path) -> N
     [
         ({"capacity": 200}, "capacity of the stream '0' is 100 and does not change, got 200"),
         ({"num_envs": 2}, "num_envs of the stream '0' is 1 and does not change, got 2"),
-        ({"columns": {"value": np.float32}}, "columns is"),
+        ({"columns": {"value": np.float32}}, "columns is {}, asked for {'value': "),
         ({"reward_dtype": np.float64}, "columns is"),
         ({"stack_padding": "reset"}, "stack_padding is 'zero', asked for 'reset'"),
         ({"finite": True}, "finite is False, asked for True"),
@@ -149,3 +149,10 @@ def test_all_buffers(tmp_path: pathlib.Path, kind: Any, options: Any, different:
     with pytest.raises(InputError, match=named):
         kind.open_or_create(path, OBS, ACTION, **{**options, **different})
     kind.open_or_create(path, OBS, ACTION, **options).close()
+
+
+def test_another_space_is_named_without_what_follows_from_it(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.replay"
+    open_or_create(path).close()
+    with pytest.raises(InputError, match=r"observation_space is .*, asked for Discrete\(7\)\. Ask for what it has"):
+        dr.ReplayBuffer.open_or_create(path, Discrete(7), ACTION, capacity=100)

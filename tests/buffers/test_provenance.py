@@ -59,6 +59,7 @@ def test_without_one_the_document_is_as_before(kind: str, path: str) -> None:
 
 BAD = [
     (["CartPole-v1"], "must be a mapping of JSON values, got list"),
+    (gymnasium.make("CartPole-v1"), r"diskreplay\.provenance\(env\) makes one"),
     ({"env": object()}, "provenance must be JSON"),
     ({"low": float("inf")}, "provenance must be JSON"),
     ({"count": np.int64(3)}, "call .item"),

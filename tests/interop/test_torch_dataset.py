@@ -307,6 +307,16 @@ def test_misuse(tmp_path: pathlib.Path) -> None:
         DiskDataset(tmp_path / "none")
 
 
+def test_what_is_assigned_to_a_field_is_its_item_too(tmp_path: pathlib.Path) -> None:
+    """``batch.obs = batch.obs / 255`` left ``batch["obs"]``, which is what torch pins and moves, as it was."""
+    with DiskDataset(record(tmp_path)) as dataset:
+        batch = next(iter(DataLoader(dataset, sampler=PassSampler(dataset, 8), batch_size=None)))
+    batch.obs = batch.obs / 2
+    batch.reward -= 1
+    assert batch["obs"] is batch.obs
+    assert batch["reward"] is batch.reward
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_page(example: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -124,3 +124,17 @@ def test_arrays_of_a_batch_share_no_memory(
         assert not any(np.shares_memory(array, other) for what, other in arrays.items() if what != name), name
     batch.obs[...] = 7
     np.testing.assert_array_equal(batch.next_obs, again.next_obs)
+
+
+def test_a_batch_is_normalised_as_users_write_it(tmp_path: pathlib.Path) -> None:
+    """``batch.obs /= 255`` is a change in place and an assignment: an error after the change would leave it done."""
+    with create(tmp_path) as buffer:
+        episodes(buffer, [20])
+        batch = buffer.sample(4)
+        again = buffer.get(batch.index)
+    batch.obs /= 2
+    batch.reward = batch.reward - 1
+    np.testing.assert_array_equal(batch.obs, again.obs / 2)
+    np.testing.assert_array_equal(batch.next_obs, again.next_obs)
+    batch.advantage = batch.reward  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(batch.map(np.copy).reward, again.reward - 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.errors import MisuseWarning
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.transitions import Transitions
 from diskreplay.views.batch import map_arrays
@@ -33,8 +35,15 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: 
         blocks: of steps.
         open_end: whether the stream's newest episode has not ended; the steps do not go on in it.
 
-    Raises what :meth:`ReplayBuffer.add` raises; the steps before stay.
+    Raises what :meth:`ReplayBuffer.add` raises; the steps before stay. What looks like a mistake was made by another
+    program, if it is one: nothing is said of it.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MisuseWarning)
+        return _record(buffer, blocks, open_end)
+
+
+def _record(buffer: ReplayBuffer, blocks: Iterable[Transitions], open_end: bool) -> tuple[int, int]:
     layout = Layout.of(buffer.schema, stacked=True)
     obs_tree, action_tree = layout.obs_tree, layout.action_tree
     count = episodes = 0
