@@ -96,7 +96,9 @@ def state_of(storage: DiskReplayStorage) -> dict[str, Any]:
 def load_state(storage: DiskReplayStorage, state: dict[str, Any]) -> None:
     """Brings back what a state describes."""
     if state.get("max_size") != storage.max_size:
-        raise InputError(f"the checkpoint is of a ring of {state.get('max_size')} slots, this one has {storage.max_size}")
+        raise InputError(
+            f"the checkpoint is of a storage of max_size {state.get('max_size')}; this one has {storage.max_size}"
+        )
     name = state["checkpoint"]
     if "tensors" in state:
         layout = Layout.from_json(state["layout"])
@@ -110,10 +112,10 @@ def load_state(storage: DiskReplayStorage, state: dict[str, Any]) -> None:
     else:
         source = Store.open(state["path"], mode="r", checkpoint=name, view=Transition(), sampler=Uniform())
         try:
-            layout = stored_layout(source.provenance)
-            if layout is None:
+            found = stored_layout(source.provenance)
+            if found is None:
                 raise InputError(f"the store at {source.path!r} was not made from tensordicts")
-            _replace(storage, layout, _blocks(source, layout), state["pos"])
+            _replace(storage, found, _blocks(source, found), state["pos"])
         finally:
             source.close()
 
@@ -183,7 +185,8 @@ def _tensordict(layout: Layout, tensors: list[torch.Tensor]) -> TensorDict:
 
 def _copy_of(storage: DiskReplayStorage, folder: pathlib.Path, before: str | None) -> dict[str, Any]:
     """Copies a temporary store into a directory, beside the copy that is there; gives the state of the new one."""
-    assert storage.store is not None and storage.layout is not None
+    assert storage.store is not None
+    assert storage.layout is not None
     name = next(name for name in COPIES if name != before)
     shutil.rmtree(folder / name, ignore_errors=True)
     copy = type(storage)(storage.max_size, path=folder / name)

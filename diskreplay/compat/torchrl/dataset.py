@@ -106,6 +106,12 @@ class DatasetStorage(DiskStorage):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Does nothing."""
 
+    def dumps(self, path: Any) -> None:
+        """Writes nothing, likewise."""
+
+    def loads(self, path: Any) -> None:
+        """Does nothing."""
+
     def __repr__(self) -> str:
         return f"DatasetStorage({self._rows.store.path!r}, len={len(self)})"
 

@@ -106,7 +106,9 @@ class Layout:
         observations = {leaf.name: _box(leaf) for leaf in self.of("obs")}
         actions, rewards = self.of("action"), self.of("reward")
         single = observations.get(OBS)
-        parts = {name.removeprefix(f"{OBS}/"): space for name, space in observations.items()}
+        parts: dict[str, spaces.Space[Any]] = {
+            name.removeprefix(f"{OBS}/"): space for name, space in observations.items()
+        }
         return {
             "observation_space": single or (spaces.Dict(parts) if parts else NOTHING),
             "action_space": _box(actions[0]) if actions else NOTHING,
@@ -126,8 +128,10 @@ class Layout:
             return otherwise
 
         def observed(source: Source) -> Any:
-            found = {leaf.name.removeprefix(f"{OBS}/"): _stored(values[leaf.key]) for leaf in self.of(source)}
-            return found.get(OBS, nothing if not found else found)
+            leaves = self.of(source)
+            if [leaf.name for leaf in leaves] == [OBS]:
+                return _stored(values[leaves[0].key])
+            return {leaf.name.removeprefix(f"{OBS}/"): _stored(values[leaf.key]) for leaf in leaves} or nothing
 
         terminated = stored("terminated", np.zeros(count, bool), ())
         done = values.get((NEXT, DONE))
@@ -180,7 +184,7 @@ def layout_of(data: TensorDictBase, slots: bool) -> Layout:
     }  # fmt: skip
     names = Names()
     observations = {key: OBS if len(pairs) == 1 else f"{OBS}/{names.of(key)}" for key in sorted(pairs)}
-    names = Names(RESERVED)
+    names = Names({*RESERVED, "self"})  # columns become arguments of a method
     leaves = []
     for key, (shape, dtype) in shapes.items():
         source, name = _place(key, shape, dtype, shapes.keys(), observations, slots)
@@ -203,9 +207,9 @@ def _place(
     if shape in ((), (1,)) and key[0] == NEXT and len(key) == 2:
         if key[1] == REWARD and dtype.kind == "f":
             return "reward", REWARD
-        if dtype == bool and (key[1] == TERMINATED or (key[1] == DONE and (NEXT, TERMINATED) not in keys)):
+        if dtype.kind == "b" and (key[1] == TERMINATED or (key[1] == DONE and (NEXT, TERMINATED) not in keys)):
             return "terminated", TERMINATED
-        if dtype == bool and key[1] == TRUNCATED:
+        if dtype.kind == "b" and key[1] == TRUNCATED:
             return "truncated", TRUNCATED
     return "column", ""
 

@@ -17,7 +17,7 @@ from diskreplay.compat.torchrl.layout import Key, Layout, Leaf
 from diskreplay.errors import ReadOnlyError
 from diskreplay.ids import Ids
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import OBS, TERMINATED, TRUNCATED
+from diskreplay.schema import TERMINATED, TRUNCATED
 from diskreplay.views.batch import Batch
 
 Array = NDArray[Any]
@@ -58,9 +58,7 @@ class Reader:
         leaves: dict[Key, dict[str, Callable[[], Any]]] = {node.key: {} for node in self.layout.nodes}
         nodes: dict[Key, Callable[[], LazyRows]] = {}
         for node in self.layout.nodes:
-            nodes[node.key] = functools.partial(
-                LazyRows.of, leaves[node.key], [len(ids), *node.batch], self.device
-            )
+            nodes[node.key] = functools.partial(LazyRows.of, leaves[node.key], [len(ids), *node.batch], self.device)
             if node.key:
                 leaves[node.key[:-1]][node.key[-1]] = nodes[node.key]
         for leaf in self.layout.leaves:
@@ -137,7 +135,7 @@ class _Leaves(dict[str, Any]):
         return super().__iter__()
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
+        return self[name] if name in self else default  # noqa: SIM401  # dict's own would not read
 
     def values(self) -> Any:
         return [self[name] for name in self]

@@ -1,7 +1,7 @@
 """A torchrl storage whose rows lie in a store on disk.
 
-1. torchrl's writer says which slots are written. They must be the next ones of the ring: a store is appended to, and its
-   window moves on, so that nothing is overwritten. Writers that overwrite are refused by their names.
+1. torchrl's writer says which slots are written. They must be the next ones of the ring: a store is appended to, and
+   its window moves on, so that nothing is overwritten. Writers that overwrite are refused by their names.
 2. A slot of the ring is translated into the id of a row. In a store that was opened anew the oldest row is in slot 0,
    and the buffer's writer is told where to go on; a checkpoint brings back the slots, too.
 3. ``dumps`` and ``state_dict`` name a checkpoint of the store (:mod:`~diskreplay.compat.torchrl.checkpoints`).
@@ -69,8 +69,8 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         """The rows in slots.
 
         Args:
-            index: an integer, for one row without its axis; integers or a mask; a slice, whose leaves are read when they
-                are first asked for.
+            index: an integer, for one row without its axis; integers or a mask; a slice, whose leaves are read when
+                they are first asked for.
 
         Raises IndexError for slots that hold nothing.
         """
@@ -316,8 +316,8 @@ class DiskReplayStorage(DiskStorage):
         expected = (pos + np.arange(len(slots))) % self.max_size
         if not set_cursor or not np.array_equal(slots, expected):
             raise InputError(
-                f"rows of a store are never overwritten: slot {pos} is the next, got {_shown(slots)}; ConsumingSampler, "
-                "MaxValueWriter, write_at and rb[...] = ... need torchrl's own storages"
+                f"rows of a store are never overwritten: slot {pos} is the next, got {_shown(slots)}; MaxValueWriter, "
+                "ConsumingSampler, write_at and rb[...] = ... need torchrl's own storages"
             )
         reader = self._reader()
         layout = self._layout_of(rows) if reader is None else reader.layout
@@ -385,7 +385,7 @@ class DiskReplayStorage(DiskStorage):
         self._look_at_end()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where the store is, committed: the copy opens it when it is first used, which one process can do at a time."""
+        """Where the store is, committed: a copy opens it when it is first used, which one process can do at a time."""
         if self.temporary and len(self):
             raise ReadOnlyError("a temporary store cannot be pickled; give the storage a path")
         self.commit()
