@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
@@ -57,7 +58,7 @@ class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is
             if "copy" in before:
                 shutil.rmtree(folder / before["copy"], ignore_errors=True)
         else:
-            names = [f"torchrl-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}-{part}" for part in "ab"]
+            names = _names(folder)
             name = next(name for name in names if name != before.get("checkpoint"))
             _drop(storage.store, [name])
             _checkpoint(storage, name)
@@ -72,7 +73,14 @@ class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is
         state = json.loads(file.read_text())
         if "copy" in state:
             state["path"] = str(file.parent / state["copy"])
+        elif storage.store is not None and storage.path == state["path"]:  # what a crash has left there is no promise
+            _drop(storage.store, [name for name in _names(file.parent) if name != state["checkpoint"]])
         load_state(storage, state)
+
+
+def _names(folder: pathlib.Path) -> list[str]:
+    """Of the checkpoints that ``dumps`` makes for a directory."""
+    return [f"torchrl-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}-{part}" for part in "ab"]
 
 
 def state_of(storage: DiskReplayStorage) -> dict[str, Any]:
@@ -80,9 +88,9 @@ def state_of(storage: DiskReplayStorage) -> dict[str, Any]:
     if storage.store is None:
         return _state(storage, None)
     if storage.temporary:
-        rows = storage.get(slice(None))
-        layout = storage.layout
+        layout, pos, count = storage.layout, storage.pos, len(storage)
         assert layout is not None
+        rows = storage.get(np.arange(pos, pos + count) % count if count else [])  # oldest first
         tensors = [rows[leaf.key].cpu() for leaf in layout.leaves]
         return {**_state(storage, None), "layout": layout.to_json(), "tensors": tensors}
     made = [name for name in storage.store.checkpoints if name.startswith(STATES)]
@@ -105,11 +113,7 @@ def load_state(storage: DiskReplayStorage, state: dict[str, Any]) -> None:
         _replace(storage, layout, iter([_tensordict(layout, state["tensors"])]), state["pos"])
     elif name is None:
         storage._empty()
-    elif full_path(state["path"]) == storage.path:
-        if storage.store is None or name not in storage.store.checkpoints:
-            raise CheckpointError(f"the store at {storage.path!r} has no checkpoint {name!r} any more")
-        storage.open_store(name, state["pos"])
-    else:
+    elif full_path(state["path"]) != storage.path or not _gone_back(storage, name, state["pos"]):
         source = Store.open(state["path"], mode="r", checkpoint=name, view=Transition(), sampler=Uniform())
         try:
             found = stored_layout(source.provenance)
@@ -118,6 +122,21 @@ def load_state(storage: DiskReplayStorage, state: dict[str, Any]) -> None:
             _replace(storage, found, _blocks(source, found), state["pos"])
         finally:
             source.close()
+
+
+def _gone_back(storage: DiskReplayStorage, name: str, pos: int) -> bool:
+    """Goes back to a checkpoint of the storage's own store; False where a later one needs rows that this discards.
+
+    Raises CheckpointError where there is none of that name.
+    """
+    if storage.store is None or name not in storage.store.checkpoints:
+        raise CheckpointError(f"the store at {storage.path!r} has no checkpoint {name!r} any more")
+    try:
+        storage.open_store(name, pos)
+    except CheckpointError:
+        storage.open_store()
+        return False
+    return True
 
 
 def _state(storage: DiskReplayStorage, name: str | None) -> dict[str, Any]:

@@ -146,8 +146,9 @@ class _Leaves(dict[str, Any]):
     def copy(self) -> dict[str, Any]:
         return dict(self.items())
 
-    def __reduce__(self) -> Any:
-        return dict, (self.items(),)
+
+def _itself(rows: TensorDict) -> TensorDict:
+    return rows
 
 
 class LazyRows(TensorDict):  # type: ignore[misc]  # tensordict is not followed by mypy
@@ -167,6 +168,10 @@ class LazyRows(TensorDict):  # type: ignore[misc]  # tensordict is not followed 
     @classmethod
     def _new_unsafe(cls, *args: Any, **kwargs: Any) -> TensorDict:
         return TensorDict._new_unsafe(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A pickle holds the values."""
+        return _itself, (self.to_tensordict(),)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Never:
         raise ReadOnlyError(

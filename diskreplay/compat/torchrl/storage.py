@@ -369,8 +369,8 @@ class DiskReplayStorage(DiskStorage):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes back to what :meth:`state_dict` gave.
 
-        Where that is a checkpoint of the storage's own store, the rows after it are discarded. Rows of another one are
-        copied, in the place of those that are here.
+        Where that is a checkpoint of the storage's own store, the rows after it are discarded. Where a later checkpoint
+        needs those, and where it is of another store, its rows are copied, in the place of those that are here.
 
         Raises CheckpointError where the checkpoint is gone, and InputError where its ring has another size.
         """
