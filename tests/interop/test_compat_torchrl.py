@@ -1,4 +1,4 @@
-"""`compat.torchrl` in torchrl's own buffers: what torchrl's tests assert of its storages, and the same batches as these.
+"""`compat.torchrl` in torchrl's own buffers: what torchrl's tests assert of its storages, and the same batches.
 
 ``TestComposable`` and ``TestBuffers`` ask what torchrl's test_composable.py and test_rb_core.py ask, of tensordicts.
 """
@@ -280,6 +280,7 @@ def test_draws_the_batches_of_torchrls_own_storage(kind: Any, sampler: str, tmp_
     drawn = []
     for storage in (LazyTensorStorage(100), DiskReplayStorage(100, path=tmp_path / "store", chunk_rows=4)):
         torch.manual_seed(3)
+        np.random.seed(3)  # PrioritizedSampler draws from it
         rb = kind(storage=storage, sampler=TWINS[sampler](100), batch_size=16)
         found = []
         for number in range(30):  # past the end of the ring, twice
@@ -332,8 +333,9 @@ def items_of(kind: str, count: int, rng: Any) -> TensorDictBase:
         ),
         "names": lambda: TensorDict(
             {
-                "obs": numbers(count, 2), "next_obs": numbers(count), "a.b": numbers(count), "a": {"b": numbers(count)},
-                "self": numbers(count), "valid": numbers(count), "x/y": numbers(count), "index": torch.arange(count) * 7,
+                "obs": numbers(count, 2), "next_obs": numbers(count), "self": numbers(count), "valid": numbers(count),
+                "a.b": numbers(count), "a": {"b": numbers(count)}, "x/y": numbers(count),
+                "index": torch.arange(count) * 7,
                 "next": {"obs": numbers(count, 2), "next_obs": numbers(count), "terminated": numbers(count) > 0},
             },
             [count],
@@ -401,6 +403,19 @@ def test_stacked_frames_are_stored_once(tmp_path: Path) -> None:
         ReplayBuffer(storage=DiskReplayStorage(50, frame_stack={"frames": 4}), batch_size=4).extend(data)
 
 
+def test_buffers_that_share_a_storage_write_one_after_another(tmp_path: Path) -> None:
+    storage = DiskReplayStorage(20, path=tmp_path / "store")
+    one, other = (TensorDictReplayBuffer(storage=storage, batch_size=4) for _ in range(2))
+    for number in range(6):
+        (one, other)[number % 2].extend(trajectory(7, number))
+    assert len(one) == len(other) == 20
+    assert one.writer._cursor == other.writer._cursor == 42 % 20
+    assert_same(one[:].clone(), other[:].clone())
+    assert one[1]["collector", "traj_ids"] == 5
+    ReplayBuffer(storage=storage, batch_size=4).extend([step.exclude("index") for step in trajectory(3, 9)])
+    assert other[2:5]["collector", "traj_ids"].tolist() == [9] * 3
+
+
 # Reading only what is asked for
 
 
@@ -411,7 +426,8 @@ def test_a_slice_reads_the_leaves_that_are_looked_at(tmp_path: Path, monkeypatch
     read: list[Any] = []
     reading = type(storage._reader())._read
     monkeypatch.setattr(
-        type(storage._reader()), "_read",
+        type(storage._reader()),
+        "_read",
         lambda self, leaf, ids, slots: (read.append((leaf.key, len(ids))), reading(self, leaf, ids, slots))[1],
     )
     rows = rb[:]
@@ -672,7 +688,7 @@ def test_priorities_come_back_with_a_checkpoint(tmp_path: Path) -> None:
         rb.dumps(tmp_path / type(storage).__name__)
         rb.update_priority(torch.arange(100), torch.ones(100))
         rb.loads(tmp_path / type(storage).__name__)
-        torch.manual_seed(1)
+        np.random.seed(1)
         drawn.append(rb.sample(64))
     assert_same(drawn[1], drawn[0])
 
@@ -687,8 +703,10 @@ def test_a_store_that_is_opened_again_goes_on(tmp_path: Path) -> None:
         filled(DiskReplayStorage(100, path=path), episodes=episodes).storage.close()
         for writer in (None, RoundRobinWriter(), TensorDictRoundRobinWriter):
             storage = DiskReplayStorage(100, path=path)
-            rb = TensorDictReplayBuffer(storage=storage, writer=writer, batch_size=8) if writer else (
-                TensorDictReplayBuffer(storage=storage, batch_size=8)
+            rb = (
+                TensorDictReplayBuffer(storage=storage, writer=writer, batch_size=8)
+                if writer
+                else (TensorDictReplayBuffer(storage=storage, batch_size=8))
             )
             assert rb.writer._cursor == cursor
             newest = rb[len(rb) - 1]["collector", "traj_ids"]
@@ -727,9 +745,9 @@ first = int(sys.argv[2])
 numbers = torch.arange(first, first + 1001, dtype=torch.float32)[:, None].expand(-1, 5).contiguous()
 for at in range(0, 1000, 10):
     rows = slice(at, at + 10)
-    rb.extend(TensorDict(
-        {"observation": numbers[:-1][rows], "next": {"observation": numbers[1:][rows]}, "n": torch.arange(first + at, first + at + 10)}, [10]
-    ))
+    after = {"observation": numbers[1:][rows]}
+    n = torch.arange(first + at, first + at + 10)
+    rb.extend(TensorDict({"observation": numbers[:-1][rows], "next": after, "n": n}, [10]))
     if at == 30:
         storage.commit()
         print("committed", flush=True)
@@ -802,6 +820,25 @@ def test_bad_input_changes_nothing_and_the_writer_stays_where_it_was() -> None:
         assert (len(rb), rb.writer._cursor) == (4, 4)
     rb.extend(trajectory(4, 1))
     assert len(rb) == 8
+
+
+def test_after_an_interrupted_write_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    rb = TensorDictReplayBuffer(storage=DiskReplayStorage(10), batch_size=2)
+    rb.extend(trajectory(4))
+    extend = dr.ReplayBuffer.extend
+
+    def interrupted(store: Any, **steps: Any) -> None:
+        extend(store, **{name: {key: part[:2] for key, part in value.items()} if isinstance(value, dict) else value[:2]
+                         for name, value in steps.items()})  # fmt: skip
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dr.ReplayBuffer, "extend", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rb.extend(trajectory(4, 1))
+    assert (len(rb), rb.writer._cursor) == (6, 6)
+    rb.extend(trajectory(4, 2))
+    assert rb[:]["collector", "traj_ids"].tolist() == [0] * 4 + [1] * 2 + [2] * 4
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from diskreplay.compat.torchrl.reader import Reader
 from diskreplay.errors import CheckpointError, InputError
 from diskreplay.paths import full_path
 from diskreplay.sampling.uniform import Uniform
+from diskreplay.storage.files import LocalFiles, replace, translate
 from diskreplay.views.transition import Transition
 
 if TYPE_CHECKING:
@@ -155,18 +155,9 @@ def _drop(store: Store, names: list[str]) -> None:
 
 
 def _write(file: pathlib.Path, state: dict[str, Any]) -> None:
-    """Replaces a file at once, and durably."""
-    beside = file.with_suffix(".tmp")
-    with beside.open("w") as out:
-        json.dump(state, out)
-        out.flush()
-        os.fsync(out.fileno())
-    beside.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    """Replaces a file at once, and durably; WriteFailedError where the file system refuses."""
+    with translate("write", str(file), kept=""):
+        replace(LocalFiles(), str(file), json.dumps(state).encode())
 
 
 # Rows that are copied

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Never
 
@@ -291,13 +292,14 @@ class DiskReplayStorage(DiskStorage):
             cursor: the next slot, or slots, of the ring.
             data: a tensordict of one row, ``(...)``, for an integer; else of rows ``(n, ...)``, or a list of them.
 
-        Raises InputError, with nothing added and the writers of attached buffers where they were, for other slots and
-        for data unlike the first.
+        Raises InputError, with nothing added, for other slots and for data unlike the first. Whatever ends it, the writers
+        of attached buffers stand where the store does.
         """
         try:
             self._append(cursor, data, set_cursor)
-        except InputError:
-            self._look_at_end()  # torchrl's writer moves on before it writes
+        except BaseException:
+            with contextlib.suppress(DiskReplayError):
+                self._look_at_end()  # torchrl's writer moves on before it writes
             raise
 
     def _append(self, cursor: Any, data: Any, set_cursor: bool) -> None:
@@ -326,8 +328,7 @@ class DiskReplayStorage(DiskStorage):
             self.make_store(layout)
         store = self._opened().store
         store.extend(**layout.rows(values))
-        self._set_last_cursor(int(slots[-1]))
-        self._bump_mutation_revision()
+        self._look_at_end()  # other buffers may write here, too
 
     def _given_slots(self, cursor: Any) -> Ids:
         if isinstance(cursor, slice):
