@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.compat.arrays import DiskArray
-from diskreplay.ids import Ids
+from diskreplay.ids import Ids, pack
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
@@ -105,6 +105,21 @@ def read_part(buffer: SampledBuffer[Any], ids: Ids, draft: Callable[[Samples], A
 
     found: Any = buffer._beside_writers(part)
     return cast(Array, found)
+
+
+def by_episodes(buffer: SampledBuffer[Any]) -> tuple[Ids, Ids]:
+    """The ids of what the view shows, episode after episode and in the order of time; and each one's episode."""
+    with buffer._lock:
+        items, listed = buffer.items(), buffer.episodes
+        envs = {stream.log.stream: stream.log.num_envs for stream in buffer._streams}
+    ids, numbers = [items[:0]], [items[:0]]
+    for number, episode in enumerate(listed):
+        rows = np.arange(episode.start, episode.stop)
+        ids.append(pack(episode.stream, rows, episode.env, envs[episode.stream]))
+        numbers.append(np.full(len(rows), number))
+    joined = np.concatenate(ids)
+    shown = np.isin(joined, items)
+    return joined[shown], np.concatenate(numbers)[shown]
 
 
 # Rings of slots, which are column SLOT of the rows

@@ -10,6 +10,7 @@ import functools
 import os
 import pathlib
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ from torchrl.modules import MLP, QValueActor  # noqa: E402
 from torchrl.objectives import DQNLoss, SoftUpdate  # noqa: E402
 
 import diskreplay as dr  # noqa: E402
-from diskreplay.compat.torchrl import DiskReplayDataset, DiskReplayStorage  # noqa: E402
+from diskreplay.compat.torchrl import DiskReplayDataset, DiskReplayStorage, checkpoints  # noqa: E402
 from diskreplay.errors import (  # noqa: E402
     CheckpointError,
     EvictedError,
@@ -599,6 +600,28 @@ def test_dumping_to_one_directory_again_keeps_one_checkpoint(tmp_path: Path) -> 
     rb.extend(trajectory(9, 9, size=16))
     rb.loads(tmp_path / "saved")
     assert len(rb) == 54
+    shutil.copytree(tmp_path / "saved", tmp_path / "copied")
+    for _ in range(2):
+        rb.dumps(tmp_path / "saved")
+        with pytest.raises(CheckpointError, match="any more"):  # and not other rows of a name that was given again
+            rb.loads(tmp_path / "copied")
+
+
+def test_a_crash_between_the_checkpoint_and_its_file_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = DiskReplayStorage(100, path=tmp_path / "store")
+    rb = filled(storage, episodes=2)
+    rb.dumps(tmp_path / "saved")
+    rb.extend(trajectory(9, 5, size=16))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "_write", lambda file, state: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            rb.dumps(tmp_path / "saved")
+    assert len(storage.store.checkpoints) == 2
+    rb.loads(tmp_path / "saved")
+    assert len(rb) == 18
+    assert len(storage.store.checkpoints) == 1
 
 
 def test_state_dict_is_a_name_that_torch_saves_and_loads(tmp_path: Path) -> None:
@@ -623,7 +646,7 @@ def test_the_newest_states_are_kept(tmp_path: Path) -> None:
     assert len(rb) == 36
     rb.load_state_dict(states[2])
     assert len(rb) == 27
-    with pytest.raises(CheckpointError, match="no checkpoint 'torchrl-state-1' any more"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'torchrl-state-.*' any more"):
         rb.load_state_dict(states[0])
     assert len(rb) == 27
 

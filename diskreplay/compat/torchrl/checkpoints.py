@@ -1,8 +1,8 @@
 """How torchrl's checkpoints hold a store: by the name of a checkpoint of it, without copying rows.
 
 1. A state says where the store is, the checkpoint's name, and the slot of the next row.
-2. ``dumps`` writes it to a file. There are two names for each directory: one is in the file while the other is made,
-   so that a crash leaves the one before, and dumping there again drops it.
+2. ``dumps`` writes it to a file, and then drops the checkpoint that the file named before: a crash in between leaves
+   one of the two in the file, and the other to the next call.
 3. A temporary store has no name that outlives the process: its rows are copied, into a store in the directory, or as
    tensors into the state.
 """
@@ -13,6 +13,7 @@ import hashlib
 import json
 import pathlib
 import shutil
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 FILE = "diskreplay.json"
 COPIES = "store-a", "store-b"
 """Of a temporary store, in a directory of ``dumps``: one is there while the other is made."""
+COPY = "copy"
+"""Of a checkpoint of such a copy."""
 STATES = "torchrl-state-"
 """What the names of those checkpoints begin with that ``state_dict`` makes."""
 COPY_ROWS = 1024
@@ -58,12 +61,11 @@ class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is
             if "copy" in before:
                 shutil.rmtree(folder / before["copy"], ignore_errors=True)
         else:
-            names = _names(folder)
-            name = next(name for name in names if name != before.get("checkpoint"))
-            _drop(storage.store, [name])
-            _checkpoint(storage, name)
+            _drop(storage.store, _beside(storage.store, folder, before.get("checkpoint")))
+            name = _new_name(_prefix(folder))
+            storage.store.checkpoint(name)
             _write(file, _state(storage, name))
-            _drop(storage.store, [other for other in names if other != name])
+            _drop(storage.store, _beside(storage.store, folder, name))
 
     def loads(self, storage: DiskReplayStorage, path: Any) -> None:
         """Goes back to the checkpoint that the file in ``path`` names."""
@@ -74,13 +76,23 @@ class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is
         if "copy" in state:
             state["path"] = str(file.parent / state["copy"])
         elif storage.store is not None and storage.path == state["path"]:  # what a crash has left there is no promise
-            _drop(storage.store, [name for name in _names(file.parent) if name != state["checkpoint"]])
+            _drop(storage.store, _beside(storage.store, file.parent, state["checkpoint"]))
         load_state(storage, state)
 
 
-def _names(folder: pathlib.Path) -> list[str]:
-    """Of the checkpoints that ``dumps`` makes for a directory."""
-    return [f"torchrl-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}-{part}" for part in "ab"]
+def _prefix(folder: pathlib.Path) -> str:
+    """What the names of those checkpoints begin with that ``dumps`` makes for a directory."""
+    return f"torchrl-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}-"
+
+
+def _new_name(prefix: str) -> str:
+    """Never given before: a copy of an older file, or a state that somebody kept, must not name other rows."""
+    return prefix + uuid.uuid4().hex[:16]
+
+
+def _beside(store: Store, folder: pathlib.Path, name: str | None) -> list[str]:
+    """The checkpoints for a directory but the one of this name."""
+    return [other for other in store.checkpoints if other.startswith(_prefix(folder)) and other != name]
 
 
 def state_of(storage: DiskReplayStorage) -> dict[str, Any]:
@@ -94,9 +106,8 @@ def state_of(storage: DiskReplayStorage) -> dict[str, Any]:
         tensors = [rows[leaf.key].cpu() for leaf in layout.leaves]
         return {**_state(storage, None), "layout": layout.to_json(), "tensors": tensors}
     made = [name for name in storage.store.checkpoints if name.startswith(STATES)]
-    number = 1 + max((int(name.removeprefix(STATES)) for name in made), default=0)
-    name = f"{STATES}{number}"
-    _checkpoint(storage, name)
+    name = _new_name(STATES)
+    storage.store.checkpoint(name)
     _drop(storage.store, made[: len(made) + 1 - storage.keep_checkpoints])
     return _state(storage, name)
 
@@ -141,11 +152,6 @@ def _gone_back(storage: DiskReplayStorage, name: str, pos: int) -> bool:
 
 def _state(storage: DiskReplayStorage, name: str | None) -> dict[str, Any]:
     return {"path": storage.path, "checkpoint": name, "pos": storage.pos, "max_size": storage.max_size}
-
-
-def _checkpoint(storage: DiskReplayStorage, name: str) -> None:
-    assert storage.store is not None
-    storage.store.checkpoint(name, {"pos": storage.pos})
 
 
 def _drop(store: Store, names: list[str]) -> None:
@@ -201,6 +207,7 @@ def _copy_of(storage: DiskReplayStorage, folder: pathlib.Path, before: str | Non
     shutil.rmtree(folder / name, ignore_errors=True)
     copy = type(storage)(storage.max_size, path=folder / name)
     _replace(copy, storage.layout, _blocks(storage.store, storage.layout), storage.pos)
-    _checkpoint(copy, COPIES[0])
+    assert copy.store is not None
+    copy.store.checkpoint(COPY)
     copy.close()
-    return {**_state(storage, COPIES[0]), "path": "", "copy": name}
+    return {**_state(storage, COPY), "copy": name}

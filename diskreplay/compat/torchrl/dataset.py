@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.compat.rows import by_episodes
 from diskreplay.compat.torchrl.layout import standard, stored_layout
 from diskreplay.compat.torchrl.reader import Reader
 from diskreplay.compat.torchrl.storage import CACHE_BYTES, DiskStorage
 from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
-from diskreplay.ids import Ids, pack
+from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.views.transition import Transition
@@ -71,7 +70,7 @@ class DatasetStorage(DiskStorage):
         if AGENTS in store._store.settings:
             raise InputError(f"the store at {store.path!r} is of several agents, which the dataset does not show")
         layout = stored_layout(store.provenance)
-        self._of_slots, self._episodes = _in_order(store)
+        self._of_slots, self._episodes = by_episodes(store)
         self._numbers_slots = layout is not None
         if not len(self._of_slots):
             raise NotEnoughDataError(f"the store at {store.path!r} holds no transition: record more steps")
@@ -114,17 +113,3 @@ class DatasetStorage(DiskStorage):
 
     def __repr__(self) -> str:
         return f"DatasetStorage({self._rows.store.path!r}, len={len(self)})"
-
-
-def _in_order(store: Store) -> tuple[Ids, NDArray[np.int64]]:
-    """The ids of all transitions, episode by episode, and the number of each one's episode."""
-    items, envs = store.items(), {stream.log.stream: stream.log.num_envs for stream in store._streams}
-    ids, numbers = [items[:0]], [items[:0]]
-    for number, one in enumerate(store.episodes):
-        rows = np.arange(one.start, one.stop)
-        found = pack(one.stream, rows, one.env, envs[one.stream])
-        ids.append(found)
-        numbers.append(np.full(len(found), number))
-    joined, of = np.concatenate(ids), np.concatenate(numbers)
-    shown = np.isin(joined, items)
-    return joined[shown], of[shown]

@@ -292,8 +292,8 @@ class DiskReplayStorage(DiskStorage):
             cursor: the next slot, or slots, of the ring.
             data: a tensordict of one row, ``(...)``, for an integer; else of rows ``(n, ...)``, or a list of them.
 
-        Raises InputError, with nothing added, for other slots and for data unlike the first. Whatever ends it, the writers
-        of attached buffers stand where the store does.
+        Raises InputError, with nothing added, for other slots and for data unlike the first. Whatever ends it, the
+        writers of attached buffers stand where the store does.
         """
         try:
             self._append(cursor, data, set_cursor)
