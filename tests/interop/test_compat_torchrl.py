@@ -449,11 +449,18 @@ def test_a_slice_is_a_tensordict_that_cannot_be_written_through(tmp_path: Path) 
         lambda: rb.set_at_("done", torch.ones(1, dtype=torch.bool), 3),
         lambda: rb.set_("done", torch.ones(10, 1, dtype=torch.bool)),
         lambda: rb.update_({"done": torch.ones(10, 1, dtype=torch.bool)}),
+        lambda: rb.__setitem__("done", torch.ones(10, 1, dtype=torch.bool)),
+        lambda: rb.__setitem__(("next", "done"), torch.ones(10, 1, dtype=torch.bool)),
+        lambda: rows.__setitem__(3, data[0]),
+        lambda: rows.__setitem__(slice(3), data[:3]),
         lambda: rows.zero_(),
     ):
         with pytest.raises(ReadOnlyError, match="never overwritten"):
             write()
     rows["extra"] = torch.arange(10)
+    rows.set("done", torch.ones(10, 1, dtype=torch.bool))
+    assert rows["done"].all()
+    assert not rb[:]["done"].any()
     assert rows["extra"].sum() == 45
     for made in (rows.clone(), rows[2:5], rows.select("done"), pickle.loads(pickle.dumps(rows)), rows.to_tensordict()):
         assert type(made) is TensorDict

@@ -154,8 +154,8 @@ def _itself(rows: TensorDict) -> TensorDict:
 class LazyRows(TensorDict):  # type: ignore[misc]  # tensordict is not followed by mypy
     """Rows of a store, whose leaves are read when they are first asked for; what is made of them is a TensorDict.
 
-    Leaves may be added and replaced, as transforms do. What would write values in place is refused: it would not reach
-    the store.
+    Leaves may be added, and replaced by ``set``, as transforms do. What would write values in place is refused: it
+    would not reach the store.
     """
 
     @classmethod
@@ -172,6 +172,12 @@ class LazyRows(TensorDict):  # type: ignore[misc]  # tensordict is not followed 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A pickle holds the values."""
         return _itself, (self.to_tensordict(),)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Adds a leaf; what would replace one, or write into rows, as ``rb[key] = ...`` does, is refused."""
+        if not isinstance(key, str | tuple) or any(not isinstance(part, str) for part in key) or key in self.keys(True):
+            self._refuse()
+        self.set(key, value)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Never:
         raise ReadOnlyError(
