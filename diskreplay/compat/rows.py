@@ -6,7 +6,7 @@ This module and :mod:`diskreplay.compat.draws` are what reaches into a buffer of
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,8 +14,9 @@ from numpy.typing import DTypeLike, NDArray
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.compat.arrays import DiskArray
-from diskreplay.ids import Ids
+from diskreplay.ids import Ids, pack
 from diskreplay.index.log import StreamLog
+from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.schema import VALID
 
@@ -90,6 +91,35 @@ def read_once(buffer: SampledBuffer[Any], ids: Ids) -> Any:
     wanted, where = np.unique(ids, return_inverse=True)
     batch = buffer.get(wanted)
     return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
+
+
+def read_part(buffer: SampledBuffer[Any], ids: Ids, draft: Callable[[Samples], Array]) -> Array:
+    """What ``draft`` makes of the rows that ids name: for a few columns, where ``get`` would read all.
+
+    Raises EvictedError where one has left the window.
+    """
+
+    def part(reads: Reads) -> Any:
+        buffer._streams.check(buffer.view, ids)
+        return draft(Samples(buffer.schema, buffer._streams.all, ids, reads=reads))
+
+    found: Any = buffer._beside_writers(part)
+    return cast(Array, found)
+
+
+def by_episodes(buffer: SampledBuffer[Any]) -> tuple[Ids, Ids]:
+    """The ids of what the view shows, episode after episode and in the order of time; and each one's episode."""
+    with buffer._lock:
+        items, listed = buffer.items(), buffer.episodes
+        envs = {stream.log.stream: stream.log.num_envs for stream in buffer._streams}
+    ids, numbers = [items[:0]], [items[:0]]
+    for number, episode in enumerate(listed):
+        rows = np.arange(episode.start, episode.stop)
+        ids.append(pack(episode.stream, rows, episode.env, envs[episode.stream]))
+        numbers.append(np.full(len(rows), number))
+    joined = np.concatenate(ids)
+    shown = np.isin(joined, items)
+    return joined[shown], np.concatenate(numbers)[shown]
 
 
 # Rings of slots, which are column SLOT of the rows

@@ -22,6 +22,8 @@ NAMES = {
     "frames": "ReplayBuffer",
     "pearl": "BaseBuffer ReplayBuffer RolloutBuffer HERBuffer",
 }
+WITH_LIBRARY = "sb3", "torchrl"
+"""Modules that need their library to be imported."""
 
 
 @pytest.mark.parametrize("module", NAMES)
@@ -37,7 +39,7 @@ def test_every_name_of_a_document(module: str) -> None:
 
 
 def test_the_pages_list_their_deviations() -> None:
-    for module in (*NAMES, "sb3"):
+    for module in (*NAMES, *WITH_LIBRARY):
         numbers = [
             int(number) for number in re.findall(r"^(\d+)\. ", (DOCS / "compat" / f"{module}.md").read_text(), re.M)
         ]

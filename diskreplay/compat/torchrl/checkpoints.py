@@ -1,0 +1,213 @@
+"""How torchrl's checkpoints hold a store: by the name of a checkpoint of it, without copying rows.
+
+1. A state says where the store is, the checkpoint's name, and the slot of the next row.
+2. ``dumps`` writes it to a file, and then drops the checkpoint that the file named before: a crash in between leaves
+   one of the two in the file, and the other to the next call.
+3. A temporary store has no name that outlives the process: its rows are copied, into a store in the directory, or as
+   tensors into the state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+import shutil
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
+
+from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.compat.torchrl.layout import Layout, stored_layout
+from diskreplay.compat.torchrl.reader import Reader
+from diskreplay.errors import CheckpointError, InputError
+from diskreplay.paths import full_path
+from diskreplay.sampling.uniform import Uniform
+from diskreplay.storage.files import LocalFiles, replace, translate
+from diskreplay.views.transition import Transition
+
+if TYPE_CHECKING:
+    from diskreplay.compat.torchrl.storage import DiskReplayStorage
+
+FILE = "diskreplay.json"
+COPIES = "store-a", "store-b"
+"""Of a temporary store, in a directory of ``dumps``: one is there while the other is made."""
+COPY = "copy"
+"""Of a checkpoint of such a copy."""
+STATES = "torchrl-state-"
+"""What the names of those checkpoints begin with that ``state_dict`` makes."""
+COPY_ROWS = 1024
+"""Rows that are copied at a time."""
+
+
+class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is not followed by mypy
+    """What ``rb.dumps`` and ``rb.loads`` do with a :class:`~diskreplay.compat.torchrl.DiskReplayStorage`."""
+
+    def dumps(self, storage: DiskReplayStorage, path: Any) -> None:
+        """Names a checkpoint of the store, and writes that to a file in ``path``."""
+        folder = pathlib.Path(path).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / FILE
+        before = json.loads(file.read_text()) if file.exists() else {}
+        if storage.store is None:
+            _write(file, _state(storage, None))
+        elif storage.temporary:
+            _write(file, _copy_of(storage, folder, before.get("copy")))
+            if "copy" in before:
+                shutil.rmtree(folder / before["copy"], ignore_errors=True)
+        else:
+            _drop(storage.store, _beside(storage.store, folder, before.get("checkpoint")))
+            name = _new_name(_prefix(folder))
+            storage.store.checkpoint(name)
+            _write(file, _state(storage, name))
+            _drop(storage.store, _beside(storage.store, folder, name))
+
+    def loads(self, storage: DiskReplayStorage, path: Any) -> None:
+        """Goes back to the checkpoint that the file in ``path`` names."""
+        file = pathlib.Path(path).absolute() / FILE
+        if not file.exists():
+            raise CheckpointError(f"there is no {FILE} in {str(path)!r}: rb.dumps of a DiskReplayStorage makes it")
+        state = json.loads(file.read_text())
+        if "copy" in state:
+            state["path"] = str(file.parent / state["copy"])
+        elif storage.store is not None and storage.path == state["path"]:  # what a crash has left there is no promise
+            _drop(storage.store, _beside(storage.store, file.parent, state["checkpoint"]))
+        load_state(storage, state)
+
+
+def _prefix(folder: pathlib.Path) -> str:
+    """What the names of those checkpoints begin with that ``dumps`` makes for a directory."""
+    return f"torchrl-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}-"
+
+
+def _new_name(prefix: str) -> str:
+    """Never given before: a copy of an older file, or a state that somebody kept, must not name other rows."""
+    return prefix + uuid.uuid4().hex[:16]
+
+
+def _beside(store: Store, folder: pathlib.Path, name: str | None) -> list[str]:
+    """The checkpoints for a directory but the one of this name."""
+    return [other for other in store.checkpoints if other.startswith(_prefix(folder)) and other != name]
+
+
+def state_of(storage: DiskReplayStorage) -> dict[str, Any]:
+    """What ``state_dict`` gives."""
+    if storage.store is None:
+        return _state(storage, None)
+    if storage.temporary:
+        layout, pos, count = storage.layout, storage.pos, len(storage)
+        assert layout is not None
+        rows = storage.get(np.arange(pos, pos + count) % count if count else [])  # oldest first
+        tensors = [rows[leaf.key].cpu() for leaf in layout.leaves]
+        return {**_state(storage, None), "layout": layout.to_json(), "tensors": tensors}
+    made = [name for name in storage.store.checkpoints if name.startswith(STATES)]
+    name = _new_name(STATES)
+    storage.store.checkpoint(name)
+    _drop(storage.store, made[: len(made) + 1 - storage.keep_checkpoints])
+    return _state(storage, name)
+
+
+def load_state(storage: DiskReplayStorage, state: dict[str, Any]) -> None:
+    """Brings back what a state describes."""
+    if state.get("max_size") != storage.max_size:
+        raise InputError(
+            f"the checkpoint is of a storage of max_size {state.get('max_size')}; this one has {storage.max_size}"
+        )
+    name = state["checkpoint"]
+    if "tensors" in state:
+        layout = Layout.from_json(state["layout"])
+        _replace(storage, layout, iter([_tensordict(layout, state["tensors"])]), state["pos"])
+    elif name is None:
+        storage._empty()
+    elif full_path(state["path"]) != storage.path or not _gone_back(storage, name, state["pos"]):
+        source = Store.open(state["path"], mode="r", checkpoint=name, view=Transition(), sampler=Uniform())
+        try:
+            found = stored_layout(source.provenance)
+            if found is None:
+                raise InputError(f"the store at {source.path!r} was not made from tensordicts")
+            _replace(storage, found, _blocks(source, found), state["pos"])
+        finally:
+            source.close()
+
+
+def _gone_back(storage: DiskReplayStorage, name: str, pos: int) -> bool:
+    """Goes back to a checkpoint of the storage's own store; False where a later one needs rows that this discards.
+
+    Raises CheckpointError where there is none of that name.
+    """
+    if storage.store is None or name not in storage.store.checkpoints:
+        raise CheckpointError(f"the store at {storage.path!r} has no checkpoint {name!r} any more")
+    try:
+        storage.open_store(name, pos)
+    except CheckpointError:
+        storage.open_store()
+        return False
+    return True
+
+
+def _state(storage: DiskReplayStorage, name: str | None) -> dict[str, Any]:
+    return {"path": storage.path, "checkpoint": name, "pos": storage.pos, "max_size": storage.max_size}
+
+
+def _drop(store: Store, names: list[str]) -> None:
+    for name in names:
+        if name in store.checkpoints:
+            store.drop_checkpoint(name)
+
+
+def _write(file: pathlib.Path, state: dict[str, Any]) -> None:
+    """Replaces a file at once, and durably; WriteFailedError where the file system refuses."""
+    with translate("write", str(file), kept=""):
+        replace(LocalFiles(), str(file), json.dumps(state).encode())
+
+
+# Rows that are copied
+
+
+def _replace(storage: DiskReplayStorage, layout: Layout, blocks: Iterator[TensorDict], pos: int) -> None:
+    """Puts rows in the place of those that are there; the next one is in slot ``pos``."""
+    storage._empty()
+    if storage.store is None:
+        storage.make_store(layout)
+    for rows in blocks:
+        storage.set((storage.pos + torch.arange(len(rows))) % storage.max_size, rows)
+    storage.restart(pos)
+
+
+def _blocks(source: Store, layout: Layout) -> Iterator[TensorDict]:
+    """All rows of a store, oldest first."""
+    reader, ids = Reader(source, layout, torch.device("cpu")), source.items()
+    for start in range(0, len(ids), COPY_ROWS):
+        block = ids[start : start + COPY_ROWS]
+        yield reader.whole(block, block)
+
+
+def _tensordict(layout: Layout, tensors: list[torch.Tensor]) -> TensorDict:
+    count = len(tensors[0])
+    found = TensorDict({}, [count])
+    for node in layout.nodes:
+        if node.key:
+            found[node.key] = TensorDict({}, [count, *node.batch])
+    for leaf, tensor in zip(layout.leaves, tensors, strict=True):
+        found[leaf.key] = tensor
+    found.batch_size = [count, *layout.nodes[0].batch]
+    return found
+
+
+def _copy_of(storage: DiskReplayStorage, folder: pathlib.Path, before: str | None) -> dict[str, Any]:
+    """Copies a temporary store into a directory, beside the copy that is there; gives the state of the new one."""
+    assert storage.store is not None
+    assert storage.layout is not None
+    name = next(name for name in COPIES if name != before)
+    shutil.rmtree(folder / name, ignore_errors=True)
+    copy = type(storage)(storage.max_size, path=folder / name)
+    _replace(copy, storage.layout, _blocks(storage.store, storage.layout), storage.pos)
+    assert copy.store is not None
+    copy.store.checkpoint(COPY)
+    copy.close()
+    return {**_state(storage, COPY), "copy": name}

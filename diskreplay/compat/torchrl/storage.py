@@ -1,0 +1,428 @@
+"""A torchrl storage whose rows lie in a store on disk.
+
+1. torchrl's writer says which slots are written. They must be the next ones of the ring: a store is appended to, and
+   its window moves on, so that nothing is overwritten. Writers that overwrite are refused by their names.
+2. A slot of the ring is translated into the id of a row. In a store that was opened anew the oldest row is in slot 0,
+   and the buffer's writer is told where to go on; a checkpoint brings back the slots, too.
+3. ``dumps`` and ``state_dict`` name a checkpoint of the store (:mod:`~diskreplay.compat.torchrl.checkpoints`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Never
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data.replay_buffers.samplers import ConsumingSampler
+from torchrl.data.replay_buffers.storages import Storage, StoreStorage
+from torchrl.data.replay_buffers.writers import (
+    RoundRobinWriter,
+    TensorDictMaxValueWriter,
+    TensorDictRoundRobinWriter,
+)
+
+from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.checks import check_count
+from diskreplay.compat.opening import OPEN_OPTIONS, closed_on_failure
+from diskreplay.compat.place import Place, close_with
+from diskreplay.compat.rows import Positions, window
+from diskreplay.compat.torchrl import checkpoints
+from diskreplay.compat.torchrl.layout import TORCHRL, Layout, layout_of, stored_layout
+from diskreplay.compat.torchrl.reader import Reader
+from diskreplay.errors import DiskReplayError, InputError, ReadOnlyError, StateError
+from diskreplay.ids import Ids
+from diskreplay.paths import PathLike
+from diskreplay.sampling.uniform import Uniform
+from diskreplay.views.transition import Transition
+
+CACHE_BYTES = 256 << 20
+
+
+class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followed by mypy
+    """What is read from a store by slots; writing is the business of :class:`DiskReplayStorage`.
+
+    A ``StoreStorage``, torchrl's storage of a key-value server, by name alone: for such a one its buffers take batches
+    as they come, where they refuse a storage of a class that they do not know.
+    """
+
+    def __init__(self, max_size: int, device: Any) -> None:
+        Storage.__init__(self, check_count("max_size", max_size))  # past StoreStorage's, which asks for Redis
+        self.device = torch.device(device)
+        self._last_cursor = None
+
+    def _reader(self) -> Reader | None:
+        """Of the store; None where there is none yet."""
+        raise NotImplementedError
+
+    def _ids(self, slots: Ids) -> Ids:
+        """Of the rows in slots that are taken."""
+        raise NotImplementedError
+
+    def _values(self, slots: Ids) -> Ids:
+        """Of leaves that show the number of a slot."""
+        return slots
+
+    def get(self, index: Any) -> TensorDict:
+        """The rows in slots.
+
+        Args:
+            index: an integer, for one row without its axis; integers or a mask; a slice, whose leaves are read when
+                they are first asked for.
+
+        Raises IndexError for slots that hold nothing.
+        """
+        if isinstance(index, slice):
+            return self._lazy(np.arange(*index.indices(len(self))))
+        slots = self._slots(index)
+        flat = slots.reshape(-1)
+        rows = self._opened().whole(self._ids(flat), self._values(flat))
+        return rows.reshape(*slots.shape, *rows.batch_size[1:]) if slots.ndim != 1 else rows
+
+    def __getitem__(self, index: Any) -> TensorDict:
+        """As :meth:`get`; torchrl's samplers look at a few leaves of what a tuple names, which is lazy, too."""
+        return self._lazy(self._slots(index)) if isinstance(index, tuple) else self.get(index)
+
+    def _lazy(self, slots: Ids) -> TensorDict:
+        return self._opened().lazy(self._ids(slots), self._values(slots))
+
+    def _opened(self) -> Reader:
+        reader = self._reader()
+        if reader is None:
+            raise StateError("cannot get elements out of an empty storage; add some")
+        return reader
+
+    def _slots(self, index: Any) -> Ids:
+        """Slots that are named, counted from 0; IndexError where one holds nothing."""
+        if isinstance(index, tuple):
+            if len(index) != 1:
+                raise InputError(f"the storage has one axis of slots, got an index of {len(index)}")
+            index = index[0]
+        given: NDArray[Any] = index.cpu().numpy() if isinstance(index, torch.Tensor) else np.asarray(index)
+        if given.dtype == bool and given.ndim == 1:
+            given = np.flatnonzero(given)
+        if given.dtype.kind not in "iu" and given.size:
+            raise InputError(f"slots are named by integers, a mask or a slice, got {index!r:.80}")
+        held = len(self)
+        slots: Ids = np.where(given < 0, given + held, given).astype(np.int64)
+        wrong = (slots < 0) | (slots >= held)
+        if wrong.any():
+            raise IndexError(f"slot {given[wrong].flat[0]} holds nothing; slots are numbered 0 to {held - 1}")
+        return slots
+
+    def contains(self, item: Any) -> Any:
+        """Whether a slot, or each of several, holds a row."""
+        slots = torch.as_tensor(item)
+        held = (slots < len(self)) & (slots >= -len(self))
+        return bool(held) if held.ndim == 0 else held
+
+    @property
+    def _len(self) -> int:
+        return len(self)
+
+    def register_save_hook(self, hook: Any) -> Never:
+        """Refused: hooks rewrite what is copied, and a checkpoint copies nothing."""
+        raise InputError("a checkpoint of a store copies no data that a hook could rewrite")
+
+    register_load_hook = register_save_hook
+
+
+class DiskReplayStorage(DiskStorage):
+    """A storage for torchrl's ``ReplayBuffer`` and ``TensorDictReplayBuffer``, with its rows in a store on disk.
+
+    Takes tensordicts; the first one says which leaves there are, with which shapes and dtypes. Observations are stored
+    once, where rows come in the order of time (:mod:`~diskreplay.compat.torchrl.layout`). Rows that no commit holds are
+    lost when the process dies; the store commits by itself every ``commit_rows`` rows or ``commit_seconds`` seconds.
+
+    Args:
+        max_size: rows that are held.
+        path: where the store is, or is to be made; None for a temporary directory that goes away with the storage.
+        checkpoint: of the store at ``path`` to go back to.
+        device: of the tensors that come back.
+        cache_bytes: RAM for decoded frames.
+        keep_checkpoints: how many of those that :meth:`state_dict` makes are kept, the newest; at least 1.
+        frame_stack: frames of an observation that torchrl's ``CatFrames`` has stacked, by its key; stored once each.
+        **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
+            ``shard_rows``, ``commit_rows``, ``commit_seconds``, ``stack_axis``, ``provenance``.
+
+    Attributes:
+        store: the ``diskreplay.ReplayBuffer``; None before the first row.
+
+    Raises InputError where the store at ``path`` was made for another size, or not by this class.
+    """
+
+    _default_checkpointer = checkpoints.Checkpointer
+
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        path: PathLike | None = None,
+        checkpoint: str | None = None,
+        device: Any = "cpu",
+        cache_bytes: int = CACHE_BYTES,
+        keep_checkpoints: int = 2,
+        frame_stack: Mapping[Any, int] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(max_size, device)
+        self.keep_checkpoints = check_count("keep_checkpoints", keep_checkpoints)
+        self._frame_stack = dict(frame_stack or {})
+        self._options = {"cache_bytes": cache_bytes, **options}
+        self._rows: Reader | None = None
+        self._positions: Positions | None = None
+        self._place = Place(path, self)
+        if self._place.exists:
+            self.open_store(checkpoint)
+        elif checkpoint is not None:
+            raise InputError(f"there is no store, and so no checkpoint {checkpoint!r}, at {self._place.path!r}")
+
+    # The store
+
+    @property
+    def store(self) -> Store | None:
+        reader = self._reader()
+        return None if reader is None else reader.store
+
+    @property
+    def path(self) -> str:
+        """The store's directory, also before it is made."""
+        return self._place.path
+
+    @property
+    def temporary(self) -> bool:
+        """Whether the store goes away with the storage."""
+        return self._place.temporary
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where each leaf stands; None before the first row."""
+        reader = self._reader()
+        return None if reader is None else reader.layout
+
+    def _reader(self) -> Reader | None:
+        if self._rows is None and self._place.exists:
+            self.open_store()  # of a storage that was unpickled
+        return self._rows
+
+    def open_store(self, checkpoint: str | None = None, pos: int | None = None) -> None:
+        """Opens the store that is there, in the place of one that is open; ``pos`` is the slot of its next row."""
+        if self._rows is not None:
+            self._rows.store.close()
+        opening = {name: self._options[name] for name in OPEN_OPTIONS if name in self._options}
+        store = Store.open(self.path, view=Transition(), sampler=Uniform(), checkpoint=checkpoint, **opening)
+        with closed_on_failure(store):
+            layout = stored_layout(store.provenance)
+            if layout is None or store.schema.capacity != self.max_size:
+                made = "" if layout else ", and not by this class; DiskReplayDataset reads any store"
+                raise InputError(
+                    f"the store at {self.path!r} was made for {store.schema.capacity} transitions{made}: this storage "
+                    f"is for {self.max_size}; choose another path"
+                )
+            self._take(store, layout, pos)
+        self._look_at_end()
+
+    def make_store(self, layout: Layout) -> None:
+        """Makes the store for tensordicts of a layout."""
+        options = {"cache_bytes": CACHE_BYTES, **self._options}
+        options["provenance"] = {**options.get("provenance", {}), TORCHRL: layout.to_json()}
+        names = {leaf.key: leaf.name for leaf in layout.of("obs")}
+        stacks = {key if isinstance(key, tuple) else (key,): count for key, count in self._frame_stack.items()}
+        for key in stacks.keys() - names.keys():
+            raise InputError(f"frame_stack: {key!r} is no observation; those are {sorted(names)}")
+        options["frame_stack"] = {names[key]: count for key, count in stacks.items()}
+        store = Store.create(self.path, capacity=self.max_size, seed=0, **layout.create(), **options)
+        with closed_on_failure(store):
+            self._take(store, layout, None)
+
+    def _take(self, store: Store, layout: Layout, pos: int | None) -> None:
+        close_with(self, store)
+        self._positions = Positions(store, pos)
+        self._rows = Reader(store, layout, self.device)
+
+    def _look_at_end(self) -> None:
+        """Tells samplers which row is the newest, and writers which slot is the next."""
+        pos = self.pos
+        self._set_last_cursor((pos - 1) % self.max_size if len(self) else None)
+        for buffer in self._attached_entities:
+            writer = getattr(buffer, "_writer", None)
+            if isinstance(writer, RoundRobinWriter):
+                writer._cursor = pos
+        self._bump_mutation_revision()
+
+    def commit(self) -> None:
+        """Makes the rows durable."""
+        if self.store is not None:
+            self.store.commit()
+
+    def close(self) -> None:
+        """Commits, and gives the store to the next writer; the storage takes and gives nothing any more."""
+        if self.store is not None:
+            self.store.close()
+
+    # What torchrl asks of a storage
+
+    def attach(self, buffer: Any) -> None:
+        """Takes a buffer that reads and writes here, and has its writer go on after the newest row.
+
+        Raises InputError for a writer or sampler that would overwrite rows.
+        """
+        _check_sampler(getattr(buffer, "_init_sampler", None), getattr(buffer, "_init_consume_after_n_samples", None))
+        super().attach(buffer)
+        if hasattr(buffer, "_maybe_make_writer") and getattr(buffer, "_writer", None) is None:
+            # A buffer that is being made: torchrl takes a writer that is there already as it is.
+            writer = buffer._init_writer = buffer._maybe_make_writer(buffer._init_writer)
+            _check_writer(writer)
+            if isinstance(writer, RoundRobinWriter):
+                writer._cursor = self.pos
+
+    @property
+    def pos(self) -> int:
+        """The slot of the next row."""
+        self._reader()
+        return 0 if self._positions is None else self._positions.pos
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        """Appends rows.
+
+        Args:
+            cursor: the next slot, or slots, of the ring.
+            data: a tensordict of one row, ``(...)``, for an integer; else of rows ``(n, ...)``, or a list of them.
+
+        Raises InputError, with nothing added, for other slots and for data unlike the first. Whatever ends it, the
+        writers of attached buffers stand where the store does.
+        """
+        try:
+            self._append(cursor, data, set_cursor)
+        except BaseException:
+            with contextlib.suppress(DiskReplayError):
+                self._look_at_end()  # torchrl's writer moves on before it writes
+            raise
+
+    def _append(self, cursor: Any, data: Any, set_cursor: bool) -> None:
+        for buffer in self._attached_entities:
+            _check_writer(getattr(buffer, "_writer", None))
+        if isinstance(data, list):
+            data = torch.stack(data)
+        if not isinstance(data, TensorDictBase):
+            raise InputError(f"the storage takes tensordicts, got {type(data).__name__}; wrap tensors into one")
+        slots = self._given_slots(cursor)
+        rows = data.unsqueeze(0) if slots.ndim == 0 else data
+        slots = slots.reshape(-1)
+        if rows.batch_dims == 0 or len(rows) != len(slots):
+            raise InputError(f"{len(slots)} slots need as many rows, got a tensordict {tuple(rows.batch_size)}")
+        pos = self.pos
+        expected = (pos + np.arange(len(slots))) % self.max_size
+        if not set_cursor or not np.array_equal(slots, expected):
+            raise InputError(
+                f"rows of a store are never overwritten: slot {pos} is the next, got {_shown(slots)}; MaxValueWriter, "
+                "ConsumingSampler, write_at and rb[...] = ... need torchrl's own storages"
+            )
+        reader = self._reader()
+        layout = self._layout_of(rows) if reader is None else reader.layout
+        values = layout.values(rows)
+        if reader is None:
+            self.make_store(layout)
+        store = self._opened().store
+        store.extend(**layout.rows(values))
+        self._look_at_end()  # other buffers may write here, too
+
+    def _given_slots(self, cursor: Any) -> Ids:
+        if isinstance(cursor, slice):
+            return np.arange(*cursor.indices(self.max_size))
+        slots: Ids = cursor.cpu().numpy() if isinstance(cursor, torch.Tensor) else np.asarray(cursor)
+        if slots.dtype.kind not in "iu" or slots.ndim > 1 or not slots.size:
+            raise InputError(f"slots are named by an integer, or by integers (n,), got {cursor!r:.80}")
+        return slots
+
+    def _layout_of(self, rows: TensorDictBase) -> Layout:
+        writers = [getattr(buffer, "_writer", None) for buffer in self._attached_entities]
+        return layout_of(rows, any(isinstance(writer, TensorDictRoundRobinWriter) for writer in writers))
+
+    def _ids(self, slots: Ids) -> Ids:
+        assert self._positions is not None
+        return self._positions.rows(slots)[0]
+
+    def __len__(self) -> int:
+        store = self.store
+        if store is None:
+            return 0
+        begin, end = window(store)
+        return end - begin
+
+    def _empty(self) -> None:
+        if self.store is not None:
+            self.store.clear()
+        self._look_at_end()
+
+    # Checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """The name of a checkpoint of the store, made now, and where the store is; of a temporary store, its rows.
+
+        The newest ``keep_checkpoints`` of them are kept.
+        """
+        return checkpoints.state_of(self)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes back to what :meth:`state_dict` gave.
+
+        Where that is a checkpoint of the storage's own store, the rows after it are discarded. Where a later checkpoint
+        needs those, and where it is of another store, its rows are copied, in the place of those that are here.
+
+        Raises CheckpointError where the checkpoint is gone, and InputError where its ring has another size.
+        """
+        checkpoints.load_state(self, state_dict)
+        self._bump_mutation_revision()
+
+    def restart(self, pos: int) -> None:
+        """After the first rows were written: the next one is in slot ``pos``."""
+        store = self.store
+        if store is not None:
+            self._positions = Positions(store, pos)
+        self._look_at_end()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where the store is, committed: a copy opens it when it is first used, which one process can do at a time."""
+        if self.temporary and len(self):
+            raise ReadOnlyError("a temporary store cannot be pickled; give the storage a path")
+        self.commit()
+        state: dict[str, Any] = Storage.__getstate__(self)
+        for name in ("_rows", "_positions", "_place"):
+            state.pop(name)
+        return {**state, "path": None if self.temporary else self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        path = state.pop("path")
+        Storage.__setstate__(self, {**state, "_rows": None, "_positions": None})
+        self._place = Place(path, self)
+
+    def __repr__(self) -> str:
+        where = "a temporary store" if self.temporary else repr(self.path)
+        try:
+            return f"DiskReplayStorage({where}, len={len(self)}, max_size={self.max_size})"
+        except DiskReplayError:
+            return f"DiskReplayStorage({where}, closed, max_size={self.max_size})"
+
+
+def _check_writer(writer: Any) -> None:
+    if isinstance(writer, TensorDictMaxValueWriter):
+        raise InputError(
+            f"{type(writer).__name__} overwrites the rows of least value, and rows of a store are never overwritten; "
+            "use RoundRobinWriter, or one of torchrl's own storages"
+        )
+
+
+def _check_sampler(sampler: Any, consume: Any) -> None:
+    if consume is not None or isinstance(sampler, ConsumingSampler) or sampler is ConsumingSampler:
+        raise InputError(
+            "ConsumingSampler (consume_after_n_samples) has consumed rows overwritten, and rows of a store never are; "
+            "use RandomSampler, or one of torchrl's own storages"
+        )
+
+
+def _shown(slots: Ids) -> str:
+    return str(slots[0]) if len(slots) == 1 else f"{slots[0]} to {slots[-1]}"
