@@ -27,6 +27,7 @@ from diskreplay.compat.rows import window
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint
+from diskreplay.views.registry import same_items
 
 Array = NDArray[Any]
 
@@ -224,7 +225,8 @@ class Keeper:
                 raise InputError(
                     f"the store at {buffer.path!r} was made by a buffer with other arguments: {error}"
                 ) from error
-        restore_sampler(buffer.sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
+        if same_items(checkpoint.state.get("view", {}), buffer.view.to_json()):  # priorities of others name no items
+            restore_sampler(buffer.sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
         if draws:
             set_rng(buffer._rng, checkpoint.state, checkpoint.name)
         return True
