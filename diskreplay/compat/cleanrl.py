@@ -26,8 +26,8 @@ from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat.arrays import DiskArray, fit
 from diskreplay.compat.draws import draw
-from diskreplay.compat.keeper import Keeper
-from diskreplay.compat.opening import open_or_create
+from diskreplay.compat.keeper import Keeper, drop_saved
+from diskreplay.compat.opening import check_checkpoint, open_or_create
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import Positions, ids_of, ignore_resets, position_array
 from diskreplay.compat.stacks import images_of, stacks_named, stacks_seen
@@ -107,10 +107,11 @@ class _Rows:
         self._facts, self._settings, self._options = facts, settings, options
         self._place = Place(path, owner)
         self._images = images_of(facts["observation_space"])
+        if checkpoint is not None:
+            check_checkpoint(self._place, checkpoint)
+            drop_saved(Store, self._place)
         if self._place.exists:
             self._open(owner, {}, checkpoint)
-        elif checkpoint is not None:
-            raise InputError(f"there is no store, and so no checkpoint {checkpoint!r}, at {self._place.path!r}")
         elif frame_stack != "auto":
             self._open(owner, _stacked(*stacks_named(self._images, frame_stack)))
         elif not self._images:
