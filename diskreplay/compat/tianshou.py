@@ -121,6 +121,8 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         check_count("buffer_num", buffer_num)
         options = {name: kwargs.pop(name) for name in (*CREATE_OPTIONS, *OPEN_OPTIONS) if name in kwargs}
         self._envs: list[_Env] = []
+        self._changing: dict[int, int] = {}
+        """Environments that a call has begun to change and not ended, and where in their rings it began."""
         super().__init__(total_size, buffer_num, **kwargs)
         # What Tianshou leaves out with ignore_obs_next costs nothing here.
         self._save_obs_next = True
@@ -215,8 +217,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 if kept_in_ram is not None:
                     kept_in_ram.positions = opened[-1].positions
             for number, env in enumerate(opened):
-                if env.size:
-                    self._fill(number, env)
+                self._fill(number, env)
         self._envs = opened
 
     def _kept(self, number: int) -> _Weights | None:
@@ -226,6 +227,8 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
     def _fill(self, number: int, env: _Env) -> None:
         """Takes what is in RAM over from an environment's store."""
         positions, columns = env.small()
+        if not len(positions) and not self._meta.get_keys():
+            return  # the first step says what there is
         if not self._meta.get_keys():
             self._meta: Any = Batch(
                 obs=np.zeros((self.maxsize, 0)),
@@ -237,20 +240,25 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         for name, value in columns.items():
             self._meta[name][offset + positions] = value
         ring, pos, size = self.buffers[number], env.positions.pos, len(positions)
-        running = 0 if columns["done"][-1] else size - 1 - int(np.append(-1, np.flatnonzero(columns["done"]))[-1])
+        ends = np.flatnonzero(columns["done"])
+        running = size - 1 - int(ends[-1]) if len(ends) else size
         ring._insertion_idx, ring._size = pos, size
         ring._ep_len, ring._ep_return = running, float(columns["rew"][size - running :].sum())
         ring._ep_start_idx = (pos - running) % self._ring_size
-        ring.last_index = np.array([(pos - 1) % self._ring_size])
+        ring.last_index = np.array([(pos - 1) % self._ring_size if size else 0])
         self.last_index[number] = offset + ring.last_index[0]
         self._lengths[number] = size
 
     def _catch_up(self) -> None:
         """Brings what is in RAM up to the stores, where an interrupted call left it behind."""
-        for number, env in enumerate(self._envs):
-            ring = self.buffers[number]
-            if (ring._insertion_idx, ring._size) != (env.positions.pos, env.size):
-                self._fill(number, env) if env.size else self._empty()
+        for number, begun in self._changing.items():
+            self._fill(number, self._envs[number])
+            count = (self.buffers[number]._insertion_idx - begun) % self._ring_size
+            self._entered(number * self._ring_size + (begun + np.arange(count)) % self._ring_size)
+        self._changing = {}
+
+    def _entered(self, positions: Array) -> None:
+        """New transitions are at positions, which :meth:`add` could not say any more."""
 
     # Adding
 
@@ -292,6 +300,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         obs, obs_next = (_fitted(key, given[key], schema.observation_space, count) for key in ON_DISK)
         act = _fitted("act", given.act, schema.action_space, count)
         flags = [fit(key, given[key], (count,), np.bool) for key in FLAGS]
+        self._changing = {number: self.buffers[number]._insertion_idx for number in ids.tolist()}
         for place, number in enumerate(ids.tolist()):
             step = [map_arrays(operator.itemgetter(place), part) for part in (obs, act, given.rew, obs_next, *flags)]
             env = self._envs[number]
@@ -302,6 +311,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
             given.__dict__[key] = np.zeros((count, 1, 0) if self._save_only_last_obs else (count, 0))
         given.__dict__["act"] = act
         added: tuple[Array, Array, Array, Array] = super().add(given, ids)
+        self._changing = {}
         return added
 
     def update(self, buffer: Any) -> Any:
@@ -328,28 +338,24 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         if keep_statistics or not self._reopened:
             self._forget(keep_statistics)
             return
+        self._catch_up()
         for number, env in enumerate(self._envs):
             env.leave()
-            if env.size:
-                self._fill(number, env)
+            self._fill(number, env)
 
     def clear(self) -> None:
         """Forgets all transitions, of a buffer that was opened too; the next commit gives the space back."""
         self._forget(False)
 
     def _forget(self, keep_statistics: bool) -> None:
+        self._catch_up()
+        self._changing = {number: ring._insertion_idx for number, ring in enumerate(self.buffers[: len(self._envs)])}
         for env in self._envs:
             if not keep_statistics:
                 env.leave()
             env.store.clear()
-        self._empty(keep_statistics)
-
-    def _empty(self, keep_statistics: bool = False) -> None:
-        """Takes over that there is nothing any more, but for what an interrupt has left in some stores."""
         super().reset(keep_statistics)
-        for number, env in enumerate(self._envs):
-            if env.size:
-                self._fill(number, env)
+        self._changing = {}
 
     # Reading
 
@@ -478,8 +484,12 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
         arrays = {WEIGHTS: {"weight": weights, "bounds": self._bounds}}
         return _Weights(arrays=arrays, lasting=(WEIGHTS,))
 
-    def _empty(self, keep_statistics: bool = False) -> None:
-        super()._empty(keep_statistics)
+    def _entered(self, positions: Array) -> None:
+        self.init_weight(positions)
+        self._weigh()
+
+    def _forget(self, keep_statistics: bool) -> None:
+        super()._forget(keep_statistics)
         self._bounds[:] = self._max_prio = self._min_prio = 1.0
         self._weigh()
 

@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
-NEEDS = {"cleanrl": ("torch", r"pip install 'diskreplay\[torch\]'")}
+NEEDS = {
+    "cleanrl": ("torch", r"pip install 'diskreplay\[torch\]'"),
+    "tianshou": ("tianshou", r"pip install 'tianshou>=2,<3'"),
+}
 
 
 @pytest.mark.parametrize("module", NEEDS)

@@ -37,7 +37,7 @@ def test_every_name_of_a_document(module: str) -> None:
 
 
 def test_the_pages_list_their_deviations() -> None:
-    for module in (*NAMES, "sb3", "cleanrl"):
+    for module in (*NAMES, "sb3", "cleanrl", "tianshou"):
         numbers = [
             int(number) for number in re.findall(r"^(\d+)\. ", (DOCS / "compat" / f"{module}.md").read_text(), re.M)
         ]

@@ -496,24 +496,33 @@ def test_an_interrupted_add_leaves_each_environment_with_the_step_or_without_it(
         flags = np.zeros(2, bool)
         buffer.add(Batch(obs=obs, act=np.zeros(2), rew=obs[:, 0], terminated=flags, truncated=flags, obs_next=obs + 1))
 
-    tool = Interrupts(within=["diskreplay.compat"])
-    for number in itertools.count(0, 2):
-        buffer = DiskPrioritizedVectorReplayBuffer(12, 2, **PRIORITIES)
-        for stamp in range(9):
-            add(buffer, stamp)
-        place = tool.interrupt(number, functools.partial(add, buffer, 9))
-        for stamp in (10, 11):
-            add(buffer, stamp)
+    tool = Interrupts(within=["diskreplay.compat", "tianshou.data.buffer"])
+    buffer = DiskPrioritizedVectorReplayBuffer(12, 2, **PRIORITIES)
+    for stamp in range(7):
+        add(buffer, stamp)
+    for number in itertools.count(0, 3):
+        stamp = 10 * (number + 1)
+        buffer.weight[np.arange(12)] = np.full(12, 0.5)
+        place = tool.interrupt(number, functools.partial(add, buffer, stamp))
+        with_it = [newest(buffer, env) for env in (0, 1)]
+        add(buffer, stamp + 1)
         for env in (0, 1):
             at = np.arange(6 * env, 6 * env + 6)
-            batch = buffer[at]
+            batch, last = buffer[at], 6 * env + int(buffer.rew[at].argmax())
             np.testing.assert_array_equal(batch.obs[:, 0], batch.rew)
-            assert sorted(batch.rew.tolist()) in ([5, 6, 7, 8, 10, 11], [6, 7, 8, 9, 10, 11])
-            assert (buffer.weight[at] > 0).all()
-        buffer.close()
+            np.testing.assert_array_equal(buffer.weight[at], np.where(batch.rew >= stamp, 1, 0.5))
+            assert (batch.rew == stamp).sum() == (with_it[env] == stamp)
+            assert (buffer.rew[last], buffer.next(last), buffer.unfinished_index()[env]) == (stamp + 1, last, last)
         if place is None:
             break
-    assert number > 20
+    assert number > 60
+
+
+def newest(buffer: Any, env: int) -> float:
+    """The reward of the newest row in an environment's store."""
+    store = buffer.stores[env]
+    found: float = store.get(store.items()[-1:]).reward[0]
+    return found
 
 
 def test_what_is_refused_changes_nothing() -> None:
