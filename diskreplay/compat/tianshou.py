@@ -254,7 +254,8 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         for number, begun in self._changing.items():
             self._fill(number, self._envs[number])
             count = (self.buffers[number]._insertion_idx - begun) % self._ring_size
-            self._entered(number * self._ring_size + (begun + np.arange(count)) % self._ring_size)
+            if count:  # Tianshou's tree does not come back from a change of nothing
+                self._entered(number * self._ring_size + (begun + np.arange(count)) % self._ring_size)
         self._changing = {}
 
     def _entered(self, positions: Array) -> None:
