@@ -14,7 +14,7 @@ MAX_KEY_BYTES = 128
 
 def check_count(what: str, value: Any, least: int = 1, most: int = 1 << 48) -> int:
     """``value`` as an int in ``[least, most]``, else InputError."""
-    if isinstance(value, bool | np.bool) or not isinstance(value, int | np.integer):
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise InputError(f"{what} must be an integer, got {value!r}")
     if not least <= value <= most:
         raise InputError(f"{what} must be {least} to {most}, got {value}")
@@ -38,7 +38,7 @@ def checked_number(name: str, value: Any, *, above: bool = False) -> float:
 
 def check_flag(what: str, value: Any) -> bool:
     """``value``, of Python or numpy, as a bool, else InputError."""
-    if not isinstance(value, bool | np.bool):
+    if not isinstance(value, bool | np.bool_):
         raise InputError(f"{what} must be True or False, got {value!r}")
     return bool(value)
 

@@ -170,7 +170,7 @@ class VectorRecord(VectorWrapper[Any, Any, Any, Any, Any]):
         """Where the steps go."""
         self._seeds = bool(seeds)
         self._names = _names(self.buffer, seeds)
-        self._at: tuple[Any, NDArray[np.bool], NDArray[np.int64]] | None = None
+        self._at: tuple[Any, NDArray[np.bool_], NDArray[np.int64]] | None = None
         """The observations that the next step begins with; which environments have ended and wait for their reset; the
         seeds of their episodes. None where no episodes are going on."""
 
@@ -230,7 +230,7 @@ class VectorRecord(VectorWrapper[Any, Any, Any, Any, Any]):
         finally:
             self.env.close(**kwargs)
 
-    def _mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool] | None:
+    def _mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
         """Which environments a reset is for; None for all."""
         if options is None or "reset_mask" not in options:
             return None
@@ -251,7 +251,7 @@ class VectorRecord(VectorWrapper[Any, Any, Any, Any, Any]):
             raise InputError(f"seed must be an integer or one for each of {self.num_envs} environments, got {seed!r}")
         return np.array([_number(one) for one in seed], np.int64)
 
-    def _check_finals(self, info: Mapping[str, Any], done: NDArray[np.bool]) -> None:
+    def _check_finals(self, info: Mapping[str, Any], done: NDArray[np.bool_]) -> None:
         """InputError where the environments are seen to be in another mode than they say."""
         finals = next((key for key in FINAL_OBS if key in info), None)
         if self._mode is not AutoresetMode.SAME_STEP:
@@ -267,7 +267,7 @@ class VectorRecord(VectorWrapper[Any, Any, Any, Any, Any]):
             )
 
     def _column(
-        self, info: Mapping[str, Any], name: str, valid: NDArray[np.bool], done: NDArray[np.bool]
+        self, info: Mapping[str, Any], name: str, valid: NDArray[np.bool_], done: NDArray[np.bool_]
     ) -> NDArray[Any]:  # fmt: skip
         """The values ``(num_envs, *shape)`` of a column; any where the step is no transition."""
         values, has = _of(info, name, self.num_envs)
@@ -334,7 +334,7 @@ def _value(info: Mapping[str, Any], name: str) -> Any:
         raise InputError(f"info of a step has no {name!r}, which is a column; it has {sorted(info)}") from None
 
 
-def _of(info: Any, name: str, num_envs: int) -> tuple[NDArray[Any] | None, NDArray[np.bool]]:
+def _of(info: Any, name: str, num_envs: int) -> tuple[NDArray[Any] | None, NDArray[np.bool_]]:
     """The values of a key of a vector environment's ``info``, and which environments have one."""
     if name not in info:
         return None, np.zeros(num_envs, bool)

@@ -20,7 +20,7 @@ from diskreplay.errors import InputError, SchemaError
         (check_share, 1, 1.0),
         (checked_number, np.int64(2), 2.0),
         (checked_number, 0, 0.0),
-        (check_flag, np.bool(True), True),
+        (check_flag, np.bool_(True), True),
     ],
 )
 def test_numbers_of_numpy_become_those_of_python(check: Callable[..., Any], given: Any, taken: Any) -> None:

@@ -122,7 +122,7 @@ class Appender:
         self._by_flags = schema.continuity == "flags"
         self._opened_at = log.end
         """The first row of this writer: flags say nothing of whether it goes on with what an earlier one left."""
-        self._cuts: tuple[int, NDArray[np.bool]] = -1, np.zeros(num_envs, bool)
+        self._cuts: tuple[int, NDArray[np.bool_]] = -1, np.zeros(num_envs, bool)
         """A row, and the environments that begin a new episode with it because :meth:`cut` said so."""
         self.watch = Watch()
         self.torn = False
@@ -197,7 +197,7 @@ class Appender:
             log.invalid += self.num_envs - int(np.count_nonzero(is_valid))
         self._added()
 
-    def cut(self, envs: NDArray[np.bool]) -> None:
+    def cut(self, envs: NDArray[np.bool_]) -> None:
         """The next row begins a new episode in the environments of a mask ``(num_envs,)``."""
         row, before = self._cuts
         self._cuts = self.log.end, envs | before if row == self.log.end else envs
@@ -363,7 +363,7 @@ class Appender:
         steps = (log.end - self._opened_at) * self.num_envs
         self.watch.look(steps, cut, after, unmoved, np.atleast_1d(reward) == 0)
 
-    def _same_older(self, stacks: list[Array]) -> NDArray[np.bool]:
+    def _same_older(self, stacks: list[Array]) -> NDArray[np.bool_]:
         """Whether the older frames of stacks are those of the pending ones, as they are of single frames."""
         same = np.ones(self.num_envs, bool)
         for leaf, given in zip(self.leaves, stacks, strict=True):
@@ -478,15 +478,15 @@ class Appender:
         self.log.add_patches({name: values[name][None] for name in self.log.patches.arrays})
 
 
-def _differ(a: Array, b: Array, lead: int) -> NDArray[np.bool]:
+def _differ(a: Array, b: Array, lead: int) -> NDArray[np.bool_]:
     """Which environments have other values in two arrays."""
-    differ: NDArray[np.bool] = ~_same_rows(a, b) if lead else np.array([np.any(a != b)])
+    differ: NDArray[np.bool_] = ~_same_rows(a, b) if lead else np.array([np.any(a != b)])
     return differ
 
 
-def _same_rows(a: Array, b: Array) -> NDArray[np.bool]:
+def _same_rows(a: Array, b: Array) -> NDArray[np.bool_]:
     """Which entries of the first axis are the same, bit for bit."""
-    same: NDArray[np.bool] = (_words(a) == _words(b)).all(axis=1)
+    same: NDArray[np.bool_] = (_words(a) == _words(b)).all(axis=1)
     return same
 
 

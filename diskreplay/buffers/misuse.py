@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import MisuseWarning
 
-Mask = NDArray[np.bool]
+Mask = NDArray[np.bool_]
 
 WATCHED_STEPS = 100
 """Steps of environments before anything is said of cuts."""

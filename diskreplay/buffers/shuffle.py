@@ -166,7 +166,7 @@ def _shuffled(streams: Sequence[OpenStream], ids: Ids, view: View, rng: np.rando
     return rng.permutation(ids)
 
 
-def _present(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool]:
+def _present(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:
     """Which ids have not left their window since."""
     present = np.zeros(len(ids), bool)
     for stream in streams:

@@ -36,7 +36,7 @@ class Steps:
     next_obs: list[Array]
     values: list[Array]
     ended: Array
-    follows: NDArray[np.bool]
+    follows: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.follows)
@@ -94,7 +94,7 @@ def one(appender: Appender, steps: Steps, at: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _follows(obs: list[Array], next_obs: list[Array], ended: Array, valid: Array) -> NDArray[np.bool]:
+def _follows(obs: list[Array], next_obs: list[Array], ended: Array, valid: Array) -> NDArray[np.bool_]:
     follows = np.zeros(len(ended), bool)
     going_on = ~ended[:-1] & valid[1:]
     going_on = going_on.all(axis=tuple(range(1, going_on.ndim)), keepdims=True).ravel()

@@ -79,7 +79,7 @@ class DiskArray:
 
         A mask counts where there is one leading axis.
         """
-        if len(first) == len(self._lead) == 1 and np.asarray(first[0]).dtype == np.bool:
+        if len(first) == len(self._lead) == 1 and np.asarray(first[0]).dtype == np.bool_:
             return np.ndim(first[0]) == 1
         return all(isinstance(part, slice) or np.asarray(part).dtype.kind in "iu" for part in first)
 

@@ -264,12 +264,12 @@ class ReplayBuffer:
         """
         lead, timeout = (self.n_envs,), np.zeros(self.n_envs, bool)
         if self.handle_timeout_termination:
-            timeout = fit("infos", _timeouts(infos, self.n_envs), lead, np.bool)
+            timeout = fit("infos", _timeouts(infos, self.n_envs), lead, np.bool_)
         space, flat = self.observation_space, _flat(self.action_space)
         shape = (*lead, *_shape("observation_space", space))
         before, after = _fitted("obs", obs, shape, space.dtype), _fitted("next_obs", next_obs, shape, space.dtype)
         actions = _fitted("action", action, (*lead, *_shape("action_space", flat)), flat.dtype)
-        rewards, done = fit("reward", reward, lead, np.float32), fit("done", done, lead, np.bool)
+        rewards, done = fit("reward", reward, lead, np.float32), fit("done", done, lead, np.bool_)
         self._rows.add(self, before, actions, rewards, after, done, timeout)
 
     def extend(self, *args: Any) -> None:
@@ -413,7 +413,7 @@ class PrioritizedReplayBuffer:
             for what, value in (("obs", obs), ("next_obs", next_obs))
         )
         actions = _fitted("action", action, (1,), np.int64)
-        rewards, done = fit("reward", reward, (1,), np.float32), fit("done", done, (1,), np.bool)
+        rewards, done = fit("reward", reward, (1,), np.float32), fit("done", done, (1,), np.bool_)
         self._rows.add(self, before, actions, rewards, after, done, np.zeros(1, bool))
 
     def sample(self, batch_size: int) -> PrioritizedBatch:

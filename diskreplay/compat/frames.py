@@ -216,7 +216,7 @@ class ReplayBuffer:
 
     @property
     def done(self) -> DiskArray | None:
-        return self._array(lambda batch: batch.terminated, (), np.bool, _part_of_effect(2))
+        return self._array(lambda batch: batch.terminated, (), np.bool_, _part_of_effect(2))
 
     def _array(
         self, pick: Callable[[Batch], Array], shape: tuple[int, ...], dtype: Any, pick_newest: Callable[[_Newest], Any]

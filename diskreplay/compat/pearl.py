@@ -292,8 +292,8 @@ class _DiskBuffer(BaseBuffer):
             fit(self._action_space, action, "action"),
             _fit(reward, lead, np.float32, "reward"),
             fit(self._observation_space, next_observation, "next_observation"),
-            _fit(done, lead, np.bool, "done"),
-            np.zeros(lead, np.bool),
+            _fit(done, lead, np.bool_, "done"),
+            np.zeros(lead, np.bool_),
         )
 
     # Reading

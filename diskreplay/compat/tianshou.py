@@ -300,7 +300,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         schema = self._envs[0].store.schema
         obs, obs_next = (_fitted(key, given[key], schema.observation_space, count) for key in ON_DISK)
         act = _fitted("act", given.act, schema.action_space, count)
-        flags = [fit(key, given[key], (count,), np.bool) for key in FLAGS]
+        flags = [fit(key, given[key], (count,), np.bool_) for key in FLAGS]
         self._changing = {number: self.buffers[number]._insertion_idx for number in ids.tolist()}
         for place, number in enumerate(ids.tolist()):
             step = [map_arrays(operator.itemgetter(place), part) for part in (obs, act, given.rew, obs_next, *flags)]
@@ -387,7 +387,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         """``obs`` and ``obs_next`` at positions, ``(*index.shape, [frames,] *obs_shape)``; zeros where none is held."""
         if not self._envs:
             raise AttributeError("obs: the buffer is empty; add some steps")
-        if index.dtype == np.bool:
+        if index.dtype == np.bool_:
             index = np.flatnonzero(index)
         if index.size and not (-self.maxsize <= index.min() and index.max() < self.maxsize):
             raise IndexError(f"index {index.max()} is out of bounds for {self.maxsize} positions")
@@ -518,7 +518,7 @@ def _space(key: str, value: Any) -> spaces.Space[Any]:
 
 def _leaf_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:
     """Of arrays that come back: MultiBinary and Discrete stand for bool."""
-    return np.dtype(space.dtype if isinstance(space, spaces.Box) else np.bool)
+    return np.dtype(space.dtype if isinstance(space, spaces.Box) else np.bool_)
 
 
 def _fitted(key: str, value: Any, space: spaces.Space[Any], count: int) -> Any:

@@ -255,12 +255,12 @@ class StreamLog:
             return f"the newest row, {self.end - 1}, lacks the patch with its next observation"
         return None
 
-    def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool]:
+    def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
         """Whether a row's environment does not go on in the next row, as far as is known."""
         done = self.take(TERMINATED, rows, envs) | self.take(TRUNCATED, rows, envs)
         following = rows + 1 < self.end
         starts = self.take(START, np.where(following, rows + 1, rows), envs) != CONTINUES
-        cut: NDArray[np.bool] = done | (following & starts)
+        cut: NDArray[np.bool_] = done | (following & starts)
         return cut
 
     def standing(self, rows: Ids, envs: Ids, n_step: int = 1) -> NDArray[np.int8]:

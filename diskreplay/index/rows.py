@@ -53,7 +53,7 @@ def copy_row(target: int, source: int, size: int) -> None:
 
 @kernel
 def gather(
-    arrays: Ints, patches: Ints, sizes: Ints, following: NDArray[np.bool], next_patch: Ints, patch_length: int,
+    arrays: Ints, patches: Ints, sizes: Ints, following: NDArray[np.bool_], next_patch: Ints, patch_length: int,
     num_envs: int, rows: Ints, envs: Ints, place: Ints, block: NDArray[np.uint8], offsets: Ints,
 ) -> None:  # fmt: skip
     """Copies the values of C columns for each of B rows of environments.

@@ -44,9 +44,9 @@ class Spans:
         found: Ids = np.minimum(self._at(STOP, rows, envs), self._log.end)
         return found
 
-    def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool]:
+    def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
         """Whether each row's span has come to its end: ``(B,)``."""
-        cut: NDArray[np.bool] = self._at(STOP, rows, envs) != OPEN
+        cut: NDArray[np.bool_] = self._at(STOP, rows, envs) != OPEN
         return cut
 
     def _at(self, name: str, rows: Ids, envs: Ids) -> Ids:

@@ -75,7 +75,7 @@ class Slab:
         self.chunk[slot] = chunk
         self._slot[chunk % len(self._slot), group] = slot
 
-    def drop(self, doomed: NDArray[np.bool]) -> None:
+    def drop(self, doomed: NDArray[np.bool_]) -> None:
         """Gives up the slots (a mask over all)."""
         slots = np.flatnonzero(doomed & (self.chunk >= 0))
         self.chunk[slots] = -1

@@ -17,7 +17,7 @@ from diskreplay.schema import VALID, Schema
 def unroll(
     schema: Schema, streams: Sequence[OpenStream], ids: Ids, held: Callable[[OpenStream, Ids, Ids], Ids], steps: int,
     reads: Reads | None = None,
-) -> tuple[Samples, NDArray[np.bool]]:  # fmt: skip
+) -> tuple[Samples, NDArray[np.bool_]]:  # fmt: skip
     """The steps of items that begin at ``ids``, and a mask ``(B, steps)`` of those that are there.
 
     ``held`` says of rows and environments how many steps their items have; steps that are no transition are left out.
@@ -27,7 +27,7 @@ def unroll(
     num_envs = begins.each(lambda stream, rows, envs: np.full(len(rows), stream.log.num_envs))
     at = np.arange(steps)
     every = ids[:, None] + at * num_envs[:, None]
-    mask: NDArray[np.bool] = at < counts[:, None]
+    mask: NDArray[np.bool_] = at < counts[:, None]
     if any(stream.log.invalid for stream in streams):
         there = Samples(schema, streams, every[mask])
         mask[mask] = there.each(lambda stream, rows, envs: stream.log.take(VALID, rows, envs))

@@ -67,7 +67,7 @@ class Proportional(Priorities["SumTree"]):
         self._alpha = checked_number("alpha", alpha)
         self._schedule = _checked_schedule(beta_schedule)
         self._epsilon = checked_number("epsilon", epsilon, above=True)
-        if not isinstance(by_env, bool | np.bool):
+        if not isinstance(by_env, bool | np.bool_):
             raise InputError(f"by_env must be True or False, got {by_env!r}")
         self._entering: tuple[bytes, Floats] = b"", np.empty(0)
         """Maxima, and the masses that follow from them."""

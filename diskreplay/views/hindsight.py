@@ -116,7 +116,7 @@ class Hindsight(View):
         found: Ids = ids + (goal_rows - rows) * num_envs
         return found
 
-    def _relabel(self, batch: Batch, chosen: NDArray[np.bool], goals: NDArray[Any]) -> None:
+    def _relabel(self, batch: Batch, chosen: NDArray[np.bool_], goals: NDArray[Any]) -> None:
         goals = goals.astype(batch.obs[DESIRED].dtype, copy=False)
         batch.obs[DESIRED][chosen] = goals
         batch.next_obs[DESIRED][chosen] = goals
@@ -152,7 +152,7 @@ def _anywhere(streams: Sequence[OpenStream], count: int, rng: np.random.Generato
     return found
 
 
-def _valid(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool]:
+def _valid(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:
     valid = np.ones(len(ids), bool)
     for stream in streams:
         here = np.flatnonzero(stream_of(ids) == stream.log.stream)

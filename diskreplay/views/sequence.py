@@ -84,7 +84,7 @@ class Sequence(View):
         found[here] = np.where(enough, NOW, np.where(cut, NEVER, LATER))
         return found
 
-    def _stop(self, stream: OpenStream, rows: Ids, envs: Ids) -> tuple[Ids, NDArray[np.bool]]:
+    def _stop(self, stream: OpenStream, rows: Ids, envs: Ids) -> tuple[Ids, NDArray[np.bool_]]:
         """One past the last row that a sequence from each row may have, and whether that is final."""
         if self.across:
             return np.full(len(rows), stream.log.end), np.zeros(len(rows), bool)

@@ -184,7 +184,7 @@ def test_values_that_fit_are_taken(path: str) -> None:
         buffer.add(
             obs={"a": [7, 7, 7], "b": [np.array([0.5, 0.5]), 3]}, action=[1, 1], reward=np.float16(0.5), truncated=0,
             next_obs={"a": np.full((1, 3), 7.0), "b": (np.full((1, 2), 0.5, np.float16), np.uint8(3))},
-            terminated=np.bool(False), logp=0, steps=np.int8(4),
+            terminated=np.bool_(False), logp=0, steps=np.int8(4),
         )  # fmt: skip
         buffer.add(**given, valid=np.array([True]))
         batch = buffer.get([1])

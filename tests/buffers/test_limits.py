@@ -313,7 +313,7 @@ def test_numbers_of_numpy_are_taken_wherever_pythons_are(path: str) -> None:
     view = dr.Transition(n_step=np.int64(3), gamma=np.float32(0.9))  # type: ignore[arg-type]
     assert (type(view.n_step), type(view.gamma)) == (int, float)
     sampler = dr.Proportional(
-        alpha=np.float32(0.5), beta=np.float16(0.5), beta_schedule=(np.float32(1), np.int32(9)), by_env=np.bool(False)
+        alpha=np.float32(0.5), beta=np.float16(0.5), beta_schedule=(np.float32(1), np.int32(9)), by_env=np.bool_(False)
     )  # type: ignore[arg-type]
     options = {
         "capacity": np.int64(9),
@@ -334,7 +334,7 @@ def test_numbers_of_numpy_are_taken_wherever_pythons_are(path: str) -> None:
     with dr.ReplayBuffer.open(path, checkpoint="one") as buffer:
         assert buffer.view == dr.Transition(3, float(np.float32(0.9)))
     for other in (
-        dr.Sequence(np.int8(3), np.int8(0), np.int8(1), np.bool(True), np.bool(False), np.float16(1)),
+        dr.Sequence(np.int8(3), np.int8(0), np.int8(1), np.bool_(True), np.bool_(False), np.float16(1)),
         dr.PaddedEpisodes(np.int8(3), np.float32(0.5)),
     ):
         with dr.ReplayBuffer.open(path, view=other, seed=0) as buffer:
@@ -342,7 +342,7 @@ def test_numbers_of_numpy_are_taken_wherever_pythons_are(path: str) -> None:
     zeros = np.zeros(3, np.float32)
     with dr.RolloutBuffer.create(
         f"{path}2", VECTOR, spaces.Discrete(2), steps=np.int64(2), gamma=np.float32(0.5), gae_lambda=np.float64(1),
-        normalize_advantage=np.bool(False),
+        normalize_advantage=np.bool_(False),
     ) as rollout:  # fmt: skip
         rollout.add(zeros, 0, np.float64(1), zeros, False, True, value=0.0, log_prob=0.0, final_value=2.0)
         rollout.finish(np.float32(0))
@@ -350,7 +350,7 @@ def test_numbers_of_numpy_are_taken_wherever_pythons_are(path: str) -> None:
         assert (rollout.gamma, rollout.gae_lambda) == (0.5, 1.0)
     with dr.MultiAgentRolloutBuffer.create(
         f"{path}3", VECTOR, spaces.Discrete(2), np.int64(2), steps=2, td_lambda=np.float32(0.5),
-        available_actions=np.bool(True),
+        available_actions=np.bool_(True),
     ) as agents:  # fmt: skip
         assert agents.td_lambda == 0.5
 

@@ -139,7 +139,7 @@ def test_attributes_have_the_documents_shapes_and_dtypes() -> None:
     buffer.store_frame(np.full((6, 5, 1), 3))
     arrays = (buffer.obs, buffer.action, buffer.reward, buffer.done)
     assert [array.shape for array in arrays] == [(10, 6, 5, 1), (10,), (10,), (10,)]
-    assert [array.dtype for array in arrays] == [np.uint8, np.int32, np.float32, np.bool]
+    assert [array.dtype for array in arrays] == [np.uint8, np.int32, np.float32, np.bool_]
     assert np.asarray(buffer.obs)[0].max() == 3
     assert buffer.obs[1:].max() == 0
 

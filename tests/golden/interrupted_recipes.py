@@ -104,7 +104,7 @@ class Recipe:
         if self.space is STACK and row % 9 == 8:
             following = following[..., ::-1, :, :].copy()
         ended = row % (2 * self.cut_every) == 2 * self.cut_every - 1
-        values = np.int64(row % 3), np.float32(row), np.bool(ended), np.bool(False)
+        values = np.int64(row % 3), np.float32(row), np.bool_(ended), np.bool_(False)
         action, reward, terminated, truncated = (
             np.full(self.envs, value) if self.envs > 1 else value for value in values
         )
@@ -413,7 +413,7 @@ def wide_vectors(path: pathlib.Path) -> None:
         commit_rows=10**6, commit_seconds=1e9,
     )  # fmt: skip
     log: dict[str, list[Any]] = {name: [] for name in FIELDS}
-    zeros = np.zeros(envs, np.bool)
+    zeros = np.zeros(envs, np.bool_)
     for row in range(rows):
         obs, following = (np.full((envs, size), value, np.float32) for value in (row, row + 1))
         step = obs, zeros * 1, np.full(envs, row, np.float32), following, zeros, zeros
