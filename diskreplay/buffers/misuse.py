@@ -67,6 +67,10 @@ class Watch:
         """A warning that is due."""
         self._said: set[str] = set()
 
+    def ignore_resets(self) -> None:
+        """Says nothing of steps that begin with an end's own ``next_obs``: this learner never looks at that."""
+        self._said.add("resets")
+
     def look(self, steps: int, cut: Mask, after: Mask, unmoved: Mask, empty: Mask, earning: Mask) -> None:
         """A row in which some environment does not go on; masks ``(num_envs,)``.
 

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import restore_sampler, set_rng
 from diskreplay.compat.opening import closed_on_failure
-from diskreplay.compat.place import close_with
+from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import window
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint
+from diskreplay.views.registry import same_items
 
 Array = NDArray[Any]
 
@@ -201,19 +202,24 @@ class Keeper:
 
     # What was saved
 
-    def restore(self, draws: bool = True) -> bool:
+    def restore(self, draws: bool = True, checkpoint: str | None = None) -> bool:
         """Goes on as the buffer was closed; False where it was not closed, or never before.
 
         Args:
             draws: whether the random state comes back too.
+            checkpoint: that the buffer was opened at, whose state counts instead.
         """
         buffer = self.buffer
         for stale in self._saved()[:-1]:
             buffer.drop_checkpoint(stale.name)
+        if checkpoint is not None:
+            return self._take(buffer._store.checkpoint(checkpoint), draws)
         found = self._saved()
-        if not found or not self._is_newest(found[0]):
-            return False
-        checkpoint = found[0]
+        return bool(found) and self._is_newest(found[0]) and self._take(found[0], draws)
+
+    def _take(self, checkpoint: Checkpoint, draws: bool) -> bool:
+        """Takes over what a checkpoint holds; False where it has nothing of what is kept here."""
+        buffer = self.buffer
         if self._ram is not None and not checkpoint.state.get(STATE):
             return False  # an older version saved, whose opening was interrupted: it had nothing in RAM yet
         arrays = buffer._store.read_arrays(checkpoint)
@@ -224,7 +230,8 @@ class Keeper:
                 raise InputError(
                     f"the store at {buffer.path!r} was made by a buffer with other arguments: {error}"
                 ) from error
-        restore_sampler(buffer.sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
+        if same_items(checkpoint.state.get("view", {}), buffer.view.to_json()):  # priorities of others name no items
+            restore_sampler(buffer.sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
         if draws:
             set_rng(buffer._rng, checkpoint.state, checkpoint.name)
         return True
@@ -237,6 +244,13 @@ class Keeper:
         """Whether no commit since has other rows."""
         cut, now = checkpoint.cut[FIRST_STREAM], self.buffer._streams.commits[FIRST_STREAM]
         return (cut.begin, cut.end, cut.timeline) == (now.begin, now.end, now.timeline)
+
+
+def drop_saved(kind: type[SampledBuffer[Any]], place: Place) -> None:
+    """Drops what closing has saved in the store at a place, which would keep it from going back to a checkpoint."""
+    with kind.open(place.path) as buffer:
+        for name in set(NAMES).intersection(buffer.checkpoints):
+            buffer.drop_checkpoint(name)
 
 
 class PendingStep(Keeper):

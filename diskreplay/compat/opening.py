@@ -11,8 +11,10 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.compat.place import Place
-from diskreplay.errors import InputError
+from diskreplay.errors import CheckpointError, InputError
 from diskreplay.sampling.window import Sampler
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
 
 SomeBuffer = TypeVar("SomeBuffer", ReplayBuffer, MultiAgentReplayBuffer)
 
@@ -44,6 +46,15 @@ def open_or_create(
     with closed_on_failure(buffer):
         check_alike(buffer, create if facts is None else facts)
     return buffer
+
+
+def check_checkpoint(place: Place, name: str) -> None:
+    """InputError where there is no store at a place, CheckpointError where it has no such checkpoint."""
+    if not place.exists:
+        raise InputError(f"there is no store, and so no checkpoint {name!r}, at {place.path!r}")
+    found = Store(place.path, LocalFiles()).checkpoint_names()
+    if name not in found:
+        raise CheckpointError(f"there is no checkpoint {name!r} at {place.path!r}; there are {found}")
 
 
 @contextlib.contextmanager

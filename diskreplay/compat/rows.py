@@ -75,6 +75,13 @@ def column(buffer: StoredBuffer, name: str, start: int, stop: int) -> Array:
     return values.reshape(stop - start, envs, *values.shape[1:])
 
 
+def ignore_resets(buffer: StoredBuffer) -> None:
+    """Takes it for meant that the observation after a reset is the ``next_obs`` of an end: nothing is said of it."""
+    with buffer._lock:
+        buffer._check_open()
+        buffer._appender.watch.ignore_resets()
+
+
 def ids_of(buffer: StoredBuffer, rows: Ids, envs: Ids | int) -> Ids:
     """Of rows and environments, as ``get`` takes them."""
     found: Ids = np.asarray(rows) * buffer.num_envs + envs

@@ -22,7 +22,7 @@ NAMES = {
     "frames": "ReplayBuffer",
     "pearl": "BaseBuffer ReplayBuffer RolloutBuffer HERBuffer",
 }
-WITH_LIBRARY = "sb3", "torchrl"
+WITH_LIBRARY = "sb3", "torchrl", "cleanrl", "tianshou"
 """Modules that need their library to be imported."""
 
 

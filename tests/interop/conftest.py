@@ -6,8 +6,8 @@ import importlib.metadata
 
 READERS = (
     "numpy", "h5py", "zarr", "tensorstore", "pyarrow", "pandas", "polars", "minari", "d3rlpy", "robomimic",
-    "dopamine-rl", "datasets", "tensorflow-datasets", "tfrecord", "stable-baselines3", "torch", "torchrl", "xuance",
-    "gymnasium", "gymnasium-robotics", "mpe2",
+    "dopamine-rl", "datasets", "tensorflow-datasets", "tfrecord", "stable-baselines3", "tianshou", "torch", "torchrl",
+    "xuance", "gymnasium", "gymnasium-robotics", "mpe2",
 )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from diskreplay.compat.arrays import DiskArray
 from diskreplay.compat.opening import check_alike, open_or_create
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Positions, ids_of, position_array, window
+from diskreplay.compat.stacks import images_of, stacks_named, stacks_seen
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.window import Sampler
@@ -115,7 +116,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     def _open(self, hold: _Hold, checkpoint: str | None = None) -> None:
         """Opens the store where there is one, else makes it, if it is known already what is stacked."""
         self._hold = hold
-        images = _images(self.observation_space)
+        images = images_of(self.observation_space)
         if hold.store is not None:
             check_alike(hold.store, self._facts())
         elif hold.place.exists:
@@ -123,7 +124,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         elif checkpoint is not None:
             raise InputError(f"there is no store, and so no checkpoint {checkpoint!r}, at {hold.place.path!r}")
         elif self._frame_stack != "auto":
-            self._make(*_stacks(images, self._frame_stack))
+            self._make(*stacks_named(images, self._frame_stack))
         elif not images:
             self._make({}, "auto")
 
@@ -229,7 +230,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         """
         before, after = self._given(obs), self._given(next_obs)
         if self._hold.store is None:
-            self._make(*_seen(_images(self.observation_space), before, after))
+            self._make(*stacks_seen(images_of(self.observation_space), before, after))
         store = self._hold.store
         assert store is not None
         done = np.asarray(done, dtype=bool).reshape(self.n_envs)
@@ -397,46 +398,3 @@ class _Hold:
         self.store = store
         self._all[self.place.path] = self
         close_with(self, store)
-
-
-# What is stacked
-
-OBS = "obs"
-
-
-def _images(space: spaces.Space[Any]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the observations that may be stacked images, by key, ``obs`` where there is but one."""
-    parts = space.spaces if isinstance(space, spaces.Dict) else {OBS: space}
-    return {key: part.shape for key, part in parts.items() if part.shape is not None and len(part.shape) >= 3}
-
-
-def _stacks(images: Mapping[str, tuple[int, ...]], frame_stack: int | Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Frames of each, and their axis, as a caller names them: the shorter one of the first and the last."""
-    frames = dict(frame_stack) if isinstance(frame_stack, Mapping) else dict.fromkeys(images, frame_stack)
-    shapes = [images[key] for key, count in frames.items() if key in images and count != 1]
-    return frames, 0 if all(shape[0] <= shape[-1] for shape in shapes) else -1
-
-
-def _seen(images: Mapping[str, tuple[int, ...]], before: Any, after: Any) -> tuple[dict[str, int], int]:
-    """Frames of each, and their axis, as the first step shows them."""
-    seen = {}
-    for key in images:
-        pair = (before, after) if key == OBS and not isinstance(before, Mapping) else (before[key], after[key])
-        seen[key] = next(((axis, count) for axis in (0, -1) if (count := _frames(*pair, axis)) > 1), (0, 1))
-    axis = next((axis for axis, count in seen.values() if count > 1), 0)
-    return {key: count if at == axis else 1 for key, (at, count) in seen.items()}, axis
-
-
-def _frames(before: NDArray[Any], after: NDArray[Any], axis: int) -> int:
-    """How many frames are stacked: the most for which a stack is the one before it, moved on by a frame.
-
-    Where all entries of the axis look the same there is nothing to see. Then three of uint8 are the colours of one
-    frame, and any other number that is smaller than the other axes' are frames.
-    """
-    first, second = (np.moveaxis(array, axis + 1 if axis == 0 else -1, 0) for array in (before, after))
-    count = len(first)
-    if (first == first[:1]).all() and (second == first[:1]).all():
-        image = first.ndim == 4 and first.dtype == np.uint8 and count < min(first.shape[2:])
-        return count // (1 if count % 3 else 3) if image else 1
-    depths = (depth for depth in range(1, count) if count % depth == 0)
-    return next((count // depth for depth in depths if (second[:-depth] == first[depth:]).all()), 1)

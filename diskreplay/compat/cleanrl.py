@@ -1,0 +1,500 @@
+"""CleanRL's replay buffers over a store on disk: of ``cleanrl_utils.buffers``, and of ``rainbow_atari.py``.
+
+Neither needs CleanRL or Stable-Baselines3, only torch.
+
+1. A step of all environments becomes a row. CleanRL tells which steps terminated; where an episode was truncated, the
+   store sees that the next step does not begin with the ``next_obs`` of the one before.
+2. Stacked images are stored as single frames. How many are stacked is seen from the first step, which makes the store.
+3. Draws come from numpy's global generator, in CleanRL's order, so that the same seed draws the same transitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("diskreplay.compat.cleanrl needs torch: pip install 'diskreplay[torch]'") from error
+
+from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.checks import check_count
+from diskreplay.compat.arrays import DiskArray, fit
+from diskreplay.compat.draws import draw
+from diskreplay.compat.keeper import Keeper, drop_saved
+from diskreplay.compat.opening import check_checkpoint, open_or_create
+from diskreplay.compat.place import Place, close_with
+from diskreplay.compat.rows import Positions, ids_of, ignore_resets, position_array
+from diskreplay.compat.stacks import images_of, stacks_named, stacks_seen
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.paths import PathLike
+from diskreplay.sampling.proportional import Proportional
+from diskreplay.views.batch import Batch
+from diskreplay.views.transition import Transition
+
+__all__ = ["PrioritizedBatch", "PrioritizedReplayBuffer", "ReplayBuffer", "ReplayBufferSamples"]
+
+CACHE_BYTES = 256 << 20
+ANY_ACTION = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (), np.int64)
+"""Rainbow's buffer is not told how many actions there are."""
+
+FrameStack = int | Literal["auto"]
+
+
+class ReplayBufferSamples(NamedTuple):
+    """A batch as torch tensors.
+
+    Attributes:
+        observations, next_observations: ``(B, *obs_shape)``, in the dtype of the space.
+        actions: ``(B, action_dim)``.
+        dones, rewards: ``(B, 1)`` float32.
+    """
+
+    observations: torch.Tensor
+    actions: torch.Tensor
+    next_observations: torch.Tensor
+    dones: torch.Tensor
+    rewards: torch.Tensor
+
+
+class PrioritizedBatch(NamedTuple):
+    """A batch of n-step transitions as torch tensors.
+
+    Attributes:
+        observations, next_observations: ``(B, *obs_shape)`` uint8.
+        actions: ``(B, 1)`` int64.
+        rewards: ``(B, 1)`` float32: the discounted sum of the steps of one episode.
+        dones: ``(B, 1)`` bool: terminated.
+        indices: ``(B,)`` int64, an array, for ``update_priorities``.
+        weights: ``(B, 1)`` float32, the largest of a batch is 1.
+        discounts: ``(B, 1)`` float32: ``gamma ** steps``, of fewer steps where a truncated episode ends; 0 where done.
+            CleanRL's batch lacks it.
+    """
+
+    observations: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    next_observations: torch.Tensor
+    dones: torch.Tensor
+    indices: NDArray[np.int64]
+    weights: torch.Tensor
+    discounts: torch.Tensor
+
+
+class _Rows:
+    """The store of a buffer, made by its first step where frames are to be seen from that.
+
+    Args:
+        owner: the buffer; the store is closed when it is forgotten.
+        path: where the store is, or is to be made; None for a temporary directory.
+        checkpoint: of the store at ``path`` to go back to.
+        frame_stack: as of :class:`ReplayBuffer`.
+        facts: what the store is for: arguments of ``create``.
+        settings: arguments of ``create`` and ``open``.
+        options: the caller's.
+    """
+
+    def __init__(
+        self, owner: object, path: PathLike | None, checkpoint: str | None, frame_stack: FrameStack,
+        facts: Mapping[str, Any], settings: Mapping[str, Any], options: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self.store: Store | None = None
+        self._facts, self._settings, self._options = facts, settings, options
+        self._place = Place(path, owner)
+        self._images = images_of(facts["observation_space"])
+        if checkpoint is not None:
+            check_checkpoint(self._place, checkpoint)
+            drop_saved(Store, self._place)
+        if self._place.exists:
+            self._open(owner, {}, checkpoint)
+        elif frame_stack != "auto":
+            self._open(owner, _stacked(*stacks_named(self._images, frame_stack)))
+        elif not self._images:
+            self._open(owner, {})
+
+    def _open(self, owner: object, stacked: Mapping[str, Any], checkpoint: str | None = None) -> None:
+        """Opens the store that is there, or makes one."""
+        settings = {**self._settings, **({} if checkpoint is None else {"checkpoint": checkpoint})}
+        create = {**self._facts, **stacked}
+        store = open_or_create(Store, self._place, self._options, create, self._facts, **settings)
+        if "sampler" in self._facts:
+            keeper = Keeper(store)
+            with keeper.opening(owner):
+                if checkpoint is None:
+                    keeper.restore(draws=False)
+        else:
+            close_with(owner, store)
+        ignore_resets(store)
+        self._positions = Positions(store)
+        self.store = store
+
+    def add(self, owner: object, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any, timeout: Any) -> None:
+        """Adds a row of one step of each environment; arrays lead with ``num_envs``."""
+        if self.store is None:
+            self._open(owner, _stacked(*stacks_seen(self._images, obs, next_obs)))
+        store = self.store
+        assert store is not None
+        step = [obs, action, reward, next_obs, done & ~timeout, timeout]
+        self._positions.look()
+        store.add(*([part[0] for part in step] if store.num_envs == 1 else step))
+
+    @property
+    def positions(self) -> Positions | None:
+        """Of the rows; None before there is a store."""
+        return None if self.store is None else self._positions
+
+    @property
+    def pos(self) -> int:
+        return 0 if self.store is None else self._positions.pos
+
+    @property
+    def full(self) -> bool:
+        return self.store is not None and self._positions.full
+
+    def filled(self) -> Store:
+        """The store; NotEnoughDataError where it holds nothing."""
+        if self.store is None or not len(self.store):
+            raise NotEnoughDataError("the buffer is empty; add some steps")
+        return self.store
+
+    def close(self) -> None:
+        if self.store is not None:
+            self.store.close()
+
+
+class ReplayBuffer:
+    """CleanRL's ``cleanrl_utils.buffers.ReplayBuffer`` with its rows on disk.
+
+    Args:
+        buffer_size: transitions (rows x environments) that can be sampled.
+        observation_space, action_space: of one environment: Box, Discrete, MultiDiscrete or MultiBinary.
+        device: of the tensors; "auto" is CUDA where there is one, else the CPU.
+        n_envs: environments that step in lockstep.
+        optimize_memory_usage: draws as CleanRL's does with it, which leaves the oldest row out once the ring is full;
+            frames are stored once in any case, and final observations kept.
+        handle_timeout_termination: do not give out dones that ``infos`` calls ``TimeLimit.truncated``. Without it
+            ``infos`` is not looked at.
+        path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
+        checkpoint: of the store at ``path`` to go back to.
+        frame_stack: frames of an image observation; "auto" sees it from the first step.
+        cache_bytes: RAM for decoded frames.
+        **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
+            ``shard_rows``, ``commit_rows``, ``commit_seconds``.
+
+    Attributes:
+        store: the ``diskreplay.ReplayBuffer``; None until the first step where ``frame_stack`` is to be seen from it.
+        pos, full: position of the next row in the ring, and whether it has come round.
+        observations, next_observations, actions, rewards, dones, timeouts: ``(buffer_size, n_envs, ...)``; read-only,
+            and read from the store when they are indexed.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: Any = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        path: PathLike | None = None,
+        checkpoint: str | None = None,
+        frame_stack: FrameStack = "auto",
+        cache_bytes: int = CACHE_BYTES,
+        **options: Any,
+    ) -> None:
+        self.n_envs = check_count("n_envs", n_envs)
+        self.buffer_size = max(check_count("buffer_size", buffer_size) // self.n_envs, 1)
+        self.observation_space, self.action_space = observation_space, action_space
+        shape = _shape("observation_space", observation_space)
+        self.obs_shape = (1,) if isinstance(observation_space, spaces.Discrete) else shape
+        self.action_dim = int(np.prod(_shape("action_space", action_space)))
+        self.device = _device(device)
+        self.optimize_memory_usage = optimize_memory_usage
+        self.handle_timeout_termination = handle_timeout_termination
+        facts = {
+            "observation_space": observation_space, "action_space": _flat(action_space), "num_envs": self.n_envs,
+            "capacity": self.buffer_size * self.n_envs,
+        }  # fmt: skip
+        settings = {"cache_bytes": cache_bytes, "seed": 0}
+        self._rows = _Rows(self, path, checkpoint, frame_stack, facts, settings, options)
+
+    @property
+    def store(self) -> Store | None:
+        return self._rows.store
+
+    @property
+    def pos(self) -> int:
+        return self._rows.pos
+
+    @property
+    def full(self) -> bool:
+        return self._rows.full
+
+    def size(self) -> int:
+        """Rows that are held."""
+        return self.buffer_size if self.full else self.pos
+
+    def close(self) -> None:
+        """Commits, and gives the store to the next writer; the buffer takes and gives nothing any more."""
+        self._rows.close()
+
+    def reset(self) -> None:
+        """Forgets all transitions."""
+        if self.store is not None:
+            self.store.clear()
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Adds one step of each environment; arrays lead with ``n_envs``, which may be left out where it is 1.
+
+        Args:
+            obs, next_obs: observations; floating point ones in any precision.
+            action, reward: likewise.
+            done: whether a step terminated.
+            infos: a dict for each environment, or that of a vector environment; see ``handle_timeout_termination``.
+
+        Raises InputError, with nothing added, for wrong shapes, values that their space cannot hold, and rewards that
+        are not finite.
+        """
+        lead, timeout = (self.n_envs,), np.zeros(self.n_envs, bool)
+        if self.handle_timeout_termination:
+            timeout = fit("infos", _timeouts(infos, self.n_envs), lead, np.bool_)
+        space, flat = self.observation_space, _flat(self.action_space)
+        shape = (*lead, *_shape("observation_space", space))
+        before, after = _fitted("obs", obs, shape, space.dtype), _fitted("next_obs", next_obs, shape, space.dtype)
+        actions = _fitted("action", action, (*lead, *_shape("action_space", flat)), flat.dtype)
+        rewards, done = fit("reward", reward, lead, np.float32), fit("done", done, lead, np.bool_)
+        self._rows.add(self, before, actions, rewards, after, done, timeout)
+
+    def extend(self, *args: Any) -> None:
+        """Adds several steps; each argument of :meth:`add` leads with their number."""
+        for step in zip(*args, strict=True):
+            self.add(*step)
+
+    def sample(self, batch_size: int) -> ReplayBufferSamples:
+        """``batch_size`` transitions, drawn with replacement; NotEnoughDataError where there is none."""
+        store = self._rows.filled()
+        batch_size, positions = check_count("batch_size", batch_size), self._rows.positions
+        assert positions is not None
+        _, pos, full = positions.look()
+        if full and self.optimize_memory_usage and self.buffer_size > 1:
+            drawn = (np.random.randint(1, self.buffer_size, batch_size) + pos) % self.buffer_size
+        else:
+            drawn = np.random.randint(0, self.buffer_size if full else pos, batch_size)
+        envs = np.random.randint(0, self.n_envs, batch_size)
+        batch = store.get(ids_of(store, positions.rows(drawn)[0], envs))
+        dones = batch.terminated if self.handle_timeout_termination else batch.terminated | batch.truncated
+        return ReplayBufferSamples(
+            observations=_tensor(batch.obs.reshape(-1, *self.obs_shape), self.device),
+            actions=_tensor(batch.action.reshape(-1, self.action_dim), self.device),
+            next_observations=_tensor(batch.next_obs.reshape(-1, *self.obs_shape), self.device),
+            dones=_tensor(dones.reshape(-1, 1).astype(np.float32), self.device),
+            rewards=_tensor(batch.reward.reshape(-1, 1), self.device),
+        )
+
+    # What the original keeps in RAM
+
+    @property
+    def observations(self) -> DiskArray:
+        return self._array(lambda batch: batch.obs, self.obs_shape, self.observation_space.dtype)
+
+    @property
+    def next_observations(self) -> DiskArray:
+        return self._array(lambda batch: batch.next_obs, self.obs_shape, self.observation_space.dtype)
+
+    @property
+    def actions(self) -> DiskArray:
+        return self._array(lambda batch: batch.action, (self.action_dim,), _flat(self.action_space).dtype)
+
+    @property
+    def rewards(self) -> DiskArray:
+        return self._array(lambda batch: batch.reward, (), np.float32)
+
+    @property
+    def dones(self) -> DiskArray:
+        return self._array(lambda batch: batch.terminated | batch.truncated, (), np.float32)
+
+    @property
+    def timeouts(self) -> DiskArray:
+        return self._array(lambda batch: batch.truncated, (), np.float32)
+
+    def _array(self, pick: Callable[[Batch], NDArray[Any]], shape: tuple[int, ...], dtype: Any) -> DiskArray:
+        """A field of the transitions by position; zeros where there is none."""
+        whole = (self.buffer_size, self.n_envs, *shape)
+        return position_array(self._rows.filled, lambda: self._rows.positions, whole, dtype, pick)
+
+
+class PrioritizedReplayBuffer:
+    """The prioritized n-step buffer of CleanRL's ``rainbow_atari.py``, for one environment, with its rows on disk.
+
+    n-step returns stay within an episode. Priorities come back when the store is opened again after ``close()`` or an
+    orderly end; after a crash, or where rows came later, all are new.
+
+    Args:
+        capacity: steps that are held.
+        obs_shape: of an observation, which is uint8.
+        device: of the tensors.
+        n_step, gamma: of the returns.
+        alpha: how much priorities count.
+        beta: how much of their bias the weights take back; can be set, and counts for the next batch.
+        eps: added to every priority, above 0.
+        path, checkpoint, frame_stack, cache_bytes, **options: as of :class:`ReplayBuffer`.
+
+    Attributes:
+        store: the ``diskreplay.ReplayBuffer``; None until the first step where ``frame_stack`` is to be seen from it.
+        pos, size: position of the next step in the ring, and steps that are held, those included that still wait for
+            the rest of their ``n_step``.
+        max_priority: the largest priority so far, which a new transition gets.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        obs_shape: tuple[int, ...],
+        device: Any,
+        n_step: int,
+        gamma: float,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        eps: float = 1e-6,
+        *,
+        path: PathLike | None = None,
+        checkpoint: str | None = None,
+        frame_stack: FrameStack = "auto",
+        cache_bytes: int = CACHE_BYTES,
+        **options: Any,
+    ) -> None:
+        self.capacity = check_count("capacity", capacity)
+        self.obs_shape = tuple(obs_shape)
+        self.device = _device(device)
+        self.n_step, self.gamma, self.alpha, self.eps = n_step, gamma, alpha, eps
+        self.beta = beta
+        facts = {
+            "observation_space": spaces.Box(0, 255, self.obs_shape, np.uint8), "action_space": ANY_ACTION,
+            "num_envs": 1, "capacity": self.capacity, "sampler": Proportional(alpha, beta, epsilon=eps),
+        }  # fmt: skip
+        settings = {"view": Transition(n_step, gamma), "cache_bytes": cache_bytes, "seed": 0}
+        self._rows = _Rows(self, path, checkpoint, frame_stack, facts, settings, options)
+
+    @property
+    def store(self) -> Store | None:
+        return self._rows.store
+
+    @property
+    def pos(self) -> int:
+        return self._rows.pos
+
+    @property
+    def size(self) -> int:
+        return 0 if self.store is None else len(self.store)
+
+    @property
+    def max_priority(self) -> float:
+        return 1.0 if self.store is None else float(_sampler(self.store).maxima[0])
+
+    def close(self) -> None:
+        """Commits, and gives the store to the next writer; the buffer takes and gives nothing any more."""
+        self._rows.close()
+
+    def add(self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any) -> None:
+        """Adds one step; every argument may have a leading axis of one environment.
+
+        Raises InputError, with nothing added, for wrong shapes, observations that are not uint8, and rewards that are
+        not finite.
+        """
+        before, after = (
+            _fitted(what, value, (1, *self.obs_shape), np.uint8)
+            for what, value in (("obs", obs), ("next_obs", next_obs))
+        )
+        actions = _fitted("action", action, (1,), np.int64)
+        rewards, done = fit("reward", reward, (1,), np.float32), fit("done", done, (1,), np.bool_)
+        self._rows.add(self, before, actions, rewards, after, done, np.zeros(1, bool))
+
+    def sample(self, batch_size: int) -> PrioritizedBatch:
+        """``batch_size`` transitions, each from an equal slice of the priorities' total, see :class:`PrioritizedBatch`.
+
+        Raises NotEnoughDataError where no transition has all of its steps yet.
+        """
+        store = self._rows.filled()
+        _sampler(store).beta = self.beta
+        ids, weights = draw(store, check_count("batch_size", batch_size), np.random)
+        batch = store.get(ids)
+        columns = {
+            "actions": batch.action, "rewards": batch.reward, "dones": batch.terminated,
+            "weights": weights / weights.max(), "discounts": batch.discount,
+        }  # fmt: skip
+        return PrioritizedBatch(
+            observations=_tensor(batch.obs.reshape(-1, *self.obs_shape), self.device),
+            next_observations=_tensor(batch.next_obs.reshape(-1, *self.obs_shape), self.device),
+            indices=ids,
+            **{name: _tensor(values.reshape(-1, 1), self.device) for name, values in columns.items()},
+        )
+
+    def update_priorities(self, indices: Any, priorities: Any) -> None:
+        """Gives transitions of batches new priorities, ``|priority| + eps``; those that have left are ignored.
+
+        Args:
+            indices: ``(B,)``, of batches; of one that repeats the last priority counts.
+            priorities: ``(B,)`` TD errors or losses.
+
+        Raises InputError, with nothing changed, where a priority is not finite or an index names no transition.
+        """
+        self._rows.filled().update_priorities(indices, priorities)
+
+
+def _sampler(store: Store) -> Proportional:
+    assert isinstance(store.sampler, Proportional), "Rainbow's buffer makes its store with one"
+    return store.sampler
+
+
+def _stacked(frames: Mapping[str, int], axis: int) -> dict[str, Any]:
+    return {"frame_stack": frames, "stack_axis": axis}
+
+
+def _shape(what: str, space: spaces.Space[Any]) -> tuple[int, ...]:
+    """Of a space's arrays; InputError where it is nested."""
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        raise InputError(f"{what} must be Box, Discrete, MultiDiscrete or MultiBinary, got {space}")
+    assert space.shape is not None
+    return space.shape
+
+
+def _flat(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The space of actions as they are stored: continuous ones flat, unbounded, and never float64."""
+    if not isinstance(space, spaces.Box):
+        return space
+    dtype: Any = np.float32 if space.dtype == np.float64 else space.dtype
+    dtype = np.dtype(dtype)
+    limits: Any = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return spaces.Box(limits[0], limits[1], (int(np.prod(space.shape)),), dtype.type)
+
+
+def _fitted(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """``value`` in a shape, floating point numbers in their dtype; what others may not become the store refuses."""
+    given = np.asarray(value)
+    dtype = np.dtype(dtype) if np.dtype(dtype).kind == "f" and given.dtype.kind in "fiu" else given.dtype
+    return fit(what, given.reshape(shape) if given.size == np.prod(shape) else given, shape, dtype)
+
+
+def _timeouts(infos: Any, n_envs: int) -> Any:
+    """Which environments ran into a time limit, as infos say it."""
+    name = "TimeLimit.truncated"
+    if isinstance(infos, Mapping):
+        return infos.get(name, np.zeros(n_envs, bool))
+    return [info.get(name, False) for info in infos]
+
+
+def _device(device: Any) -> torch.device:
+    """As CleanRL has it: "auto" for CUDA; and the CPU where there is no CUDA."""
+    found = torch.device("cuda" if device == "auto" else device)
+    return torch.device("cpu") if found.type == "cuda" and not torch.cuda.is_available() else found
+
+
+def _tensor(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)

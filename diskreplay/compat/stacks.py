@@ -1,0 +1,52 @@
+"""How many frames another library's observations are stacks of: as its user says, or as its first step shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+OBS = "obs"
+
+
+def images_of(space: spaces.Space[Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the observations that may be stacked images, by key, ``obs`` where there is but one."""
+    parts = space.spaces if isinstance(space, spaces.Dict) else {OBS: space}
+    return {key: part.shape for key, part in parts.items() if part.shape is not None and len(part.shape) >= 3}
+
+
+def stacks_named(
+    images: Mapping[str, tuple[int, ...]], frame_stack: int | Mapping[str, int]
+) -> tuple[dict[str, int], int]:
+    """Frames of each, and their axis, as a caller names them: the shorter one of the first and the last."""
+    frames = dict(frame_stack) if isinstance(frame_stack, Mapping) else dict.fromkeys(images, frame_stack)
+    shapes = [images[key] for key, count in frames.items() if key in images and count != 1]
+    return frames, 0 if all(shape[0] <= shape[-1] for shape in shapes) else -1
+
+
+def stacks_seen(images: Mapping[str, tuple[int, ...]], before: Any, after: Any) -> tuple[dict[str, int], int]:
+    """Frames of each, and their axis, as the first step shows them."""
+    seen = {}
+    for key in images:
+        pair = (before, after) if key == OBS and not isinstance(before, Mapping) else (before[key], after[key])
+        seen[key] = next(((axis, count) for axis in (0, -1) if (count := _frames(*pair, axis)) > 1), (0, 1))
+    axis = next((axis for axis, count in seen.values() if count > 1), 0)
+    return {key: count if at == axis else 1 for key, (at, count) in seen.items()}, axis
+
+
+def _frames(before: NDArray[Any], after: NDArray[Any], axis: int) -> int:
+    """How many frames are stacked: the most for which a stack is the one before it, moved on by a frame.
+
+    Where all entries of the axis look the same there is nothing to see. Then three of uint8 are the colours of one
+    frame, and any other number that is smaller than the other axes' are frames.
+    """
+    first, second = (np.moveaxis(array, axis + 1 if axis == 0 else -1, 0) for array in (before, after))
+    count = len(first)
+    if (first == first[:1]).all() and (second == first[:1]).all():
+        image = first.ndim == 4 and first.dtype == np.uint8 and count < min(first.shape[2:])
+        return count // (1 if count % 3 else 3) if image else 1
+    depths = (depth for depth in range(1, count) if count % depth == 0)
+    return next((count // depth for depth in depths if (second[:-depth] == first[depth:]).all()), 1)

@@ -1,0 +1,562 @@
+"""Tianshou's vector replay buffers with their observations on disk.
+
+``Collector(policy, envs, DiskVectorReplayBuffer(20_000, len(envs), path="cartpole"))``; trainers take it likewise. The
+base class draws the batches and walks along episodes, so that with the same seed they are those of its own buffer.
+
+1. Each environment has a store of its own, in a folder of ``path``: Tianshou adds only those that are ready, and each
+   has its own ring (``docs/design/0030-tianshou.md``). The first step makes them, and says what observations look like.
+2. Observations are read from disk. What Tianshou walks along (rewards, flags, actions) is in RAM too, in the base
+   class's arrays; they are filled from the stores when these are opened, or when an interrupted call left them behind.
+3. A position of an environment's ring is translated into the id of a transition by :class:`~rows.Positions`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import operator
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+try:
+    from tianshou.data import Batch, PrioritizedVectorReplayBuffer, ReplayBufferManager, VectorReplayBuffer
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("diskreplay.compat.tianshou needs Tianshou 2: pip install 'tianshou>=2,<3'") from error
+
+from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.checks import check_count
+from diskreplay.compat.arrays import fit
+from diskreplay.compat.keeper import NAMES, STATE, Keeper, RamState, drop_saved
+from diskreplay.compat.opening import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpoint, closed_on_failure, open_or_create
+from diskreplay.compat.place import Place, close_with
+from diskreplay.compat.rows import Positions, column, read_once, window
+from diskreplay.errors import CheckpointError, InputError
+from diskreplay.paths import PathLike, full_path
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
+from diskreplay.views.batch import map_arrays
+
+__all__ = ["DiskPrioritizedVectorReplayBuffer", "DiskVectorReplayBuffer"]
+
+CACHE_BYTES = 256 << 20
+ON_DISK = "obs", "obs_next"
+WEIGHTS = "priorities"
+FLAGS = "terminated", "truncated"
+
+Array = NDArray[Any]
+
+
+@dataclasses.dataclass
+class _Weights(RamState):
+    """The weights of an environment's transitions by position, saved with the oldest first, as they are when opened.
+
+    Attributes:
+        positions: of its rows.
+    """
+
+    positions: Positions | None = None
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        facts, arrays = super().to_state()
+        assert self.positions is not None, "known before anything is saved"
+        (begin, end), pos, _ = self.positions.look()
+        name = f"{STATE}-{WEIGHTS}-weight"
+        return facts, {**arrays, name: np.roll(arrays[name], end - begin - pos)}
+
+
+class _Env:
+    """The store of one environment.
+
+    Attributes:
+        store: a ``diskreplay.ReplayBuffer`` of one environment.
+        positions: of its rows in the ring.
+        left: the rows before this one are of an episode that nobody goes on with.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.positions = Positions(store)
+        self.left = window(store).end
+
+    @property
+    def size(self) -> int:
+        begin, end = window(self.store)
+        return end - begin
+
+    def leave(self) -> None:
+        """The environment is reset: the next step begins an episode."""
+        self.store.cut()
+        self.left = window(self.store).end
+
+    def small(self) -> tuple[Array, dict[str, Array]]:
+        """The positions of all rows, oldest first, and what they hold that is kept in RAM: ``(rows, *shape)``."""
+        (begin, end), pos, _ = self.positions.look()
+        size = len(self.store) if end > begin else 0
+        capacity = self.store.schema.capacity
+        columns = {
+            name: column(self.store, stored, begin, end)[:, 0]
+            for name, stored in (
+                ("act", self.store.schema.action_columns[0].name), ("rew", REWARD), ("terminated", TERMINATED),
+                ("truncated", TRUNCATED),
+            )
+        }  # fmt: skip
+        done = columns["terminated"] | columns["truncated"]
+        for episode in self.store.episodes:
+            done[episode.stop - 1 - begin] |= episode.ended or episode.stop == self.left
+        return (pos - size + np.arange(size)) % capacity, {**columns, "done": done}
+
+
+class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not followed by mypy
+    """What both buffers add to Tianshou's class, which comes after this one in their bases."""
+
+    def __init__(
+        self, total_size: int, buffer_num: int, *, path: PathLike | None = None, checkpoint: str | None = None,
+        cache_bytes: int = CACHE_BYTES, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        check_count("total_size", total_size)
+        check_count("buffer_num", buffer_num)
+        options = {name: kwargs.pop(name) for name in (*CREATE_OPTIONS, *OPEN_OPTIONS) if name in kwargs}
+        self._envs: list[_Env] = []
+        self._changing: dict[int, int] = {}
+        """Environments that a call has begun to change and not ended, and where in their rings it began."""
+        super().__init__(total_size, buffer_num, **kwargs)
+        # What Tianshou leaves out with ignore_obs_next costs nothing here.
+        self._save_obs_next = True
+        self._ring_size = self.maxsize // buffer_num
+        self._options = {"cache_bytes": max(1, cache_bytes // buffer_num), **options}
+        self._read: tuple[Any, Any] | None = None
+        paths = [None if path is None else pathlib.Path(full_path(path), f"env-{n}") for n in range(buffer_num)]
+        self._places = [Place(one, self) for one in paths]
+        self._reopened = self._places[0].exists
+        if path is not None and pathlib.Path(full_path(path), f"env-{buffer_num}").exists():
+            raise InputError(f"the store at {str(path)!r} has more than buffer_num={buffer_num} environments")
+        if checkpoint is not None:
+            for place in self._places:
+                check_checkpoint(place, checkpoint)
+            for place in self._places:
+                drop_saved(Store, place)
+        if self._reopened:
+            self._open(None, checkpoint)
+
+    # Stores
+
+    @property
+    def stores(self) -> list[Store]:
+        """The ``diskreplay.ReplayBuffer`` of each environment; empty before the first step."""
+        return [env.store for env in self._envs]
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Names of the checkpoints, oldest first: those that all environments have."""
+        named = [store.checkpoints for store in self.stores] or [[]]
+        return [name for name in named[0] if name not in NAMES and all(name in other for other in named)]
+
+    def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
+        """Commits, and names this point in the stores of all environments; see ``diskreplay.ReplayBuffer.checkpoint``.
+
+        It counts once it is in all of them. Raises CheckpointError where the name is in use, InputError before the
+        first step.
+        """
+        if not self._envs:
+            raise InputError("there is nothing to make a checkpoint of; add a step first")
+        if name in self.checkpoints:
+            raise CheckpointError(f"checkpoint {name!r} exists; drop it, or choose another name")
+        for store in self.stores:
+            if name in store.checkpoints:  # of a call that was killed
+                store.drop_checkpoint(name)
+        for store in self.stores:
+            store.checkpoint(name, metadata)
+
+    def drop_checkpoint(self, name: str) -> None:
+        """Forgets a checkpoint."""
+        for store in reversed(self.stores):  # while it is dropped it is none: the first one has it to the last
+            store.drop_checkpoint(name)
+
+    def commit(self) -> None:
+        """Makes everything that was added durable."""
+        for store in self.stores:
+            store.commit()
+
+    def close(self) -> None:
+        """Commits, and gives the stores to the next writer; the buffer takes and gives nothing any more."""
+        with contextlib.ExitStack() as stack:
+            for store in self.stores:
+                stack.callback(store.close)
+
+    def _open(self, first: Any, checkpoint: str | None = None) -> None:
+        """Opens the stores; those that are missing are made for steps like ``first``, or like the others'."""
+        opened: list[_Env] = []
+        with contextlib.ExitStack() as failing:
+            for number, place in enumerate(self._places):
+                if opened:
+                    schema = opened[0].store.schema
+                    kept = schema.observation_space, schema.action_space
+                elif place.exists:
+                    kept = None
+                else:
+                    kept = _space("obs", first.obs), _space("act", first.act)
+                facts: dict[str, Any] = {"num_envs": 1, "capacity": self._ring_size}
+                if kept is not None:
+                    facts.update(observation_space=kept[0], action_space=kept[1])
+                create = {**facts, "reward_dtype": np.float64}
+                settings = {"seed": 0} if checkpoint is None else {"seed": 0, "checkpoint": checkpoint}
+                store = open_or_create(Store, place, self._options, create, facts, **settings)
+                failing.enter_context(closed_on_failure(store))
+                kept_in_ram = self._kept(number)
+                if kept_in_ram is None:
+                    close_with(self, store)
+                else:
+                    keeper = Keeper(store, kept_in_ram)
+                    with keeper.opening(self):
+                        keeper.restore(draws=False, checkpoint=checkpoint)
+                opened.append(_Env(store))
+                if kept_in_ram is not None:
+                    kept_in_ram.positions = opened[-1].positions
+            for number, env in enumerate(opened):
+                self._fill(number, env)
+        self._envs = opened
+
+    def _kept(self, number: int) -> _Weights | None:
+        """What goes with the rows of an environment, in RAM alone; None for nothing."""
+        return None
+
+    def _fill(self, number: int, env: _Env) -> None:
+        """Takes what is in RAM over from an environment's store."""
+        positions, columns = env.small()
+        if not len(positions) and not self._meta.get_keys():
+            return  # the first step says what there is
+        if not self._meta.get_keys():
+            self._meta: Any = Batch(
+                obs=np.zeros((self.maxsize, 0)),
+                obs_next=np.zeros((self.maxsize, 0)),
+                **{name: np.zeros((self.maxsize, *value.shape[1:]), value.dtype) for name, value in columns.items()},
+            )
+            self._set_batch_for_children()
+        offset = int(self._offset[number])
+        for name, value in columns.items():
+            self._meta[name][offset + positions] = value
+        ring, pos, size = self.buffers[number], env.positions.pos, len(positions)
+        ends = np.flatnonzero(columns["done"])
+        running = size - 1 - int(ends[-1]) if len(ends) else size
+        ring._insertion_idx, ring._size = pos, size
+        ring._ep_len, ring._ep_return = running, float(columns["rew"][size - running :].sum())
+        ring._ep_start_idx = (pos - running) % self._ring_size
+        ring.last_index = np.array([(pos - 1) % self._ring_size if size else 0])
+        self.last_index[number] = offset + ring.last_index[0]
+        self._lengths[number] = size
+
+    def _catch_up(self) -> None:
+        """Brings what is in RAM up to the stores, where an interrupted call left it behind."""
+        for number, begun in self._changing.items():
+            self._fill(number, self._envs[number])
+            count = (self.buffers[number]._insertion_idx - begun) % self._ring_size
+            if count:  # Tianshou's tree does not come back from a change of nothing
+                self._entered(number * self._ring_size + (begun + np.arange(count)) % self._ring_size)
+        self._changing = {}
+
+    def _entered(self, positions: Array) -> None:
+        """New transitions are at positions, which :meth:`add` could not say any more."""
+
+    # Adding
+
+    def add(self, batch: Any, buffer_ids: Any = None) -> tuple[Array, Array, Array, Array]:
+        """Adds a step of each environment that ``buffer_ids`` names; the others have none.
+
+        Args:
+            batch: ``obs``, ``act``, ``rew``, ``terminated``, ``truncated``, ``obs_next``, ``(n, ...)``; ``obs_next`` is
+                the true next one, at an episode's end too. ``info``, ``policy`` stay in RAM.
+            buffer_ids: ``(n,)``; all environments if None.
+
+        Returns positions, and returns, lengths and first positions of the episodes, ``(n,)``: 0 where one goes on.
+
+        Raises InputError, with nothing added, for missing keys, and values of other shapes or types than those of the
+        first step, and rewards that are not one finite number each.
+        """
+        ids = np.arange(self.buffer_num) if buffer_ids is None else np.asarray(buffer_ids)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu" or ((ids < 0) | (ids >= self.buffer_num)).any():
+            raise InputError(f"buffer_ids must be numbers from 0 to {self.buffer_num - 1}, got {buffer_ids!r:.80}")
+        missing = [key for key in ("obs", "act", "rew", *FLAGS, "obs_next") if key not in batch.get_keys()]
+        if missing:
+            raise InputError(
+                f"add: {', '.join(missing)} missing; obs_next must be the true one at an episode's end too"
+            )
+        given = Batch()
+        for key in batch.get_keys():
+            given.__dict__[key] = batch[key]
+        if self._save_only_last_obs:
+            for key in ON_DISK:
+                given.__dict__[key] = given[key][:, -1]
+        count = len(ids)
+        given.__dict__["rew"] = fit("rew", given.rew, (count,), np.float64)
+        if not np.isfinite(given.rew).all():
+            raise InputError(f"rew must be finite, got {given.rew}")
+        if not self._envs:
+            self._open(given)
+        self._catch_up()
+        schema = self._envs[0].store.schema
+        obs, obs_next = (_fitted(key, given[key], schema.observation_space, count) for key in ON_DISK)
+        act = _fitted("act", given.act, schema.action_space, count)
+        flags = [fit(key, given[key], (count,), np.bool_) for key in FLAGS]
+        self._changing = {number: self.buffers[number]._insertion_idx for number in ids.tolist()}
+        for place, number in enumerate(ids.tolist()):
+            step = [map_arrays(operator.itemgetter(place), part) for part in (obs, act, given.rew, obs_next, *flags)]
+            env = self._envs[number]
+            env.positions.look()
+            env.store.add(*step)
+        # Observations of no entries: Tianshou's class keeps the rest as it always does.
+        for key in ON_DISK:
+            given.__dict__[key] = np.zeros((count, 1, 0) if self._save_only_last_obs else (count, 0))
+        given.__dict__["act"] = act
+        added: tuple[Array, Array, Array, Array] = super().add(given, ids)
+        self._changing = {}
+        return added
+
+    def update(self, buffer: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} takes steps by add alone")
+
+    def set_batch(self, batch: Any) -> None:
+        raise NotImplementedError(f"{type(self).__name__} takes steps by add alone")
+
+    def dropnull(self) -> None:
+        raise NotImplementedError("rows that are on disk are not dropped; refuse NaN where it is made")
+
+    def save_hdf5(self, path: str, compression: str | None = None) -> None:
+        raise NotImplementedError("the rows are on disk already; checkpoint(name) names this point")
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} is not pickled: its rows are on disk; open it by its path again")
+
+    def reset(self, keep_statistics: bool = False) -> None:
+        """Forgets all transitions of a new buffer. One that was opened keeps them: :meth:`clear` forgets those too.
+
+        With ``keep_statistics``, as trainers of on-policy algorithms call it between updates, all are forgotten in both
+        cases, and the episodes go on. Otherwise the next step of each environment begins an episode.
+        """
+        if keep_statistics or not self._reopened:
+            self._forget(keep_statistics)
+            return
+        self._catch_up()
+        for number, env in enumerate(self._envs):
+            env.leave()
+            self._fill(number, env)
+
+    def clear(self) -> None:
+        """Forgets all transitions, of a buffer that was opened too; the next commit gives the space back."""
+        self._forget(False)
+
+    def _forget(self, keep_statistics: bool) -> None:
+        self._catch_up()
+        self._changing = {number: ring._insertion_idx for number, ring in enumerate(self.buffers[: len(self._envs)])}
+        for env in self._envs:
+            if not keep_statistics:
+                env.leave()
+            env.store.clear()
+        super().reset(keep_statistics)
+        self._changing = {}
+
+    # Reading
+
+    def sample_indices(self, batch_size: int | None) -> Array:
+        self._catch_up()
+        found: Array = super().sample_indices(batch_size)
+        return found
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            index = self.sample_indices(0) if index == slice(None) else self._indices[: len(self)][index]
+        self._read = index, self._transitions(np.asarray(index))
+        try:
+            return super().__getitem__(index)
+        finally:
+            self._read = None
+
+    def get(self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None) -> Any:
+        """A field at positions; see Tianshou's. Of ``obs_next`` a stack's older frames are those of ``obs``."""
+        if key not in ON_DISK:
+            return super().get(index, key, default_value, stack_num)
+        frames = self.stack_num if stack_num is None else stack_num
+        if self._read is not None and self._read[0] is index and frames == self.stack_num:
+            return _batch(self._read[1][key])
+        return _batch(self._transitions(np.asarray(index), frames)[key])
+
+    def _transitions(self, index: Array, frames: int | None = None) -> dict[str, Any]:
+        """``obs`` and ``obs_next`` at positions, ``(*index.shape, [frames,] *obs_shape)``; zeros where none is held."""
+        if not self._envs:
+            raise AttributeError("obs: the buffer is empty; add some steps")
+        if index.dtype == np.bool_:
+            index = np.flatnonzero(index)
+        if index.size and not (-self.maxsize <= index.min() and index.max() < self.maxsize):
+            raise IndexError(f"index {index.max()} is out of bounds for {self.maxsize} positions")
+        frames = self.stack_num if frames is None else frames
+        steps = [index.ravel() % self.maxsize]
+        for _ in range(frames - 1):
+            steps.insert(0, self.prev(steps[0]))
+        found = self._pairs(np.stack(steps, axis=-1).ravel())
+        lead = index.shape if frames == 1 else (*index.shape, frames)
+        pairs = {key: map_arrays(lambda array: array.reshape((*lead, *array.shape[1:])), found[key]) for key in ON_DISK}
+        if frames > 1:
+            pairs["obs_next"] = _moved_on(pairs["obs"], pairs["obs_next"], index.ndim)
+        return pairs
+
+    def _pairs(self, flat: Array) -> dict[str, Any]:
+        """Single frames at positions ``(n,)`` in bounds."""
+        space = self._envs[0].store.schema.observation_space
+        out = {key: _zeros(space, len(flat)) for key in ON_DISK}
+        numbers, places = np.divmod(flat, self._ring_size)
+        for number in np.unique(numbers).tolist():
+            env, here = self._envs[number], np.flatnonzero(numbers == number)
+            rows, held = env.positions.rows(places[here])
+            if len(held):
+                found = read_once(env.store, rows[held])
+                for key, values in (("obs", found.obs), ("obs_next", found.next_obs)):
+                    _put(out[key], here[held], values)
+        return out
+
+    @property
+    def obs(self) -> Any:
+        """All observations, read from disk."""
+        return self.get(np.arange(self.maxsize), "obs", stack_num=1)
+
+    @property
+    def obs_next(self) -> Any:
+        """All next observations, read from disk."""
+        return self.get(np.arange(self.maxsize), "obs_next", stack_num=1)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self):,} of {self.maxsize:,} transitions, {self.buffer_num} environments>"
+
+
+class DiskVectorReplayBuffer(_DiskVector, VectorReplayBuffer):  # type: ignore[misc]
+    """Tianshou's ``VectorReplayBuffer`` with its observations on disk.
+
+    Args:
+        total_size: transitions of all environments, as of Tianshou.
+        buffer_num: environments.
+        stack_num, save_only_last_obs, sample_avail, random_seed: by keyword, as of Tianshou.
+        ignore_obs_next: taken and ignored: frames are stored once in any case, and final observations kept.
+        path: a directory for the stores; None for temporary ones that go away with the buffer.
+        checkpoint: of the stores at ``path`` to go back to.
+        cache_bytes: RAM for decoded observations, of all environments together.
+        codec, chunk_rows, shard_rows, commit_rows, commit_seconds: by keyword, as of ``diskreplay.ReplayBuffer``, for
+            each environment.
+    """
+
+
+class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuffer):  # type: ignore[misc]
+    """Tianshou's ``PrioritizedVectorReplayBuffer`` with its observations on disk.
+
+    Weights come back with a checkpoint, and when a buffer that was closed is opened again; after a crash all those of
+    an environment that has newer ones are new.
+
+    Args:
+        alpha, beta, weight_norm: by keyword, as of Tianshou.
+        all others: as of :class:`DiskVectorReplayBuffer`.
+    """
+
+    def __init__(self, total_size: int, buffer_num: int, **kwargs: Any) -> None:
+        self._bounds = np.ones(2)
+        """The largest and the least priority, an array that all stores save."""
+        super().__init__(total_size, buffer_num, **kwargs)
+
+    def update_weight(self, index: Any, new_weight: Any) -> None:
+        """Gives transitions new priorities ``|new_weight|``; see Tianshou's."""
+        super().update_weight(index, new_weight)
+        self._bounds[:] = self._max_prio, self._min_prio
+
+    def _open(self, first: Any, checkpoint: str | None = None) -> None:
+        super()._open(first, checkpoint)
+        self._max_prio, self._min_prio = self._bounds.tolist()
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Builds the tree over the leaves: those that are held and have no weight yet are new."""
+        every = np.arange(self.maxsize)
+        leaves = self.weight._value[self.weight._bound :][: self.maxsize]
+        held = every % self._ring_size < np.repeat(self._lengths, self._ring_size)
+        self.weight[every] = np.where(held, np.where(leaves == 0, self._max_prio**self._alpha, leaves), 0.0)
+
+    def _kept(self, number: int) -> _Weights:
+        start = self.weight._bound + number * self._ring_size
+        weights = self.weight._value[start : start + self._ring_size]
+        arrays = {WEIGHTS: {"weight": weights, "bounds": self._bounds}}
+        return _Weights(arrays=arrays, lasting=(WEIGHTS,))
+
+    def _entered(self, positions: Array) -> None:
+        self.init_weight(positions)
+        self._weigh()
+
+    def _forget(self, keep_statistics: bool) -> None:
+        super()._forget(keep_statistics)
+        self._bounds[:] = self._max_prio = self._min_prio = 1.0
+        self._weigh()
+
+
+# Nested arrays
+
+
+def _space(key: str, value: Any) -> spaces.Space[Any]:
+    """The space that values ``(n, *shape)`` are of; InputError where there is none."""
+    if isinstance(value, Batch | Mapping):
+        if key == "act" or not len(value.keys()):
+            raise InputError(
+                f"{key} must be an array{'' if key == 'act' else ' or a Batch of arrays'}, got {value!r:.80}"
+            )
+        return spaces.Dict({name: _space(f"{key}.{name}", value[name]) for name in value.keys()})  # noqa: SIM118
+    array = np.asarray(value)
+    shape, dtype = array.shape[1:], array.dtype
+    if dtype.kind == "b":
+        return spaces.MultiBinary(shape or 1) if shape else spaces.Discrete(2)
+    if dtype.kind not in "fiu":
+        raise InputError(f"{key} must be numbers, got {dtype}")
+    limits: Any = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return spaces.Box(limits[0], limits[1], shape, dtype.type)
+
+
+def _leaf_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:
+    """Of arrays that come back: MultiBinary and Discrete stand for bool."""
+    return np.dtype(space.dtype if isinstance(space, spaces.Box) else np.bool_)
+
+
+def _fitted(key: str, value: Any, space: spaces.Space[Any], count: int) -> Any:
+    """``value`` as arrays ``(count, *shape)`` of a space; InputError where it is something else."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, Batch | Mapping) or set(value.keys()) != set(space.spaces):
+            raise InputError(f"{key} must be a Batch with the keys {sorted(space.spaces)}, got {value!r:.80}")
+        return {name: _fitted(f"{key}.{name}", value[name], part, count) for name, part in space.spaces.items()}
+    given, dtype = np.asarray(value), _leaf_dtype(space)
+    fitted = fit(key, given, (count, *(space.shape or ())), dtype)
+    whole = dtype.kind in "iub"
+    if not np.can_cast(given.dtype, dtype, "same_kind") or (whole and (fitted != given.reshape(fitted.shape)).any()):
+        raise InputError(f"{key} was {dtype} in the first step, and is {given.dtype} now, with values that do not fit")
+    return fitted
+
+
+def _zeros(space: spaces.Space[Any], count: int) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {name: _zeros(part, count) for name, part in space.spaces.items()}
+    return np.zeros((count, *(space.shape or ())), _leaf_dtype(space))
+
+
+def _put(out: Any, places: Array, values: Any) -> None:
+    if isinstance(out, dict):
+        for name, part in out.items():
+            _put(part, places, values[name])
+    else:
+        out[places] = values
+
+
+def _moved_on(obs: Any, obs_next: Any, axis: int) -> Any:
+    """Stacks along an axis, moved on by the frame that follows their newest one."""
+    if isinstance(obs, dict):
+        return {name: _moved_on(part, obs_next[name], axis) for name, part in obs.items()}
+    stacks, following = np.moveaxis(obs, axis, 0), np.moveaxis(obs_next, axis, 0)
+    return np.moveaxis(np.concatenate([stacks[1:], following[-1:]]), 0, axis)
+
+
+def _batch(value: Any) -> Any:
+    """Nested arrays as Tianshou has them."""
+    return Batch(value) if isinstance(value, dict) else value
