@@ -1,5 +1,5 @@
 # Every target makes what it needs: .venv when it is missing, an extra when pyproject.toml or constraints.txt changed.
-# .venv-oldest has the oldest allowed version of what constraints-oldest.txt names.
+# .venv-oldest has the oldest allowed version of each dependency (constraints-oldest.txt).
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +13,7 @@ OLDEST := .venv-oldest
 # One process for each processor; worksteal: the slow tests lie together in the order of files.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --durations 10
 
-.PHONY: demo test exhaustive interop lint bench clean
+.PHONY: demo test exhaustive interop lowest lint bench clean
 # Two pips must not write to one environment at the same time.
 .NOTPARALLEL:
 
@@ -29,10 +29,15 @@ test: $(VENV)/.dev-stamp
 exhaustive: $(VENV)/.dev-stamp
 	$(PYTEST) tests --ignore=tests/interop -m sampled
 
-# Formats once more with the oldest pyarrow that is allowed; tests/interop exchanges files between the two environments.
+# tests/interop exchanges files with the oldest pyarrow that is allowed, too.
 interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp
 	$(BIN)/python -m pytest tests/interop
-	$(OLDEST)/bin/python -m pytest tests/formats/test_parquet.py tests/formats/test_roundtrip.py -k 'parquet or arrow'
+
+# With the oldest dependencies that are allowed: what stands nearest to them.
+lowest: $(OLDEST)/.stamp
+	cd tests && DISKREPLAY_TEST_EFFORT=0.1 ../$(OLDEST)/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
+		buffers/test_autoreset.py buffers/test_misuse.py buffers/test_window.py format formats golden index reading \
+		sampling test_recording.py test_spaces.py views
 
 lint: $(VENV)/.dev-stamp
 	$(BIN)/ruff check .
@@ -68,7 +73,8 @@ $(VENV)/.interop-stamp: $(INPUTS) | $(BIN)/python
 
 $(OLDEST)/.stamp: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[arrow]' pytest
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
+		-e '.[arrow]' hypothesis pytest pytest-xdist
 	touch $@
 
 $(VENV)/.bench-stamp: $(INPUTS) | $(BIN)/python

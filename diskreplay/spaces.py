@@ -8,6 +8,7 @@ A :data:`Tree` is that structure with leaf names at its ends; values travel flat
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -35,6 +36,16 @@ ADVICE = {
     "Sequence": "pad to a fixed length in a Box, with the true length in a Discrete, first",
     "OneOf": "store the choice as a Discrete and every alternative as a padded Box in a Dict first",
 }
+
+
+TYPED_DISCRETE = "dtype" in inspect.signature(spaces.Discrete.__init__).parameters
+"""Older versions of Gymnasium know Discrete spaces of int64 alone."""
+
+
+def discrete(n: int, start: int, dtype: np.dtype[Any]) -> spaces.Discrete:
+    """A Discrete space of a dtype; of int64 where Gymnasium knows no other."""
+    kind: dict[str, Any] = {"dtype": dtype.type} if TYPED_DISCRETE else {}
+    return spaces.Discrete(n, start=start, **kind)
 
 
 def tree(space: gymnasium.Space[Any], name: str) -> Tree:
@@ -197,9 +208,10 @@ def _from_json(document: Any) -> gymnasium.Space[Any]:
         low, high = (_bound_from_json(document[key], shape, dtype) for key in ("low", "high"))
         return spaces.Box(low, high, shape, cast(Any, dtype.type))
     if kind == "Discrete":
-        # Older versions of Gymnasium know int64 alone, and no argument for it.
-        kind_of = {} if document["dtype"] == "int64" else {"dtype": np.dtype(document["dtype"]).type}
-        return spaces.Discrete(document["n"], start=document["start"], **kind_of)
+        dtype = np.dtype(document["dtype"])
+        if dtype != np.int64 and not TYPED_DISCRETE:
+            raise ValueError(f"Gymnasium {gymnasium.__version__} knows no Discrete spaces of {dtype}; a newer one does")
+        return discrete(document["n"], document["start"], dtype)
     if kind == "MultiDiscrete":
         dtype = np.dtype(document["dtype"])
         start = np.array(document["start"], dtype)

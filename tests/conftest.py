@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,14 +72,28 @@ def pytest_configure(config: pytest.Config) -> None:
     if asked not in ("own", "small"):
         raise pytest.UsageError(f"DISKREPLAY_TEST_THRESHOLDS must be 'own' or 'small', got {asked!r}")
     config.addinivalue_line("markers", "own_thresholds: what it measures depends on the engine's own thresholds")
-    config.addinivalue_line("markers", "sampled: in a module of which the sampled form leaves something out")
+    config.addinivalue_line("markers", "share(every): the sampled form runs one of so many cases of this test")
+    config.addinivalue_line("markers", "sampled: the sampled form leaves something of it out, or of its module")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     asking = {id(one) for one in (effort, effort.examples, effort.places, effort.stride)}
+    cases: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and asking & {id(value) for value in vars(item.module).values()}:
+        if not isinstance(item, pytest.Function):
+            continue
+        share = item.get_closest_marker("share")
+        if share or asking & {id(value) for value in vars(item.module).values()}:
             item.add_marker("sampled")
+        if share:
+            cases.setdefault((item.nodeid.split("[")[0], *share.args), []).append(item)
+    left: set[pytest.Item] = set()
+    for (_, every), each in cases.items():
+        mixed = sorted(each, key=lambda item: zlib.crc32(item.name.encode()))  # so that every parameter varies
+        left.update(set(mixed) - set(mixed[:: effort.stride(every, "cases of a test")]))
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
 
 
 def pytest_report_header() -> list[str]:

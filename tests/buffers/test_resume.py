@@ -32,6 +32,7 @@ def run(buffer: dr.ReplayBuffer, recording: Recording, rows: list[Any], rounds: 
     return drawn
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("adds", [False, True], ids=["samples only", "with steps in between"])
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c.name in ("dict", "stack of 4, 5 environments")], ids=repr)
 def test_a_thousand_samples_are_the_same(path: str, config: Config, adds: bool) -> None:

@@ -66,6 +66,7 @@ def rows_of(path: str) -> int:
         return len(buffer)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "script",
     [

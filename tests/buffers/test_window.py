@@ -25,6 +25,7 @@ def disk_bytes(path: str) -> int:
     return sum(file.stat().st_size for file in pathlib.Path(path).rglob("*") if file.is_file())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("config", CONFIGS, ids=repr)
 def test_just_the_shards_of_the_window_are_left(path: str, config: Config) -> None:
     recording = Recording(config)

@@ -275,7 +275,7 @@ def test_what_was_saved_outlives_an_opening_that_was_interrupted(tmp_path: pathl
     del buffer
     tool = Interrupts(within=["diskreplay.compat"])
     opened: list[Any] = []
-    for number in itertools.count(0, 11):
+    for number in itertools.count(0, 11 * effort.stride(5, "lines that are interrupted")):
         if tool.interrupt(number, lambda: opened.append(make())) is None:
             break
         gc.collect()

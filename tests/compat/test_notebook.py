@@ -214,6 +214,7 @@ def chi_square(observed: np.ndarray, expected: np.ndarray) -> float:
     return float(((observed - expected) ** 2 / expected).sum())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("size", [1, 6])
 def test_draws_follow_the_probabilities(name: str, size: int) -> None:

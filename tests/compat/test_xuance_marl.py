@@ -150,6 +150,7 @@ def off_policy(model: OffModel, rewards: str, batch_size: int = 16, **options: A
     return kind(N, state, OBS, ACT, *prob, rew, done, model.n_envs, model.n_envs * model.n_size, batch_size, **options)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("prob", [False, True], ids=["plain", "mean field"])
 @pytest.mark.parametrize("state", [False, True], ids=["no state", "state"])
 @pytest.mark.parametrize("rewards", SHAPES)
@@ -293,6 +294,7 @@ class OnModel:
         )  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("kind", ["plain", "mean field", "coma"])
 @pytest.mark.parametrize("normalizer", [None, Doubled()], ids=["true values", "normalised values"])
 @pytest.mark.parametrize(
@@ -493,6 +495,7 @@ class Episode:
             model.now[key][env, :, :t] = values.T.reshape(N, t, *model.rew)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("kind", ["off", "on", "coma"])
 @pytest.mark.parametrize("normalizer", [None, Doubled()], ids=["true values", "normalised values"])
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ def check(buffer: DummyOnPolicyBuffer, oracle: Oracle, indexes: Any) -> None:
         assert found.dtype == buffer.OBSERVED
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("kind", SPACES)
 @pytest.mark.parametrize("use_gae", [True, False])
 @pytest.mark.parametrize("n_envs", [1, 4])

@@ -491,6 +491,7 @@ class Others:
             self._busy = False
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("files", [1, 2, 5, 100])
 @pytest.mark.parametrize("seed", range(examples(2)))
 def test_a_reader_beside_everything(path: str, files: int, seed: int) -> None:

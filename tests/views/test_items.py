@@ -45,6 +45,7 @@ def check_items(buffer: dr.ReplayBuffer, view: Any, logs: list[Log]) -> None:
         check(batch, view, logs)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("config", [*CONFIGS, *GOAL_CONFIGS], ids=repr)
 def test_every_kind_of_buffer(path: str, config: Config) -> None:
     """Before the window has moved and after, with an episode open and after it is cut, in RAM and from disk."""

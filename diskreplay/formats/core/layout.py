@@ -273,10 +273,7 @@ def infer_discrete(low: int, high: int, dtype: np.dtype[Any]) -> gymnasium.Space
     start = min(0, low)
     if high - start >= np.iinfo(np.int64).max:
         raise InputError(f"actions from {low} to {high} are more than a Discrete space has")
-    # Older versions of Gymnasium know int64 alone, and no argument for it.
-    kind: dict[str, Any] = {} if dtype == np.int64 else {"dtype": dtype.type}
-    space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(max(1, high - start + 1), start=start, **kind)
-    return space
+    return spaces.discrete(max(1, high - start + 1), start, dtype)
 
 
 def infer_dict(leaves: Mapping[str, gymnasium.Space[Any]]) -> gymnasium.Space[Any]:

@@ -323,5 +323,5 @@ def _with_dtype(
         with np.errstate(over="ignore"):
             return gymnasium.spaces.Box(space.low.astype(dtype), space.high.astype(dtype), shape, dtype.type)
     if isinstance(space, gymnasium.spaces.Discrete) and dtype.kind in "iu":
-        return gymnasium.spaces.Discrete(int(space.n), start=int(space.start), dtype=dtype.type)
+        return spaces.discrete(int(space.n), int(space.start), dtype)
     return infer_space(shape, dtype, name)
