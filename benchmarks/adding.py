@@ -64,17 +64,35 @@ CASES = (
 )
 
 
-def ours(case: Case, steps: Sequence[workload.Step], path: pathlib.Path) -> float:
-    """Seconds of the second pass."""
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """Medians of the rounds.
+
+    Attributes:
+        ours, sb3: steps a second; None without SB3.
+        caller, all_threads: microseconds of processor time that ours takes a step: of the thread that adds, which
+            checks and copies; with those that compress.
+    """
+
+    ours: float
+    sb3: float | None
+    caller: float
+    all_threads: float
+
+
+def ours(case: Case, steps: Sequence[workload.Step], path: pathlib.Path) -> tuple[float, float, float]:
+    """Seconds of the second pass: of the clock, of processor time of this thread, and of the process."""
     spaces_ = {"observation_space": case.obs, "action_space": case.action}
     options = {"num_envs": case.envs, "frame_stack": case.frame_stack, **spaces_}
     with contenders.create_store(str(path), len(steps) * case.envs, **options) as buffer:
         pass_through(buffer.add, steps)
         buffer.commit()
-        start = time.perf_counter()
+        clocks = time.perf_counter, time.thread_time, time.process_time
+        start = [clock() for clock in clocks]
         pass_through(buffer.add, steps)
         buffer.commit()
-        return time.perf_counter() - start
+        wall, thread, process = (clock() - begin for clock, begin in zip(clocks, start, strict=True))
+        return wall, thread, process
 
 
 def sb3(case: Case, steps: Sequence[tuple]) -> float:
@@ -92,8 +110,8 @@ def pass_through(add: Callable[..., Any], steps: Sequence[tuple]) -> None:
         add(*step)
 
 
-def rates(scratch: pathlib.Path, rounds: int, scale: float) -> list[tuple[Case, float, float | None]]:
-    """Steps a second of each case, ours and SB3's by turns, the median of the rounds; ``None`` without SB3."""
+def rates(scratch: pathlib.Path, rounds: int, scale: float) -> list[tuple[Case, Rate]]:
+    """What each case takes, ours and SB3's by turns."""
     has_sb3 = importlib.util.find_spec("stable_baselines3") is not None
     found = []
     for number, case in enumerate(CASES):
@@ -106,5 +124,7 @@ def rates(scratch: pathlib.Path, rounds: int, scale: float) -> list[tuple[Case, 
             if has_sb3:
                 theirs.append(sb3(case, sb3_steps))
         count = case.envs * rows
-        found.append((case, count / statistics.median(mine), count / statistics.median(theirs) if theirs else None))
+        wall, thread, process = (statistics.median(each) for each in zip(*mine, strict=True))
+        peer = count / statistics.median(theirs) if theirs else None
+        found.append((case, Rate(count / wall, peer, 1e6 * thread / count, 1e6 * process / count)))
     return found
