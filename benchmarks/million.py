@@ -132,23 +132,25 @@ def raced(path: str, steps: int, scratch: pathlib.Path, rounds: int) -> tuple[li
     return racing.race(ours, peers, small, scratch, rounds)
 
 
+MOST_OF_PEERS = {32: (0.5, 2.5, 1.3), 256: (0.8, 1.7, 1.0)}
+"""By batch size, in the order of `PEERS`."""
+MOST_OF_SMALL = {32: 1.3, 256: 1.15}
+
+
 def sampling_figures(found: list[racing.Raced]) -> list[Figure]:
     by_label = {one.contender.label: one for one in found}
     ours, small = found[0], found[1]
     rows = []
     for batch in racing.BURSTS:
-        beside = [(PEERS[0], 0.8, False), (PEERS[1], 1.1, batch == 32), (PEERS[2], 1.0, True)]
-        for label, target, aim in beside:
+        for label, target in zip(PEERS, MOST_OF_PEERS[batch], strict=True):
             if label in by_label:
                 peer = by_label[label]
-                rows.append(
-                    Figure(f"`sample({batch})` beside {label}", peer.ours[batch], target, "ms", peer.ms[batch], aim=aim)
-                )
+                rows.append(Figure(f"`sample({batch})` beside {label}", peer.ours[batch], target, "ms", peer.ms[batch]))
         rows.append(
             Figure(
                 f"`sample({batch})` beside itself at {small.contender.steps:,} steps",
                 ours.ms[batch],
-                1.3,
+                MOST_OF_SMALL[batch],
                 "ms",
                 small.ms[batch],
             )
