@@ -280,7 +280,11 @@ def work(name: str, modes: Sequence[str], tries: int | None, start: int, pipe: C
     pipe.send(("places", counts))
     for at, (mode, number, ending) in list(enumerate(plan(name, counts, tries)))[start:]:
         pipe.send(("trying", at, mode, number, ending))
-        pipe.send(("tried", *trial(make, tools[mode], number, ending)))
+        told = trial(make, tools[mode], number, ending)
+        while tries is not None and told[0] is None and number:  # it had fewer places this time
+            number //= 2
+            told = trial(make, tools[mode], number, ending)
+        pipe.send(("tried", *told))
     pipe.send(("done",))
 
 
