@@ -90,7 +90,7 @@ def message(error: Exception) -> str:
 
 COMMANDS = {
     "ReplayBuffer.create makes one": "'diskreplay record' and 'diskreplay import' make one",
-    "; ReplayBuffer.open opens a store": "; choose another path",
+    "; ReplayBuffer.open and open_or_create open a store": "; choose another path",
     "close that writer, open another stream, or open with mode='r'": "close that writer",
     "drop them first (drop_checkpoint), or open the checkpoint with mode='r'":
         "drop them first ('diskreplay checkpoints drop')",
