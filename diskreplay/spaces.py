@@ -42,9 +42,13 @@ TYPED_DISCRETE = "dtype" in inspect.signature(spaces.Discrete.__init__).paramete
 """Older versions of Gymnasium know Discrete spaces of int64 alone."""
 
 
-def discrete(n: int, start: int, dtype: np.dtype[Any]) -> spaces.Discrete:
-    """A Discrete space of a dtype; of int64 where Gymnasium knows no other."""
-    kind: dict[str, Any] = {"dtype": dtype.type} if TYPED_DISCRETE else {}
+def discrete(n: int, start: int, dtype: np.dtype[Any]) -> gymnasium.Space[Any]:
+    """A Discrete space of a dtype; a Box of the same numbers where Gymnasium knows no such."""
+    if dtype == np.int64:
+        return spaces.Discrete(n, start=start)
+    if not TYPED_DISCRETE:
+        return spaces.Box(start, start + n - 1, (), cast(Any, dtype.type))
+    kind: dict[str, Any] = {"dtype": dtype.type}
     return spaces.Discrete(n, start=start, **kind)
 
 
