@@ -135,7 +135,7 @@ class Place(NamedTuple):
     Attributes:
         first: id of the episode's first step.
         stride: from the id of one step to that of the next.
-        index: of the transition among the steps.
+        step: of the transition, 0 for the first one.
         steps: of the episode.
         terminated: whether its last step is.
         newest: whether no step of its environment came after it.
@@ -143,7 +143,7 @@ class Place(NamedTuple):
 
     first: int
     stride: int
-    index: int
+    step: int
     steps: int
     terminated: bool
     newest: bool

@@ -1,7 +1,8 @@
 """d3rlpy's replay buffer over a store on disk.
 
-``algo.fit(DiskDataset("pong.replay"), n_steps=...)`` trains on any store; ``algo.fit_online(env, DiskDataset("run.replay",
-limit=1_000_000, env=env))`` writes one. Observations are read as they are drawn, never all at once.
+``algo.fit(DiskDataset("pong.replay"), n_steps=...)`` trains on any store. ``algo.fit_online(env, buffer)`` with
+``DiskDataset("run.replay", limit=1_000_000, env=env)`` writes one. Observations are read as they are drawn, never all
+at once.
 """
 
 try:

@@ -26,7 +26,7 @@ from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat.arrays import fit
 from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, Episodes, Newest, Reader
-from diskreplay.compat.d3rlpy.facts import actions
+from diskreplay.compat.d3rlpy.facts import actions, boxes
 from diskreplay.compat.d3rlpy.looks import Looks, of_picker, of_slicer, stacked_frames
 from diskreplay.compat.opening import check_checkpoint, closed_on_failure, open_or_create
 from diskreplay.compat.place import Place, close_with
@@ -92,7 +92,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             if AGENTS in self.store._store.settings:
                 raise InputError(f"the store at {self.store.path!r} is of several agents, which d3rlpy does not know")
             self._reader = Reader(self.store, self._running)
-            self._check_stacks()
+            self._check_stacks(max(stack.frames for stack in self.store.schema.stacks), self.store.path)
             self._fixed: Ids | None = by_episodes(self.store)[0] if limit is None else None
             if limit is not None:
                 self._check_written()
@@ -119,13 +119,14 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             settings = {**settings, "checkpoint": checkpoint}
         if env is not None:
             actions(env.action_space)
+            boxes(env.observation_space)
             facts.update(observation_space=self._stored_space(env), action_space=env.action_space)
         elif not place.exists:
             raise InputError(f"there is no store at {place.path!r}; to make one, give env, whose spaces it has")
         if frame_stack is not None:
+            self._check_stacks(frame_stack, place.path)
             facts["frame_stack"] = frame_stack
-        if "cache_bytes" in settings:
-            options = {**options, "cache_bytes": settings.pop("cache_bytes")}
+        options = {**options, "cache_bytes": settings.pop("cache_bytes")}
         return open_or_create(Store, place, options, facts, facts, **settings)
 
     def _stored_space(self, env: Any) -> Any:
@@ -138,13 +139,12 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         low, high = (np.asarray(self._preprocessor.process_observation(bound)) for bound in (space.low, space.high))
         return spaces.Box(low, high, low.shape, cast(Any, space.dtype))
 
-    def _check_stacks(self) -> None:
-        frames = max(stack.frames for stack in self.store.schema.stacks)
+    def _check_stacks(self, frames: int, path: str) -> None:
         for name, given in (("transition_picker", self._picker), ("trajectory_slicer", self._slicer)):
             if frames > 1 and stacked_frames(given) > 1:
                 raise InputError(
-                    f"the observations of the store at {self.store.path!r} are stacks of {frames} frames already: "
-                    f"leave the {name} that stacks them out"
+                    f"the observations of the store at {path!r} are stacks of {frames} frames already: leave the "
+                    f"{name} that stacks them out"
                 )
 
     def _check_written(self) -> None:
@@ -185,7 +185,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         found: list[Any] = [None] * len(ids)
         for number in sorted(range(len(ids)), key=lambda number: standing[number].first):
             place = standing[number]
-            found[number] = pick(self._reader.episode(place._replace(index=0)), place.index)
+            found[number] = pick(self._reader.episode(place._replace(step=0)), place.step)
         return found
 
     def sample_transition(self) -> Transition:
@@ -194,7 +194,9 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
 
     def sample_transition_batch(self, batch_size: int) -> TransitionMiniBatch:
         """``batch_size`` transitions, with replacement; arrays ``(B, ...)`` float32."""
-        return TransitionMiniBatch.from_transitions(self._transitions(self._draw(check_count("batch_size", batch_size))))
+        return TransitionMiniBatch.from_transitions(
+            self._transitions(self._draw(check_count("batch_size", batch_size)))
+        )
 
     def _transitions(self, ids: Ids) -> list[Any]:
         return self._picked(ids, self._picker, of_picker(self._picker))
@@ -419,7 +421,7 @@ class DiskBuffer:
             raise IndexError(f"there are {count} transitions, and none at {index}")
         dataset = self._dataset
         ((place, _),) = places(dataset.store, np.atleast_1d(dataset._ids(index % count)))
-        return dataset._reader.episode(place._replace(index=0)), place.index
+        return dataset._reader.episode(place._replace(step=0)), place.step
 
     def append(self, episode: Any, index: int) -> NoReturn:
         """Refused: the dataset takes whole steps, and episodes."""

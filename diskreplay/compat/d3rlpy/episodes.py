@@ -100,9 +100,9 @@ class Reader:
         action_ids, action_of = [], []
         for place, rewards in places(self.store, ids, looks.before):
             size = place.steps + (not place.terminated)
-            steps = sorted({min(max(place.index + step, 0), size - 1) for step in looks.observations})
-            acted = sorted({min(max(place.index + step, 0), size - 1) for step in looks.actions})
-            first = max(0, place.index - looks.before)
+            steps = sorted({min(max(place.step + step, 0), size - 1) for step in looks.observations})
+            acted = sorted({min(max(place.step + step, 0), size - 1) for step in looks.actions})
+            first = max(0, place.step - looks.before)
             stop = max(steps[-1], acted[-1]) + 1
             after = self._after(place)
             cut = Cut(
@@ -111,17 +111,14 @@ class Reader:
                 place.terminated, first, size - first, self.layout,
             )  # fmt: skip
             # Looking ahead is at what followed the step before, which is all that is known of the last one.
-            wanted += [
-                (place.ids(step - (step > place.index)), step > place.index, cut, step - first)
-                for step in steps
-            ]
+            wanted += [(place.ids(step - (step > place.step)), step > place.step, cut, step - first) for step in steps]
             for step in acted:
                 if step == place.steps and after is not None:
                     cut.actions[step - first] = after.action
                 else:
                     action_ids.append(place.ids(min(step, place.steps - 1)))
                     action_of.append((cut, step - first))
-            found.append((cut, place.index - first))
+            found.append((cut, place.step - first))
         for action, (cut, step) in zip(self.actions(np.array(action_ids, np.int64)), action_of, strict=True):
             cut.actions[step] = action
         self._fill(wanted)
@@ -272,7 +269,7 @@ class DiskEpisode:
         }  # fmt: skip
 
     @classmethod
-    def deserialize(cls, serializedData: dict[str, Any]) -> DiskEpisode:  # noqa: N803  # d3rlpy's name
+    def deserialize(cls, serializedData: dict[str, Any]) -> DiskEpisode:  # d3rlpy's name
         """Refused: an episode is part of a store."""
         raise InputError("a DiskEpisode is part of a store; load d3rlpy.dataset.Episode, and append_episode it")
 

@@ -47,15 +47,20 @@ def actions(space: Any) -> tuple[ActionSpace, int, Shape]:
 
 def observation_shapes(schema: Schema) -> list[Shape]:
     """Of each leaf, as d3rlpy's encoders want it; InputError for leaves that are no Box."""
-    shapes = []
-    for space, stack in zip(leaf_spaces(schema.observation_space), schema.stacks, strict=True):
-        if not isinstance(space, spaces.Box):
-            raise InputError(f"d3rlpy takes observations that are a Box, or several of them, not {space}")
-        shapes.append(_shape(space.shape, space.dtype, stack))
-    return shapes
+    leaves = boxes(schema.observation_space)
+    return [_shape(space.shape, space.dtype, stack) for space, stack in zip(leaves, schema.stacks, strict=True)]
 
 
-def _shape(shape: Shape, dtype: DTypeLike, stack: Stack) -> Shape:
+def boxes(space: Any) -> list[spaces.Box]:
+    """The leaves of a space of observations; InputError for one that is no Box."""
+    leaves = leaf_spaces(space)
+    for leaf in leaves:
+        if not isinstance(leaf, spaces.Box):
+            raise InputError(f"d3rlpy takes observations that are a Box, or several of them, not {leaf}")
+    return cast(list[spaces.Box], leaves)
+
+
+def _shape(shape: Shape, dtype: DTypeLike | None, stack: Stack) -> Shape:
     """A single number is a vector, an image of two axes has one channel, and frames are stacked along channels."""
     if stack.frames > 1 and stack.axis is None:
         if len(shape) == 3 and shape[0] <= shape[-1]:
