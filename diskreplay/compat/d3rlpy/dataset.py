@@ -127,7 +127,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             self._check_stacks(frame_stack, place.path)
             facts["frame_stack"] = frame_stack
         options = {**options, "cache_bytes": settings.pop("cache_bytes")}
-        return open_or_create(Store, place, options, facts, facts, **settings)
+        return open_or_create(Store, place, options, facts, {**facts, "columns": {}}, **settings)
 
     def _stored_space(self, env: Any) -> Any:
         """The space of what is stored of the observations of an environment."""
@@ -317,7 +317,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             for leaf, space in zip(given, leaves, strict=True)
         ]
         space: Any = schema.action_space
-        chosen = fit("actions", episode.actions, (size, *space.shape), space.dtype)
+        chosen = self._actions("actions", episode.actions, (size, *space.shape))
         rewards = fit("rewards", episode.rewards, (size,), self._reader.layout.info.reward_signature.dtype[0])
         following = [np.concatenate([leaf[1 : count + 1], leaf[-1:]])[:count] for leaf in obs]
         flags = np.zeros((2, count), bool)
@@ -341,13 +341,22 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         if self._preprocessor is not None:
             action = self._preprocessor.process_action(_array(action, info.action_signature.dtype[0]))
             reward = self._preprocessor.process_reward(_array(reward, info.reward_signature.dtype[0]))
-        chosen = fit("action", action, space.shape, space.dtype)
-        if isinstance(space, spaces.Discrete) and not 0 <= chosen < space.n:
-            raise InputError(f"action must lie in {space}, got {chosen}")
+        chosen = self._actions("action", action, space.shape)
         earned = fit("reward", reward, (), info.reward_signature.dtype[0])
         if not np.isfinite(earned):
             raise InputError(f"reward must be finite, got {earned}")
         return Newest(obs, chosen, earned)
+
+    def _actions(self, what: str, given: Any, shape: tuple[int, ...]) -> Array:
+        """As the store has them; InputError where one is none of its space."""
+        space: Any = self.store.schema.action_space
+        chosen = fit(what, given, shape, space.dtype)
+        whole = np.asarray(given).reshape(shape) == chosen
+        if isinstance(space, spaces.Discrete) and not (whole & (chosen >= 0) & (chosen < space.n)).all():
+            raise InputError(f"{what} must lie in {space}, got {given}")
+        if self.store.schema.finite and not np.isfinite(chosen).all():
+            raise InputError(f"{what} must be finite, got {given}")
+        return chosen
 
     def _observation(self, observation: Any) -> list[Array]:
         """``(*shape)`` a leaf, as the store has it."""

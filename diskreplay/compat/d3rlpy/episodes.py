@@ -30,7 +30,7 @@ BLOCK_BYTES = 16 << 20
 """Of observations that are read at once."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Newest:
     """The newest step of a running episode, which is no transition yet.
 
@@ -105,10 +105,11 @@ class Reader:
             first = max(0, place.step - looks.before)
             stop = max(steps[-1], acted[-1]) + 1
             after = self._after(place)
+            complete = place.terminated or (looks.each_reward and after is None)
+            actions = np.zeros((stop - first, *self.layout.action_shape), self.layout.action_dtype)
             cut = Cut(
-                self.layout.empty(stop - first), np.zeros((stop - first, *self.layout.action_shape),
-                self.layout.info.action_signature.dtype[0]), _with_last(rewards, place.terminated, after),
-                place.terminated, first, size - first, self.layout,
+                self.layout.empty(stop - first), actions, _with_last(rewards, complete, after), place.terminated, first,
+                size - first, self.layout,
             )  # fmt: skip
             # Looking ahead is at what followed the step before, which is all that is known of the last one.
             wanted += [(place.ids(step - (step > place.step)), step > place.step, cut, step - first) for step in steps]
@@ -137,9 +138,9 @@ class Reader:
                     cut.leaves[leaf][step] = values[at]
 
 
-def _with_last(rewards: Array, terminated: bool, after: Newest | None) -> Array:
-    """Rewards ``(n, 1)`` with that of the last step, which is no transition."""
-    if terminated:
+def _with_last(rewards: Array, complete: bool, after: Newest | None) -> Array:
+    """Rewards ``(n, 1)``; unless they are complete, with that of the last step, which is no transition."""
+    if complete:
         return rewards[:, None]
     last = np.zeros(1, rewards.dtype) if after is None else np.asarray(after.reward, rewards.dtype).reshape(1)
     return np.concatenate([rewards, last])[:, None]
@@ -151,7 +152,7 @@ class Cut:
     Args:
         leaves: of the observations, ``(n, *shape)`` each; zeros where they are not looked at.
         actions: ``(n, *action_shape)``, likewise.
-        rewards: ``(size, 1)``.
+        rewards: ``(n, 1)`` from that step on.
         terminated: of the episode.
         first: step of the episode that it begins with.
         size: steps of the episode from there on.

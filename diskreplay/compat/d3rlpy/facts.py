@@ -97,7 +97,7 @@ class Layout:
     def given(self, observation: Any) -> list[Array]:
         """An observation of d3rlpy's, or of an environment, as the store takes it: ``(*shape)`` a leaf.
 
-        InputError for one of another shape.
+        InputError for one of another shape, and for NaN and infinity in a store that was made to refuse them.
         """
         space = self._schema.observation_space
         if isinstance(space, spaces.Dict | spaces.Tuple) and not isinstance(observation, list):
@@ -107,14 +107,21 @@ class Layout:
         leaves = leaf_spaces(space)
         if len(parts) != len(leaves):
             raise InputError(f"the observation has {len(parts)} arrays, the dataset {len(leaves)}")
-        return [
+        found = [
             fit("observation", part, cast(Shape, leaf.shape), leaf.dtype)
             for part, leaf in zip(parts, leaves, strict=True)
         ]
+        if self._schema.finite and not all(np.isfinite(leaf).all() for leaf in found):
+            raise InputError("observation must be finite: the store was made so")
+        return found
 
     @property
     def action_shape(self) -> Shape:
         return tuple(self.info.action_signature.shape[0])
+
+    @property
+    def action_dtype(self) -> Any:
+        return self.info.action_signature.dtype[0]
 
     @property
     def step_bytes(self) -> int:

@@ -22,10 +22,12 @@ class Looks:
     Attributes:
         observations: where observations are looked at, ascending.
         actions: where actions are, likewise.
+        each_reward: whether rewards are looked at one by one, and a step that nobody took must not have one.
     """
 
     observations: tuple[int, ...]
     actions: tuple[int, ...]
+    each_reward: bool = False
 
     @property
     def before(self) -> int:
@@ -37,7 +39,7 @@ def of_picker(picker: Any) -> Looks | None:
     """What a picker looks at; None for one that is not d3rlpy's own, which may look at anything."""
     kind = type(picker)
     if kind in (BasicTransitionPicker, SparseRewardTransitionPicker):
-        return Looks((0, 1), (0, 1))
+        return Looks((0, 1), (0, 1), each_reward=kind is SparseRewardTransitionPicker)
     if kind is MultiStepTransitionPicker:
         return Looks((0, picker._n_steps), (0, picker._n_steps))
     if kind is FrameStackTransitionPicker:
