@@ -656,7 +656,7 @@ def test_episodes_are_added_whole(tmp_path: pathlib.Path) -> None:
         copy.append_episode(one)
     copy.append_episode(Episode(np.zeros((1, 3)), np.zeros((1, 1)), np.zeros((1, 1)), False))  # has no transition
     assert_same_draws(copy, own_buffer(episodes))
-    copy.append(np.zeros(3), 0, 0)
+    copy.append(np.zeros(3), np.array([0]), np.zeros(1))
     with pytest.raises(InputError, match="is running"):
         copy.append_episode(episodes[0])
     copy.clip_episode(False)

@@ -351,9 +351,10 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         """As the store has them; InputError where one is none of its space."""
         space: Any = self.store.schema.action_space
         chosen = fit(what, given, shape, space.dtype)
-        whole = np.asarray(given).reshape(shape) == chosen
-        if isinstance(space, spaces.Discrete) and not (whole & (chosen >= 0) & (chosen < space.n)).all():
-            raise InputError(f"{what} must lie in {space}, got {given}")
+        if isinstance(space, spaces.Discrete):
+            within = (fit(what, given, shape, np.float64) == chosen) & (chosen >= 0) & (chosen < space.n)
+            if not within.all():
+                raise InputError(f"{what} must lie in {space}, got {given}")
         if self.store.schema.finite and not np.isfinite(chosen).all():
             raise InputError(f"{what} must be finite, got {given}")
         return chosen
