@@ -14,11 +14,11 @@ from numpy.typing import DTypeLike, NDArray
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.compat.arrays import DiskArray
-from diskreplay.ids import Ids, pack
+from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import VALID
+from diskreplay.schema import REWARD, TERMINATED, VALID
 
 Array = NDArray[Any]
 
@@ -127,6 +127,67 @@ def by_episodes(buffer: SampledBuffer[Any]) -> tuple[Ids, Ids]:
     joined = np.concatenate(ids)
     shown = np.isin(joined, items)
     return joined[shown], np.concatenate(numbers)[shown]
+
+
+class Place(NamedTuple):
+    """Where a transition stands in its episode, as far as that is in the window.
+
+    Attributes:
+        first: id of the episode's first step.
+        stride: from the id of one step to that of the next.
+        step: of the transition, 0 for the first one.
+        steps: of the episode.
+        terminated: whether its last step is.
+        newest: whether no step of its environment came after it.
+    """
+
+    first: int
+    stride: int
+    step: int
+    steps: int
+    terminated: bool
+    newest: bool
+
+    def ids(self, steps: Any) -> Any:
+        """Of steps of the episode."""
+        return self.first + self.stride * steps
+
+
+def places(buffer: SampledBuffer[Any], ids: Ids, before: int = 0) -> list[tuple[Place, Array]]:
+    """Where transitions stand, and their episode's rewards, from at most ``before`` steps ahead of each to its end.
+
+    Raises EvictedError where one has left the window.
+    """
+    found = []
+    with buffer._lock:
+        buffer._check_open()
+        buffer._streams.check(buffer.view, ids)
+        streams = {stream.log.stream: stream for stream in buffer._streams.all}
+        for number, one in zip(stream_of(ids).tolist(), ids[:, None], strict=True):
+            log, spans = streams[number].log, streams[number].spans()
+            rows, envs = log.locate(one)
+            row, env = int(rows[0]), int(envs[0])
+            first, stop = int(spans.first(rows, envs)[0]), int(spans.stop(rows, envs)[0])
+            terminated = bool(log.take(TERMINATED, np.array([stop - 1]), envs)[0])
+            begin = int(pack(number, first, env, log.num_envs))
+            place = Place(begin, log.num_envs, row - first, stop - first, terminated, stop == log.end)
+            found.append((place, log.span(REWARD, max(first, row - before), stop)[:, env]))
+    return found
+
+
+def episode_places(buffer: SampledBuffer[Any]) -> list[Place]:
+    """Of the first transition of each episode, in the order of :func:`by_episodes`."""
+    with buffer._lock:
+        buffer._check_open()
+        logs = {stream.log.stream: stream.log for stream in buffer._streams.all}
+        listed = buffer.episodes
+        return [
+            Place(
+                int(pack(e.stream, e.start, e.env, logs[e.stream].num_envs)), logs[e.stream].num_envs, 0, e.length,
+                e.terminated, e.stop == logs[e.stream].end,
+            )
+            for e in listed
+        ]  # fmt: skip
 
 
 # Rings of slots, which are column SLOT of the rows

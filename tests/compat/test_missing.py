@@ -9,6 +9,7 @@ import pytest
 
 NEEDS = {
     "cleanrl": ("torch", r"pip install 'diskreplay\[torch\]'"),
+    "d3rlpy": ("d3rlpy", r"pip install 'd3rlpy>=2.8,<3'"),
     "tianshou": ("tianshou", r"pip install 'tianshou>=2,<3'"),
 }
 

@@ -22,7 +22,7 @@ NAMES = {
     "frames": "ReplayBuffer",
     "pearl": "BaseBuffer ReplayBuffer RolloutBuffer HERBuffer",
 }
-WITH_LIBRARY = "sb3", "torchrl", "cleanrl", "tianshou"
+WITH_LIBRARY = "sb3", "torchrl", "cleanrl", "tianshou", "d3rlpy"
 """Modules that need their library to be imported."""
 
 

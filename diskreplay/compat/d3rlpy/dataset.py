@@ -1,0 +1,438 @@
+"""The dataset: draws as d3rlpy's buffer does, and adds steps as its online training hands them over."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, BinaryIO, NoReturn, cast
+
+import numpy as np
+from d3rlpy.dataset import (
+    BasicTrajectorySlicer,
+    BasicTransitionPicker,
+    DatasetInfo,
+    PartialTrajectory,
+    ReplayBufferBase,
+    TrajectoryMiniBatch,
+    Transition,
+    TransitionMiniBatch,
+)
+from d3rlpy.dataset import io as d3rlpy_io
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
+from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.checks import check_count
+from diskreplay.compat.arrays import fit
+from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, Episodes, Newest, Reader
+from diskreplay.compat.d3rlpy.facts import actions, boxes
+from diskreplay.compat.d3rlpy.looks import Looks, of_picker, of_slicer, stacked_frames
+from diskreplay.compat.opening import check_checkpoint, closed_on_failure, open_or_create
+from diskreplay.compat.place import Place, close_with
+from diskreplay.compat.rows import by_episodes, ids_of, places, transitions, window
+from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
+from diskreplay.ids import Ids
+from diskreplay.paths import PathLike
+from diskreplay.sampling.uniform import Uniform
+from diskreplay.spaces import leaf_spaces, unflatten
+from diskreplay.views.transition import Transition as Transitions
+
+__all__ = ["DiskDataset"]
+
+CACHE_BYTES = 64 << 20
+
+Array = NDArray[Any]
+
+
+class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not followed by mypy
+    """d3rlpy's ``ReplayBuffer`` over a store: to ``fit`` on any, and with ``limit`` to write one by ``fit_online``.
+
+    Draws come from numpy's global generator, as d3rlpy's do: where both hold the same transitions, the same seed draws
+    the same batches.
+
+    Args:
+        path: of a store that is there, as it stands now, which is read; with ``limit`` of one that is opened for
+            writing, or made. None, with ``limit``, for a temporary directory that goes away with the dataset.
+        transition_picker, trajectory_slicer: as of d3rlpy's ``ReplayBuffer``. Of d3rlpy's own only the steps that they
+            look at are read; for others the whole episode is.
+        writer_preprocessor: of d3rlpy, applied to what ``append`` gets.
+        limit: transitions that are held, as of ``create_fifo_replay_buffer``; None to read.
+        env: whose spaces a store that is made has; single observations of it are what ``append`` gets.
+        frame_stack: frames that ``env`` stacks, which are then stored once; or that the store is to stack.
+        checkpoint: of the store at ``path``.
+        cache_bytes: RAM for decoded frames.
+        **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
+            ``shard_rows``, ``commit_rows``, ``commit_seconds``.
+
+    Attributes:
+        store: the ``diskreplay.ReplayBuffer``.
+
+    Raises InputError for a store, or an environment, whose observations or actions d3rlpy cannot take, and what
+    ``diskreplay.ReplayBuffer.open`` and ``create`` raise.
+    """
+
+    def __init__(
+        self, path: PathLike | None = None, *, transition_picker: Any = None, trajectory_slicer: Any = None,
+        writer_preprocessor: Any = None, limit: int | None = None, env: Any = None, frame_stack: int | None = None,
+        checkpoint: str | None = None, cache_bytes: int = CACHE_BYTES, **options: Any,
+    ) -> None:  # fmt: skip
+        self._picker = BasicTransitionPicker() if transition_picker is None else transition_picker
+        self._slicer = BasicTrajectorySlicer() if trajectory_slicer is None else trajectory_slicer
+        self._preprocessor = writer_preprocessor
+        self._waiting: tuple[int, Newest, bool] | None = None
+        """The row that the newest step becomes, the step, and whether it begins an episode."""
+        self._listed: tuple[Any, Episodes] | None = None
+        settings: dict[str, Any] = {"cache_bytes": cache_bytes, "view": Transitions(), "sampler": Uniform()}
+        if limit is None:
+            self.store = self._opened(path, {**settings, **options}, checkpoint, env, frame_stack)
+        else:
+            self.store = self._writing(path, limit, env, frame_stack, checkpoint, {**settings, "seed": 0}, options)
+        with closed_on_failure(self.store):
+            if AGENTS in self.store._store.settings:
+                raise InputError(f"the store at {self.store.path!r} is of several agents, which d3rlpy does not know")
+            self._reader = Reader(self.store, self._running)
+            self._check_stacks(max(stack.frames for stack in self.store.schema.stacks), self.store.path)
+            self._fixed: Ids | None = by_episodes(self.store)[0] if limit is None else None
+            if limit is not None:
+                self._check_written()
+                self.store.cut()  # who wrote before has left its episode
+                close_with(self, self.store)
+
+    def _opened(
+        self, path: PathLike | None, settings: dict[str, Any], checkpoint: str | None, env: Any, frame_stack: Any
+    ) -> Store:
+        if path is None:
+            raise InputError("a dataset to read needs the path of its store; to write one, give limit and env")
+        if env is not None or frame_stack is not None or self._preprocessor is not None:
+            raise InputError("env, frame_stack and writer_preprocessor are for a store that is written: give limit too")
+        return Store.open(path, mode="r", checkpoint=checkpoint, **settings)
+
+    def _writing(
+        self, path: PathLike | None, limit: int, env: Any, frame_stack: int | None, checkpoint: str | None,
+        settings: dict[str, Any], options: dict[str, Any],
+    ) -> Store:  # fmt: skip
+        facts: dict[str, Any] = {"num_envs": 1, "capacity": check_count("limit", limit)}
+        place = Place(path, self)
+        if checkpoint is not None:
+            check_checkpoint(place, checkpoint)
+            settings = {**settings, "checkpoint": checkpoint}
+        if env is not None:
+            actions(env.action_space)
+            boxes(env.observation_space)
+            facts.update(observation_space=self._stored_space(env), action_space=env.action_space)
+        elif not place.exists:
+            raise InputError(f"there is no store at {place.path!r}; to make one, give env, whose spaces it has")
+        if frame_stack is not None:
+            self._check_stacks(frame_stack, place.path)
+            facts["frame_stack"] = frame_stack
+        options = {**options, "cache_bytes": settings.pop("cache_bytes")}
+        return open_or_create(Store, place, options, facts, {**facts, "columns": {}}, **settings)
+
+    def _stored_space(self, env: Any) -> Any:
+        """The space of what is stored of the observations of an environment."""
+        space = env.observation_space
+        if self._preprocessor is None:
+            return space
+        if not isinstance(space, spaces.Box):
+            raise InputError(f"a writer_preprocessor takes observations of a Box, not of {space}")
+        low, high = (np.asarray(self._preprocessor.process_observation(bound)) for bound in (space.low, space.high))
+        return spaces.Box(low, high, low.shape, cast(Any, space.dtype))
+
+    def _check_stacks(self, frames: int, path: str) -> None:
+        for name, given in (("transition_picker", self._picker), ("trajectory_slicer", self._slicer)):
+            if frames > 1 and stacked_frames(given) > 1:
+                raise InputError(
+                    f"the observations of the store at {path!r} are stacks of {frames} frames already: leave the "
+                    f"{name} that stacks them out"
+                )
+
+    def _check_written(self) -> None:
+        begin, end = window(self.store)
+        if not len(self.store) == transitions(self.store) == end - begin:
+            raise InputError(
+                f"the store at {self.store.path!r} has several streams, or steps that are no transitions: read it "
+                "without limit, and write another"
+            )
+
+    # Drawing
+
+    @property
+    def transition_count(self) -> int:
+        """How many transitions there are, the last ones of truncated episodes too."""
+        if self._fixed is not None:
+            return len(self._fixed)
+        return transitions(self.store)
+
+    def _ids(self, positions: Any) -> Ids:
+        """Of transitions by position: episode after episode; of a store that is written, in the order of time."""
+        if self._fixed is not None:
+            found: Ids = self._fixed[positions]
+            return found
+        return ids_of(self.store, window(self.store).begin + np.asarray(positions), 0)
+
+    def _draw(self, size: int) -> Ids:
+        count = self.transition_count
+        if not count:
+            raise NotEnoughDataError(f"the dataset at {self.store.path!r} holds no transition; add more steps")
+        return self._ids(np.random.randint(count, size=size))
+
+    def _picked(self, ids: Ids, pick: Any, looks: Looks | None) -> list[Any]:
+        """What ``pick`` makes of each transition's episode and its place there."""
+        if looks is not None:
+            return [pick(cut, index) for cut, index in self._reader.cuts(ids, looks)]
+        standing = [place for place, _ in places(self.store, ids)]
+        found: list[Any] = [None] * len(ids)
+        for number in sorted(range(len(ids)), key=lambda number: standing[number].first):
+            place = standing[number]
+            found[number] = pick(self._reader.episode(place._replace(step=0)), place.step)
+        return found
+
+    def sample_transition(self) -> Transition:
+        """One transition, made by the picker."""
+        return self._transitions(self._draw(1))[0]
+
+    def sample_transition_batch(self, batch_size: int) -> TransitionMiniBatch:
+        """``batch_size`` transitions, with replacement; arrays ``(B, ...)`` float32."""
+        return TransitionMiniBatch.from_transitions(
+            self._transitions(self._draw(check_count("batch_size", batch_size)))
+        )
+
+    def _transitions(self, ids: Ids) -> list[Any]:
+        return self._picked(ids, self._picker, of_picker(self._picker))
+
+    def sample_trajectory(self, length: int) -> PartialTrajectory:
+        """``length`` steps of one episode up to a transition, padded in front, made by the slicer."""
+        return self._trajectories(self._draw(1), check_count("length", length))[0]
+
+    def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
+        """``batch_size`` of them; arrays ``(B, length, ...)`` float32."""
+        ids = self._draw(check_count("batch_size", batch_size))
+        return TrajectoryMiniBatch.from_partial_trajectories(self._trajectories(ids, check_count("length", length)))
+
+    def _trajectories(self, ids: Ids, length: int) -> list[Any]:
+        def sliced(episode: Any, index: int) -> Any:
+            trajectory = self._slicer(episode, index, length)
+            if isinstance(episode, Cut):  # d3rlpy counts from the episode's beginning; a cut there is not padded
+                trajectory = dataclasses.replace(trajectory, timesteps=trajectory.timesteps + episode.first)
+            return trajectory
+
+        return self._picked(ids, sliced, of_slicer(self._slicer, length))
+
+    # Facts
+
+    @property
+    def episodes(self) -> Sequence[DiskEpisode]:
+        """All episodes with a transition; each is read when it is looked at."""
+        now: Any = None if self._fixed is not None else (*window(self.store), self._running())
+        if self._listed is None or self._listed[0] != now:
+            self._listed = now, Episodes(self._reader)
+        return self._listed[1]
+
+    def size(self) -> int:
+        """How many episodes there are."""
+        return len(self.episodes)
+
+    @property
+    def dataset_info(self) -> DatasetInfo:
+        """Signatures of the arrays, and the kind and number of actions."""
+        return self._reader.layout.info
+
+    @property
+    def transition_picker(self) -> Any:
+        """What makes transitions."""
+        return self._picker
+
+    @property
+    def trajectory_slicer(self) -> Any:
+        """What makes trajectories."""
+        return self._slicer
+
+    @property
+    def buffer(self) -> DiskBuffer:
+        """Episodes and places of transitions, as of d3rlpy's buffers; it takes nothing."""
+        return DiskBuffer(self)
+
+    # Adding
+
+    def _running(self) -> Newest | None:
+        """The newest step of an episode that has transitions, where it is none yet."""
+        step = self._held()
+        return None if step is None or step[2] else step[1]
+
+    def _held(self) -> tuple[int, Newest, bool] | None:
+        """The newest step, where it is no row yet: an interrupted call may have added it."""
+        step = self._waiting
+        return step if step is not None and step[0] == window(self.store).end else None
+
+    def append(self, observation: Any, action: Any, reward: Any) -> None:
+        """Adds a step. It becomes a transition with the next one's observation, or when the episode is clipped.
+
+        Raises InputError, with nothing added, for values of another shape, actions that are none of the space, and
+        rewards that are not finite; ReadOnlyError for a dataset that was opened without ``limit``.
+        """
+        self._check_writable()
+        step = self._fitted(observation, action, reward)
+        held = self._held()
+        if held is not None:
+            self._add(held[1], step.obs, False, False)
+        self._waiting = window(self.store).end, step, held is None
+
+    def clip_episode(self, terminated: bool, final_observation: Any = None) -> None:
+        """Ends the running episode.
+
+        Args:
+            terminated: by the environment; False by a time limit. Then its last step is dropped, as d3rlpy drops it,
+                since nobody has said what followed it;
+            final_observation: says so, and the step is kept.
+        """
+        self._check_writable()
+        held = self._held()
+        if held is not None and terminated:
+            self._add(held[1], held[1].obs, True, False)  # nobody looks at what follows
+        elif held is not None and final_observation is not None:
+            self._add(held[1], self._observation(final_observation), False, True)
+        self._waiting = None
+        self.store.cut()
+
+    def append_episode(self, episode: Any) -> None:
+        """Adds the transitions of an episode of d3rlpy's.
+
+        Raises InputError as :meth:`append`, and while an episode is running.
+        """
+        self._check_writable()
+        if self._held() is not None:
+            raise InputError("append_episode: an episode is running; clip_episode() ends it")
+        count = episode.transition_count
+        if count <= 0:
+            return
+        schema = self.store.schema
+        given = episode.observations if isinstance(episode.observations, list | tuple) else [episode.observations]
+        leaves = leaf_spaces(schema.observation_space)
+        if len(given) != len(leaves):
+            raise InputError(f"the episode has {len(given)} observation arrays, the dataset {len(leaves)}")
+        size = len(episode.actions)
+        obs = [
+            fit("observations", leaf, (size, *cast(Any, space.shape)), space.dtype)
+            for leaf, space in zip(given, leaves, strict=True)
+        ]
+        space: Any = schema.action_space
+        chosen = self._actions("actions", episode.actions, (size, *space.shape))
+        rewards = fit("rewards", episode.rewards, (size,), self._reader.layout.info.reward_signature.dtype[0])
+        following = [np.concatenate([leaf[1 : count + 1], leaf[-1:]])[:count] for leaf in obs]
+        flags = np.zeros((2, count), bool)
+        flags[0, -1] = episode.terminated
+        tree = schema.obs_tree
+        self.store.extend(
+            unflatten(tree, [leaf[:count] for leaf in obs]), chosen[:count], rewards[:count],
+            unflatten(tree, following), *flags,
+        )  # fmt: skip
+        self.store.cut()
+
+    def _check_writable(self) -> None:
+        if self._fixed is not None:
+            raise ReadOnlyError("the dataset was opened to be read; DiskDataset(path, limit=...) writes")
+
+    def _fitted(self, observation: Any, action: Any, reward: Any) -> Newest:
+        """A step as the store has it; its own copy."""
+        space: Any = self.store.schema.action_space
+        obs = self._observation(observation)
+        info = self.dataset_info
+        if self._preprocessor is not None:
+            action = self._preprocessor.process_action(_array(action, info.action_signature.dtype[0]))
+            reward = self._preprocessor.process_reward(_array(reward, info.reward_signature.dtype[0]))
+        chosen = self._actions("action", action, space.shape)
+        earned = fit("reward", reward, (), info.reward_signature.dtype[0])
+        if not np.isfinite(earned):
+            raise InputError(f"reward must be finite, got {earned}")
+        return Newest(obs, chosen, earned)
+
+    def _actions(self, what: str, given: Any, shape: tuple[int, ...]) -> Array:
+        """As the store has them; InputError where one is none of its space."""
+        space: Any = self.store.schema.action_space
+        chosen = fit(what, given, shape, space.dtype)
+        if isinstance(space, spaces.Discrete):
+            within = (fit(what, given, shape, np.float64) == chosen) & (chosen >= 0) & (chosen < space.n)
+            if not within.all():
+                raise InputError(f"{what} must lie in {space}, got {given}")
+        if self.store.schema.finite and not np.isfinite(chosen).all():
+            raise InputError(f"{what} must be finite, got {given}")
+        return chosen
+
+    def _observation(self, observation: Any) -> list[Array]:
+        """``(*shape)`` a leaf, as the store has it."""
+        if self._preprocessor is not None:
+            observation = self._preprocessor.process_observation(observation)
+        return self._reader.layout.given(observation)
+
+    def _add(self, step: Newest, following: list[Array], terminated: bool, truncated: bool) -> None:
+        tree = self.store.schema.obs_tree
+        obs, next_obs = unflatten(tree, step.obs), unflatten(tree, following)
+        self.store.add(obs, step.action, step.reward, next_obs, terminated, truncated)
+
+    def commit(self) -> None:
+        """Makes all transitions durable."""
+        self.store.commit()
+
+    def close(self) -> None:
+        """Commits, and gives the store to the next writer; a step that is no transition yet is dropped."""
+        self.store.close()
+
+    # d3rlpy's files
+
+    def dump(self, f: BinaryIO) -> None:
+        """Writes d3rlpy's file, one episode after the other; ``diskreplay export`` keeps more of a store."""
+        if not len(self.episodes):
+            raise NotEnoughDataError(f"the dataset at {self.store.path!r} holds no episode to dump")
+        d3rlpy_io.dump(self.episodes, f)
+
+    @classmethod
+    def load(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: ``diskreplay import`` makes a store of d3rlpy's file."""
+        raise InputError("DiskDataset.load: import the file (diskreplay import), and open DiskDataset(path)")
+
+    @classmethod
+    def from_episode_generator(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: episodes are added one by one."""
+        raise InputError(
+            "DiskDataset.from_episode_generator: make DiskDataset(path, limit=..., env=...), and append_episode each"
+        )
+
+    def __repr__(self) -> str:
+        return f"DiskDataset({self.store.path!r}, transitions={self.transition_count})"
+
+
+def _array(value: Any, dtype: Any) -> Array:
+    """As d3rlpy's writer makes one of a single number."""
+    return value if isinstance(value, np.ndarray) and value.ndim else np.array([value], dtype)
+
+
+class DiskBuffer:
+    """``d3rlpy.dataset.BufferProtocol`` of a dataset."""
+
+    def __init__(self, dataset: DiskDataset) -> None:
+        self._dataset = dataset
+
+    @property
+    def episodes(self) -> Sequence[DiskEpisode]:
+        return self._dataset.episodes
+
+    @property
+    def transition_count(self) -> int:
+        return self._dataset.transition_count
+
+    def __len__(self) -> int:
+        return self._dataset.transition_count
+
+    def __getitem__(self, index: int) -> tuple[DiskEpisode, int]:
+        """The episode of a transition, and its place there."""
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"there are {count} transitions, and none at {index}")
+        dataset = self._dataset
+        ((place, _),) = places(dataset.store, np.atleast_1d(dataset._ids(index % count)))
+        return dataset._reader.episode(place._replace(step=0)), place.step
+
+    def append(self, episode: Any, index: int) -> NoReturn:
+        """Refused: the dataset takes whole steps, and episodes."""
+        raise InputError("steps are added to the dataset: append(), clip_episode(), append_episode()")

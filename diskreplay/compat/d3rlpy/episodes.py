@@ -1,0 +1,293 @@
+"""Episodes of a store as d3rlpy has them: read whole when somebody looks at one, or the few steps that a draw needs.
+
+An episode of d3rlpy has one observation a step, and the last step of one that was not terminated is no transition: what
+followed it is not known. A store knows it. So an episode of ``n`` steps that was not terminated has ``n + 1`` here, all
+``n`` of them transitions by d3rlpy's own rule: the last one has the final observation, the action of the step before
+it, and no reward.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from d3rlpy.dataset import Signature
+from numpy.typing import NDArray
+
+from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.compat.d3rlpy.facts import Layout
+from diskreplay.compat.d3rlpy.looks import Looks
+from diskreplay.compat.rows import Place, episode_places, places, read_part
+from diskreplay.errors import InputError
+from diskreplay.ids import Ids
+from diskreplay.schema import REWARD
+
+Array = NDArray[Any]
+
+BLOCK_BYTES = 16 << 20
+"""Of observations that are read at once."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Newest:
+    """The newest step of a running episode, which is no transition yet.
+
+    Attributes:
+        obs: ``(*shape)`` a leaf, as the store has it.
+        action: ``(*action_shape)`` as the store has it.
+        reward: of the step.
+    """
+
+    obs: list[Array]
+    action: Array
+    reward: Array
+
+
+class Reader:
+    """Reads steps of a store.
+
+    Args:
+        store: open, with transitions of one step for a view.
+        newest: gives the step that is no transition yet, where there is one.
+    """
+
+    def __init__(self, store: Store, newest: Callable[[], Newest | None]) -> None:
+        self.store = store
+        self.layout = Layout(store.schema)
+        self.newest = newest
+        self._held: dict[str, tuple[Any, Any]] = {}
+
+    def episode(self, place: Place) -> DiskEpisode:
+        """The episode of a transition."""
+        return DiskEpisode(self, place, self._after(place))
+
+    def _after(self, place: Place) -> Newest | None:
+        """What follows an episode's last transition: the newest step of one that is still running."""
+        return self.newest() if place.newest and not place.terminated else None
+
+    def once(self, what: str, key: Any, read: Callable[[], Any]) -> Any:
+        """What ``read`` gives; of the episode that was looked at last it is held."""
+        held = self._held.get(what)
+        if held is None or held[0] != key:
+            self._held.pop(what, None)  # before the next one is read
+            held = self._held[what] = key, read()
+        return held[1]
+
+    def actions(self, ids: Ids) -> Array:
+        """``(n, *action_shape)``, each read once."""
+        wanted, where = np.unique(ids, return_inverse=True)
+        column = self.store.schema.action_columns[0]
+        found = read_part(self.store, wanted, lambda samples: samples.values(column))
+        return found.reshape(len(wanted), *self.layout.action_shape)[where]
+
+    def rewards(self, ids: Ids) -> Array:
+        """``(n, 1)``."""
+        return read_part(self.store, ids, lambda samples: samples.resident(REWARD))[:, None]
+
+    def observations(self, ids: Ids) -> Iterator[tuple[slice, list[Array], list[Array]]]:
+        """Blocks of places among ids, and observations and next ones there, ``(n, *shape)`` a leaf."""
+        size = max(1, BLOCK_BYTES // max(1, 2 * self.layout.step_bytes))
+        for start in range(0, len(ids), size):
+            batch = self.store.get(ids[start : start + size])
+            block = slice(start, start + len(batch))
+            yield block, self.layout.leaves(batch.obs), self.layout.leaves(batch.next_obs)
+
+    def cuts(self, ids: Ids, looks: Looks) -> list[tuple[Cut, int]]:
+        """Of each transition the steps that are looked at, as an episode, and its place there."""
+        found, wanted = [], []
+        action_ids, action_of = [], []
+        for place, rewards in places(self.store, ids, looks.before):
+            size = place.steps + (not place.terminated)
+            steps = sorted({min(max(place.step + step, 0), size - 1) for step in looks.observations})
+            acted = sorted({min(max(place.step + step, 0), size - 1) for step in looks.actions})
+            first = max(0, place.step - looks.before)
+            stop = max(steps[-1], acted[-1]) + 1
+            after = self._after(place)
+            complete = place.terminated or (looks.each_reward and after is None)
+            actions = np.zeros((stop - first, *self.layout.action_shape), self.layout.action_dtype)
+            cut = Cut(
+                self.layout.empty(stop - first), actions, _with_last(rewards, complete, after), place.terminated, first,
+                size - first, self.layout,
+            )  # fmt: skip
+            # Looking ahead is at what followed the step before, which is all that is known of the last one.
+            wanted += [(place.ids(step - (step > place.step)), step > place.step, cut, step - first) for step in steps]
+            for step in acted:
+                if step == place.steps and after is not None:
+                    cut.actions[step - first] = after.action
+                else:
+                    action_ids.append(place.ids(min(step, place.steps - 1)))
+                    action_of.append((cut, step - first))
+            found.append((cut, place.step - first))
+        for action, (cut, step) in zip(self.actions(np.array(action_ids, np.int64)), action_of, strict=True):
+            cut.actions[step] = action
+        self._fill(wanted)
+        return found
+
+    def _fill(self, wanted: list[tuple[int, bool, Cut, int]]) -> None:
+        """Reads observations into cuts: of an id, the next one or its own, and the place."""
+        rows, where = np.unique(np.array([identity for identity, *_ in wanted], np.int64), return_inverse=True)
+        order = np.argsort(where, kind="stable")
+        starts = np.searchsorted(where[order], np.arange(len(rows) + 1))
+        for block, obs, following in self.observations(rows):
+            for number in order[starts[block.start] : starts[block.stop]].tolist():
+                _, ahead, cut, step = wanted[number]
+                at = where[number] - block.start
+                for leaf, values in enumerate(following if ahead else obs):
+                    cut.leaves[leaf][step] = values[at]
+
+
+def _with_last(rewards: Array, complete: bool, after: Newest | None) -> Array:
+    """Rewards ``(n, 1)``; unless they are complete, with that of the last step, which is no transition."""
+    if complete:
+        return rewards[:, None]
+    last = np.zeros(1, rewards.dtype) if after is None else np.asarray(after.reward, rewards.dtype).reshape(1)
+    return np.concatenate([rewards, last])[:, None]
+
+
+class Cut:
+    """A few steps of an episode, which to d3rlpy's own pickers looks like the whole of it.
+
+    Args:
+        leaves: of the observations, ``(n, *shape)`` each; zeros where they are not looked at.
+        actions: ``(n, *action_shape)``, likewise.
+        rewards: ``(n, 1)`` from that step on.
+        terminated: of the episode.
+        first: step of the episode that it begins with.
+        size: steps of the episode from there on.
+        layout: of the store.
+    """
+
+    def __init__(
+        self, leaves: list[Array], actions: Array, rewards: Array, terminated: bool, first: int, size: int,
+        layout: Layout,
+    ) -> None:  # fmt: skip
+        self.leaves, self.actions, self.rewards, self.terminated = leaves, actions, rewards, terminated
+        self.first, self._size, self._layout = first, size, layout
+
+    @property
+    def observations(self) -> Any:
+        return Layout.joined(self.leaves)
+
+    @property
+    def observation_signature(self) -> Signature:
+        return self._layout.info.observation_signature
+
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def transition_count(self) -> int:
+        return self._size if self.terminated else self._size - 1
+
+
+class DiskEpisode:
+    """One episode, ``d3rlpy.dataset.EpisodeBase``; read when it is looked at, and held until another one is.
+
+    Attributes:
+        observations: ``(n, *shape)``, a list of such for several leaves.
+        actions: ``(n, action_size)``, or ``(n, 1)`` integers.
+        rewards: ``(n, 1)``.
+        terminated: bool.
+    """
+
+    def __init__(self, reader: Reader, place: Place, after: Newest | None = None) -> None:
+        self._reader, self._place, self._after = reader, place, after
+        self.terminated = place.terminated
+
+    @property
+    def _ids(self) -> Ids:
+        ids: Ids = self._place.ids(np.arange(self._place.steps, dtype=np.int64))
+        return ids
+
+    def _once(self, what: str, read: Callable[[], Any]) -> Any:
+        return self._reader.once(what, (self._place, self._after is None), read)
+
+    @property
+    def observations(self) -> Any:
+        def read() -> Any:
+            out = self._reader.layout.empty(len(self))
+            for block, obs, following in self._reader.observations(self._ids):
+                for whole, part, later in zip(out, obs, following, strict=True):
+                    whole[block] = part
+                    if not self.terminated and block.stop == self._place.steps:
+                        whole[-1] = later[-1]
+            return Layout.joined(out)
+
+        return self._once("observations", read)
+
+    @property
+    def actions(self) -> Array:
+        def read() -> Array:
+            found = self._reader.actions(self._ids)
+            if self.terminated:
+                return found
+            last = found[-1] if self._after is None else self._after.action.reshape(found.shape[1:])
+            return np.concatenate([found, last[None]])
+
+        found: Array = self._once("actions", read)
+        return found
+
+    @property
+    def rewards(self) -> Array:
+        def read() -> Array:
+            return _with_last(self._reader.rewards(self._ids)[:, 0], self.terminated, self._after)
+
+        found: Array = self._once("rewards", read)
+        return found
+
+    @property
+    def observation_signature(self) -> Signature:
+        return self._reader.layout.info.observation_signature
+
+    @property
+    def action_signature(self) -> Signature:
+        return self._reader.layout.info.action_signature
+
+    @property
+    def reward_signature(self) -> Signature:
+        return self._reader.layout.info.reward_signature
+
+    def size(self) -> int:
+        return self._place.steps + (not self.terminated)
+
+    def __len__(self) -> int:
+        return self.size()
+
+    @property
+    def transition_count(self) -> int:
+        return self._place.steps
+
+    def compute_return(self) -> float:
+        return float(np.sum(self.rewards))
+
+    def serialize(self) -> dict[str, Any]:
+        """What d3rlpy's ``dump`` writes."""
+        return {
+            "observations": self.observations, "actions": self.actions, "rewards": self.rewards,
+            "terminated": self.terminated,
+        }  # fmt: skip
+
+    @classmethod
+    def deserialize(cls, serializedData: dict[str, Any]) -> DiskEpisode:  # d3rlpy's name
+        """Refused: an episode is part of a store."""
+        raise InputError("a DiskEpisode is part of a store; load d3rlpy.dataset.Episode, and append_episode it")
+
+    def __repr__(self) -> str:
+        return f"<DiskEpisode of {len(self)} steps at {self._reader.store.path!r}>"
+
+
+class Episodes(Sequence[DiskEpisode]):
+    """All episodes, in the order of the transitions; what they hold is not read before somebody looks."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._places = episode_places(reader.store)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, key: Any) -> Any:
+        places = self._places[key]
+        return [self._reader.episode(p) for p in places] if isinstance(key, slice) else self._reader.episode(places)
