@@ -115,10 +115,8 @@ else:
 
 ended = True
 for step in range(first, args.steps):
-    if step == first or step % args.save_every == 0:  # a start, and each checkpoint, begins a new game
+    if ended or step % args.save_every == 0:  # a start, and each checkpoint, begins a new game
         rb.cut()
-        ended = True
-    if ended:
         frame, _ = env.reset(seed=args.seed + step)
         stack, score = np.zeros((FRAMES, *frame.shape), frame.dtype), 0.0  # the store pads with zeros, too
         stack[-1] = frame
