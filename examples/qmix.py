@@ -85,9 +85,8 @@ def learn(batch: dr.MultiAgentBatch) -> None:
 @torch.no_grad()
 def act(obs: np.ndarray, step: int) -> np.ndarray:
     """Each agent's best action, or sometimes any."""
-    best = online.values(torch.from_numpy(obs)[None])[0].argmax(-1)
-    explore = torch.rand(N_AGENTS) < max(0.05, 1 - step / EXPLORATION)
-    return torch.where(explore, torch.randint(ACTIONS, (N_AGENTS,)), best).numpy()
+    best, explore = online.values(torch.from_numpy(obs)[None])[0].argmax(-1), max(0.05, 1 - step / EXPLORATION)
+    return torch.where(torch.rand(N_AGENTS) < explore, torch.randint(ACTIONS, (N_AGENTS,)), best).numpy()
 
 
 def save(step: int) -> None:
