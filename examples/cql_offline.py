@@ -29,7 +29,7 @@ parser.add_argument("--save-every", type=int, default=2_000)
 parser.add_argument("--report-every", type=int, default=500)
 args = parser.parse_args()
 
-BATCH, ALPHA, GAMMA, TAU, EPISODES = 128, 1.0, 0.99, 0.005, 5
+BATCH, ALPHA, GAMMA, TAU, EPISODES = 128, 1.0, 0.99, 0.005, 3
 
 
 def network() -> nn.Module:

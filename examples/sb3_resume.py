@@ -12,6 +12,7 @@ was killed is as good as one that was not, and not the same to the last bit.
 import argparse
 import pathlib
 
+import gymnasium
 import numpy as np
 import torch
 from stable_baselines3 import SAC
@@ -28,18 +29,19 @@ parser.add_argument("--save-every", type=int, default=2_000)
 parser.add_argument("--report-every", type=int, default=500)
 args = parser.parse_args()
 
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # small networks
+env = gymnasium.make("Pendulum-v1")
 args.path.mkdir(parents=True, exist_ok=True)
 store, saved = args.path / "replay", args.path / "model.zip"
 if saved.exists():
     with dr.ReplayBuffer.open(store, mode="r") as reader:  # how far the run before this one came
         on_disk = reader.stats()["streams"]["0"]["end"]
-    model = sb3.load(SAC, saved, "Pendulum-v1")
+    model = sb3.load(SAC, saved, env)
     lost = on_disk - model.num_timesteps
     print(f"resumed at checkpoint step-{model.num_timesteps}; at least {lost} steps that came after it are lost")
 else:
     model = SAC(
-        "MlpPolicy", "Pendulum-v1", learning_rate=1e-3, learning_starts=args.warmup, policy_kwargs={"net_arch": [64, 64]},
+        "MlpPolicy", env, learning_rate=1e-3, learning_starts=args.warmup, policy_kwargs={"net_arch": [64, 64]},
         replay_buffer_class=sb3.DiskReplayBuffer, replay_buffer_kwargs={"path": str(store)}, seed=args.seed,
         device="cpu",
     )  # fmt: skip

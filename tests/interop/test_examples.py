@@ -33,7 +33,8 @@ class Small:
     Attributes:
         arguments: of the command, beside ``--path`` and ``--seed``.
         stores: the store, or where there are several the pattern of their folders, below ``--path`` or the repository.
-        learner: the file of the learner at the end, where a run that was killed ends with that of one that never was.
+        learner: the file of the learner at the end, where a run that was killed ends with that of one that never was;
+            None where the library begins new episodes when it is started again, and only then.
         checkpoints: that it prints before it is killed; the first is of the beginning in most of them.
         needs: a package beside torch.
     """
@@ -52,11 +53,18 @@ PROGRAMS = {
     ),
     "recurrent_q": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600.pt"),
     "her": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600.pt"),
-    "ppo": Small("--steps 4096 --save-every 1536 --report-every 512", stores="rollout", learner="step-4096.pt"),
+    "ppo": Small("--steps 3072 --save-every 1024 --report-every 512", stores="rollout", learner="step-3072.pt"),
     "cql_offline": Small(
-        "--steps 180 --save-every 60 --report-every 15", stores="datasets/cartpole-v1.replay", learner="checkpoint.pt"
+        "--steps 180 --save-every 60 --report-every 20",
+        stores="datasets/cartpole-v1.replay",
+        learner="checkpoint.pt",
+        checkpoints=1,
     ),
     "qmix": Small("--steps 600 --save-every 200 --report-every 40", learner="step-600.pt"),
+    "sb3_resume": Small(
+        "--steps 600 --warmup 400 --save-every 200 --report-every 50", checkpoints=1, needs="stable_baselines3"
+    ),
+    "cleanrl_dqn": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600.pt"),
 }
 
 
@@ -152,29 +160,29 @@ def test_goes_on_from_its_newest_checkpoint(killed: Killed) -> None:
         assert not found.problems, found.problems
 
 
+@pytest.mark.parametrize("killed", [name for name, small in PROGRAMS.items() if small.learner], indirect=True)
 def test_ends_with_the_weights_of_a_run_that_was_never_killed(killed: Killed, tmp_path: pathlib.Path) -> None:
-    learner = PROGRAMS[killed.name].learner
-    if learner is None:
-        pytest.skip(f"{killed.name}: the library begins new episodes when it is started again, and only then")
+    learner = str(PROGRAMS[killed.name].learner)
     whole = Run(killed.name, tmp_path)
     whole.finish()
     assert_same(torch.load(killed.folder / learner), torch.load(tmp_path / learner))
 
 
-def test_killed_before_its_first_checkpoint_and_twice_after_it(tmp_path: pathlib.Path) -> None:
-    """Each time at another place, and each time it goes on from the newest checkpoint."""
-    folder = tmp_path / "run"
-    runs = [Run("qmix", folder)]
-    runs[0].kill_after(checkpoint=1, reports=2)
-    runs.append(Run("qmix", folder))
-    runs[1].kill_after(checkpoint=1, reports=1)
-    runs.append(Run("qmix", folder))
-    runs[2].finish()
+@pytest.mark.parametrize("killed", ["her"], indirect=True)
+def test_killed_before_its_first_checkpoint_and_again_after_it(killed: Killed, tmp_path: pathlib.Path) -> None:
+    """At other places than the run of the other tests, and with the same weights at the end."""
+    runs = []
+    for reports in (2, 1, None):
+        runs.append(Run(killed.name, tmp_path))
+        if reports is None:
+            runs[-1].finish()
+        else:
+            runs[-1].kill_after(checkpoint=1, reports=reports)
     assert_went_on(runs[0], runs[1])
     assert_went_on(runs[1], runs[2])
-    whole = Run("qmix", tmp_path / "whole")
-    whole.finish()
-    assert_same(torch.load(folder / "step-600.pt"), torch.load(tmp_path / "whole" / "step-600.pt"))
+    assert runs[0].saved < runs[1].saved
+    learner = str(PROGRAMS[killed.name].learner)
+    assert_same(torch.load(tmp_path / learner), torch.load(killed.folder / learner))
 
 
 def assert_went_on(before: Run, again: Run) -> None:
