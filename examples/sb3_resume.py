@@ -11,6 +11,7 @@ was killed is as good as one that was not, and not the same to the last bit.
 
 import argparse
 import pathlib
+import shutil
 
 import gymnasium
 import numpy as np
@@ -40,13 +41,12 @@ if saved.exists():
     lost = on_disk - model.num_timesteps
     print(f"resumed at checkpoint step-{model.num_timesteps}; at least {lost} steps that came after it are lost")
 else:
+    shutil.rmtree(store, ignore_errors=True)  # of a run that was killed before it had saved a model
     model = SAC(
         "MlpPolicy", env, learning_rate=1e-3, learning_starts=args.warmup, policy_kwargs={"net_arch": [64, 64]},
         replay_buffer_class=sb3.DiskReplayBuffer, replay_buffer_kwargs={"path": str(store)}, seed=args.seed,
         device="cpu",
     )  # fmt: skip
-    if model.replay_buffer.store is not None:
-        model.replay_buffer.reset()  # a run that was killed before it saved anything leaves steps of no use
 
 while model.num_timesteps < args.steps:
     model.learn(args.report_every, reset_num_timesteps=False)
