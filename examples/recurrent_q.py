@@ -1,0 +1,144 @@
+"""Recurrent Q-learning on CartPole without its velocities, which may be killed at any moment.
+
+The same command begins and goes on:
+
+    python examples/recurrent_q.py --path runs/recurrent
+
+What it shows: sequences with a burn-in (R2D2, Kapturowski et al. 2019) are a view, `dr.Sequence`, made when a batch is
+sampled; `mask` says where a sequence holds steps. The environment is reset at each checkpoint, so that a run that was
+killed ends with the very weights of one that never was.
+"""
+
+import argparse
+import pathlib
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+import diskreplay as dr
+
+parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+parser.add_argument("--path", type=pathlib.Path, required=True, help="folder of the run")
+parser.add_argument("--steps", type=int, default=30_000)
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--warmup", type=int, default=1_000, help="random steps before learning")
+parser.add_argument("--save-every", type=int, default=5_000)
+parser.add_argument("--report-every", type=int, default=1_000)
+args = parser.parse_args()
+
+LENGTH, BURN_IN, BATCH, GAMMA, LEARN_EVERY, TARGET_EVERY = 20, 10, 32, 0.99, 4, 500
+EXPLORATION, LEAST_EPSILON = 8_000, 0.05
+
+env = gymnasium.make("CartPole-v1")
+seen = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)  # where cart and pole are, not how fast they move
+env = gymnasium.wrappers.TransformObservation(env, lambda obs: obs[[0, 2]] * np.float32([1, 10]), seen)
+actions = int(env.action_space.n)
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = nn.GRU(2, 64, batch_first=True)
+        self.head = nn.Linear(64, actions)
+
+    def forward(self, obs: torch.Tensor, state: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values ``(B, T, actions)`` of the steps of sequences ``(B, T, 2)``, and the state after them."""
+        hidden, state = self.memory(obs, state)
+        return self.head(hidden), state
+
+
+torch.set_num_threads(1)  # small networks; and the sums are in the same order in each run
+torch.manual_seed(args.seed)
+online, target = Network(), Network()
+target.load_state_dict(online.state_dict())
+optimizer = torch.optim.Adam(online.parameters(), lr=1e-3)
+learner = {"online": online, "target": target, "optimizer": optimizer}  # all that a checkpoint holds the state of
+
+
+def learn(batch: dr.SequenceBatch) -> None:
+    """Of sequences ``(B, T, ...)``: the burn-in only warms up the recurrent state."""
+    with torch.no_grad():
+        whole = torch.cat(
+            [batch.obs[:, :1], batch.next_obs], 1
+        )  # (B, T + 1, 2): in an episode, next_obs is the next obs
+        best = online(whole)[0][:, 1:].argmax(-1, keepdim=True)  # double Q-learning
+        next_value = target(whole)[0][:, 1:].gather(-1, best).squeeze(-1)
+        goal = (batch.reward + batch.discount * next_value)[:, BURN_IN:]
+        _, warm = online(batch.obs[:, :BURN_IN])
+    chosen = online(batch.obs[:, BURN_IN:], warm)[0].gather(-1, batch.action[:, BURN_IN:, None]).squeeze(-1)
+    loss = nn.functional.smooth_l1_loss(chosen, goal, reduction="none")[batch.mask[:, BURN_IN:]].mean()
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(online.parameters(), 10.0)
+    optimizer.step()
+
+
+@torch.no_grad()
+def act(obs: np.ndarray, state: torch.Tensor | None, step: int) -> tuple[int, torch.Tensor]:
+    """The best action, or sometimes any; and what is remembered after it."""
+    value, state = online(torch.from_numpy(obs)[None, None], state)
+    epsilon = max(LEAST_EPSILON, 1 - (step - args.warmup) / EXPLORATION)
+    explore = step < args.warmup or torch.rand(()) < epsilon
+    return int(torch.randint(actions, ()) if explore else value.argmax()), state
+
+
+def save(step: int) -> None:
+    """First the learner, under a name of its own; then the checkpoint, by which the next start finds it."""
+    name = f"step-{step}"
+    state = {key: part.state_dict() for key, part in learner.items()}
+    torch.save({**state, "returns": returns, "random": torch.get_rng_state()}, args.path / "partial.pt")
+    (args.path / "partial.pt").replace(args.path / f"{name}.pt")
+    rb.checkpoint(name, {"step": step})
+    for older in rb.checkpoints[:-1]:
+        rb.drop_checkpoint(older)
+        (args.path / f"{older}.pt").unlink(missing_ok=True)
+    print(f"checkpoint {name}")
+
+
+args.path.mkdir(parents=True, exist_ok=True)
+store, on_disk = args.path / "replay", 0
+if (store / "zarr.json").exists():  # how far the run before this one came
+    with dr.ReplayBuffer.open(store, mode="r") as reader:
+        on_disk = reader.stats()["streams"]["0"]["end"]
+rb = dr.ReplayBuffer.open_or_create(
+    store, env.observation_space, env.action_space, capacity=100_000,
+    view=dr.Sequence(LENGTH, burn_in=BURN_IN, stride=5, gamma=GAMMA), checkpoint="latest", seed=args.seed,
+)  # fmt: skip
+first, returns = 0, []  # returns of the newest episodes
+if rb.checkpoints:
+    name = rb.checkpoints[-1]
+    first = rb.checkpoint_metadata(name)["step"]
+    saved = torch.load(args.path / f"{name}.pt")
+    for key, part in learner.items():
+        part.load_state_dict(saved[key])
+    returns = saved["returns"]
+    torch.set_rng_state(saved["random"])
+    print(f"resumed at checkpoint {name}; at least {on_disk - first} steps that came after it are lost")
+else:
+    save(first)
+
+ended = True
+for step in range(first, args.steps):
+    if ended or step % args.save_every == 0:  # a start, and each checkpoint, begins a new episode
+        rb.cut()
+        obs, _ = env.reset(seed=args.seed + step)
+        state, score = None, 0.0
+    action, state = act(obs, state, step)
+    next_obs, reward, terminated, truncated, _ = env.step(action)
+    rb.add(obs, action, reward, next_obs, terminated, truncated)
+    obs, ended, score = next_obs, terminated or truncated, score + float(reward)
+    if ended:
+        returns = [*returns, score][-20:]
+    if step >= args.warmup and step % LEARN_EVERY == 0:
+        learn(rb.sample(BATCH).torch())
+    if step % TARGET_EVERY == 0:
+        target.load_state_dict(online.state_dict())
+    done = step + 1
+    if done % args.report_every == 0:
+        rb.commit()
+        print(f"step {done}: average return {np.mean(returns) if returns else np.nan:.1f}")
+    if done % args.save_every == 0 or done == args.steps:
+        save(done)
+rb.close()

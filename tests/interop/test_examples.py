@@ -1,0 +1,222 @@
+"""The programs of ``examples/``, killed in the middle and started again by the same command.
+
+Each is run on a small budget: too few steps to learn anything, enough for two checkpoints.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is in the interop extra")
+
+from diskreplay.ops.verify import verify  # noqa: E402
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples"
+LONGEST_LINES = 150
+
+
+@dataclasses.dataclass(frozen=True)
+class Small:
+    """A small budget of one program.
+
+    Attributes:
+        arguments: of the command, beside ``--path`` and ``--seed``.
+        stores: the store, or where there are several the pattern of their folders, below ``--path`` or the repository.
+        learner: the file of the learner at the end, where a run that was killed ends with that of one that never was;
+            None where the library begins new episodes when it is started again, and only then.
+        checkpoints: that it prints before it is killed; the first is of the beginning in most of them.
+        needs: a package beside torch.
+    """
+
+    arguments: str
+    stores: str = "replay"
+    learner: str | None = None
+    checkpoints: int = 2
+    needs: str = "gymnasium"
+
+
+PROGRAMS = {
+    "sac_vector": Small("--steps 720 --warmup 160 --save-every 240 --report-every 40", learner="step-720.pt"),
+    "dqn_atari": Small(
+        "--steps 240 --warmup 90 --save-every 100 --report-every 20", learner="step-240.pt", needs="ale_py"
+    ),
+    "recurrent_q": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600.pt"),
+    "her": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600.pt"),
+    "ppo": Small("--steps 3072 --save-every 1024 --report-every 512", stores="rollout", learner="step-3072.pt"),
+    "cql_offline": Small(
+        "--steps 180 --save-every 60 --report-every 20",
+        stores="datasets/cartpole-v1.replay",
+        learner="checkpoint.pt",
+        checkpoints=1,
+    ),
+    "qmix": Small("--steps 600 --save-every 200 --report-every 40", learner="step-600.pt"),
+    "sb3_resume": Small(
+        "--steps 600 --warmup 400 --save-every 200 --report-every 50", checkpoints=1, needs="stable_baselines3"
+    ),
+    "torchrl_dqn": Small(
+        "--steps 600 --warmup 200 --save-every 200 --report-every 40",
+        learner="checkpoint.pt",
+        checkpoints=1,
+        needs="torchrl",
+    ),
+    "cleanrl_dqn": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600.pt"),
+}
+
+
+class Run:
+    """A program in a process of its own."""
+
+    def __init__(self, name: str, folder: pathlib.Path) -> None:
+        command = [sys.executable, "-u", str(EXAMPLES / f"{name}.py"), "--path", str(folder), "--seed", "3"]
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        self.process = subprocess.Popen(
+            [*command, *PROGRAMS[name].arguments.split()], cwd=ROOT, text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self.printed: list[str] = []
+
+    def lines(self) -> Iterator[str]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.printed.append(line.rstrip())
+            yield self.printed[-1]
+
+    def kill_after(self, checkpoint: int, reports: int) -> None:
+        """Kills it once it has printed so many checkpoints, and then so many further lines."""
+        made = further = 0
+        for line in self.lines():
+            made, further = (made + 1, 0) if line.startswith("checkpoint ") else (made, further + 1)
+            if made == checkpoint and further == reports:
+                break
+        self.process.kill()
+        assert self._end() == -signal.SIGKILL, self.printed
+
+    def finish(self) -> None:
+        assert self._end() == 0, self.printed
+
+    def _end(self) -> int:
+        """Reads what is left, and gives the exit status."""
+        list(self.lines())
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return self.process.wait()
+
+    @property
+    def saved(self) -> int:
+        """The step of the newest checkpoint that it printed."""
+        return max(self._steps(r"checkpoint \S+-(\d+)$"))
+
+    @property
+    def reported(self) -> int:
+        """The newest step of which it printed an average return; nan before the first episode has ended."""
+        return max(self._steps(r"step (\d+): (?:average return|goals reached) (?:-?\d|nan)"))
+
+    @property
+    def resumed(self) -> tuple[int, int]:
+        """The step of the checkpoint that it says it went on from, and how many steps it says were lost."""
+        (step,), (lost,) = self._steps(r"resumed at checkpoint \S+-(\d+);"), self._steps(r"resumed .* at least (\d+) ")
+        return step, lost
+
+    def _steps(self, pattern: str) -> list[int]:
+        return [int(match[1]) for match in (re.match(pattern, line) for line in self.printed) if match]
+
+
+@dataclasses.dataclass(frozen=True)
+class Killed:
+    """What a program that was killed and started again left behind."""
+
+    name: str
+    folder: pathlib.Path
+    before: Run
+    again: Run
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    name = request.param
+    needs = PROGRAMS[name].needs
+    pytest.importorskip(needs, reason=f"{needs} is in the interop extra")
+    folder = tmp_path_factory.mktemp(name) / "run"
+    before = Run(name, folder)
+    before.kill_after(checkpoint=PROGRAMS[name].checkpoints, reports=2)
+    again = Run(name, folder)
+    again.finish()
+    return Killed(name, folder, before, again)
+
+
+def test_goes_on_from_its_newest_checkpoint(killed: Killed) -> None:
+    assert_went_on(killed.before, killed.again)
+    assert killed.again.reported > killed.before.saved
+    assert killed.again.printed[-1].startswith("checkpoint ")
+    stores = [*killed.folder.glob(PROGRAMS[killed.name].stores)] or [ROOT / PROGRAMS[killed.name].stores]
+    for store in stores:
+        found = verify(store)
+        assert not found.problems, found.problems
+
+
+@pytest.mark.parametrize("killed", [name for name, small in PROGRAMS.items() if small.learner], indirect=True)
+def test_ends_with_the_weights_of_a_run_that_was_never_killed(killed: Killed, tmp_path: pathlib.Path) -> None:
+    learner = str(PROGRAMS[killed.name].learner)
+    whole = Run(killed.name, tmp_path)
+    whole.finish()
+    assert_same(torch.load(killed.folder / learner), torch.load(tmp_path / learner))
+
+
+@pytest.mark.parametrize("killed", ["her"], indirect=True)
+def test_killed_before_its_first_checkpoint_and_again_after_it(killed: Killed, tmp_path: pathlib.Path) -> None:
+    """At other places than the run of the other tests, and with the same weights at the end."""
+    runs = []
+    for reports in (2, 1, None):
+        runs.append(Run(killed.name, tmp_path))
+        if reports is None:
+            runs[-1].finish()
+        else:
+            runs[-1].kill_after(checkpoint=1, reports=reports)
+    assert_went_on(runs[0], runs[1])
+    assert_went_on(runs[1], runs[2])
+    assert runs[0].saved < runs[1].saved
+    learner = str(PROGRAMS[killed.name].learner)
+    assert_same(torch.load(tmp_path / learner), torch.load(killed.folder / learner))
+
+
+def assert_went_on(before: Run, again: Run) -> None:
+    """From the newest checkpoint: one that was printed, or made just before the kill; it says what it lost."""
+    step, lost = again.resumed
+    assert step >= before.saved
+    assert step + lost >= before.reported
+
+
+@pytest.mark.parametrize("program", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_is_short_tested_and_listed(program: pathlib.Path) -> None:
+    assert len(program.read_text().splitlines()) <= LONGEST_LINES
+    assert program.stem in PROGRAMS
+    assert f"[{program.name}]({program.name})" in (EXAMPLES / "README.md").read_text()
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Equal to the last bit, in all tensors and numbers of nested dicts and lists."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one.keys() - {"rb"}:  # torchrl's buffer: the name of its checkpoint, a random one
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_same(a, b)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert one == other
