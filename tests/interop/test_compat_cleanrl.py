@@ -31,12 +31,7 @@ ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "t
 STEPS = 260
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # these networks are so small that threads only wait for each other
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 class InMemory:

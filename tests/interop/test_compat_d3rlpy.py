@@ -62,12 +62,7 @@ TRAJECTORY = "observations", "actions", "rewards", "returns_to_go", "terminals",
 QUIET: dict[str, Any] = {"show_progress": False, "logger_adapter": NoopAdapterFactory(), "save_interval": 1_000}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # these networks are so small that threads only wait for each other
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 # Episodes, in a store and in d3rlpy's own memory

@@ -80,12 +80,7 @@ def train(algorithm: Any, policy: str, make: Callable[[], Any], buffer: Any, ste
     return model.learn(steps)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # these networks are so small that threads only wait for each other
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def assert_same(ours: Any, theirs: Any) -> None:

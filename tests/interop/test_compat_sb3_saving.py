@@ -71,12 +71,7 @@ MODELS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def parameters(model: Any) -> list[np.ndarray]:
@@ -189,6 +184,22 @@ def test_plain_save_and_load_take_the_buffer_up_as_it_is(tmp_path: pathlib.Path)
     again.replay_buffer.close()
     with pytest.raises(InputError, match="names no checkpoint of a buffer"):
         sb3.load(DQN, tmp_path / "a")
+
+
+def test_a_plain_save_after_ours_names_no_checkpoint(tmp_path: pathlib.Path) -> None:
+    """Regression: it named the older save's, so that newer networks were loaded with an older buffer."""
+    model = dqn(tmp_path / "buffer")
+    model.learn(32)
+    sb3.save(model, tmp_path / "a")
+    model.learn(12, reset_num_timesteps=False)
+    model.save(tmp_path / "b")
+    model.replay_buffer.close()
+    again = sb3.load(DQN, tmp_path / "a")
+    again.save(tmp_path / "c")
+    again.replay_buffer.close()
+    for name in "bc":
+        with pytest.raises(InputError, match="names no checkpoint of a buffer"):
+            sb3.load(DQN, tmp_path / name)
 
 
 def test_what_cannot_be_saved_is_named(tmp_path: pathlib.Path) -> None:

@@ -45,12 +45,7 @@ FIELDS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next")
 PRIORITIES = {"alpha": 0.6, "beta": 0.4}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # these networks are so small that threads only wait for each other
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 # Driven by hand

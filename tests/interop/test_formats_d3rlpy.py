@@ -23,12 +23,7 @@ with warnings.catch_warnings():
 EXPORTED = [case for case in CASES if not (case.nested_action or case.empty or case.own_next_obs)]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def load(path: pathlib.Path, **options: Any) -> Any:

@@ -11,7 +11,6 @@ then. Here the zip names a checkpoint of the store, which also keeps the states 
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
 import random
 import re
@@ -26,6 +25,7 @@ from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.compat.sb3.replay_buffer import DiskReplayBuffer
 from diskreplay.errors import CheckpointError, InputError
 from diskreplay.paths import PathLike
+from diskreplay.storage.files import LocalFiles
 
 Algorithm = TypeVar("Algorithm")
 
@@ -51,18 +51,17 @@ def save(model: Any, path: PathLike) -> str:
     name = f"{target.stem}-{max(older.values(), default=0) + 1}"
     store.checkpoint(name, {"random": _random_state(model)})
     partial = target.with_name(f".{target.name}.partial.zip")
-    before = vars(model).get(NAMED)
+    files = LocalFiles()
     try:
         setattr(model, NAMED, name)
-        model.save(partial)
-        _sync(partial)
-        partial.replace(target)
-        _sync(target.parent)
+        try:
+            model.save(partial)
+        finally:
+            delattr(model, NAMED)  # a plain save later must not name it
+        files.open(str(partial), write=True).sync()
+        files.rename(str(partial), str(target))
+        files.sync_dir(str(target.absolute().parent))
     except BaseException:
-        if before is None:
-            delattr(model, NAMED)
-        else:
-            setattr(model, NAMED, before)
         partial.unlink(missing_ok=True)
         with contextlib.suppress(CheckpointError):
             store.drop_checkpoint(name)
@@ -100,6 +99,7 @@ def load(
     kind: Any = algorithm
     model: Any = kind.load(source, env, replay_buffer_kwargs=at, **options)
     model.replay_buffer_kwargs = given
+    delattr(model, NAMED)
     if restore_random:
         _restore_random(model, _store(model).checkpoint_metadata(data[NAMED])["random"], data[NAMED])
     loaded: Algorithm = model
@@ -148,12 +148,3 @@ def _restore_random(model: Any, state: dict[str, Any], name: str) -> None:
     random.setstate((version, tuple(internal), gauss_next))
     torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state["torch"]), dtype=torch.uint8))
     set_rng(model.action_space.np_random, {"rng": state["actions"]}, name)
-
-
-def _sync(path: pathlib.Path) -> None:
-    """Makes a file, or the names in a folder, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
