@@ -8,6 +8,9 @@ jumps and after calls. One there would leave a lock held whose ``with`` block is
 
 1. The end of a ``with`` block, before ``__exit__`` is called: it is no part of the block any more.
 2. The line of a ``try:`` itself, in which nothing is done: it is part of no block.
+
+The garbage collector rests meanwhile: what it would call is no part of the call that it breaks into, and CPython prints
+what is raised there and goes on.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import dis
 import functools
+import gc
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -160,12 +164,15 @@ class Interrupts:
             frame.f_trace_lines = not bytecodes
             return trace
 
-        before = sys.gettrace()
+        before, collects = sys.gettrace(), gc.isenabled()
+        gc.disable()
         sys.settrace(enter)
         try:
             call()
         finally:
             sys.settrace(before)
+            if collects:
+                gc.enable()
         return count
 
     def _traced(self, module: str) -> bool:

@@ -1,5 +1,6 @@
 """An interrupt (Ctrl-C) at any line of ``add``: the row was added or was not, and the program goes on."""
 
+import gc
 import pathlib
 import sys
 
@@ -48,6 +49,7 @@ def interrupt(rb, arguments, at):
                 raise KeyboardInterrupt
         return trace
 
+    gc.disable()  # what it calls is no part of `add`: an interrupt there is printed and lost
     sys.settrace(trace)
     try:
         rb.add(*arguments)
@@ -55,6 +57,7 @@ def interrupt(rb, arguments, at):
         return True
     finally:
         sys.settrace(None)
+        gc.enable()
     return False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import gc
 import signal
 import sys
 import threading
@@ -150,6 +151,31 @@ def test_a_signal_goes_to_the_handler_of_the_moment() -> None:
         signal.signal(signal.SIGINT, kept)
     assert None not in places
     assert came == [signal.SIGINT] * (len(places) - 2)  # all but before it was installed and after it was removed
+
+
+def test_what_the_collector_calls_has_no_places() -> None:
+    """It may run in the middle of any call, and what is raised in it is printed and lost."""
+    called: list[str] = []
+
+    def watch(phase: str, info: dict[str, int]) -> None:
+        called.append(phase)
+
+    def allocate() -> int:
+        kept = [[value] for value in range(5000)]
+        return len(kept)
+
+    gc.callbacks.append(watch)
+    try:
+        allocate()
+        assert called  # so many objects start the collector, where it is on
+        called.clear()
+        tool = Interrupts(within=HERE)
+        assert tool.count(allocate) < 5010
+        assert not called
+        assert tool.interrupt(2, allocate) is not None
+    finally:
+        gc.callbacks.remove(watch)
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("options", [{"at": "everywhere"}, {"by": "mail"}, {"within": "diskreplay"}])
