@@ -27,7 +27,7 @@ import harness
 import numpy as np
 import workload
 
-from diskreplay.reading import compiled, gather
+from diskreplay.reading import compiled, gather, threads
 
 STEPS = 50_000
 BATCHES = {32: 300, 256: 90}
@@ -36,7 +36,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "16 rows, lz4hc:4": {},
     "8 rows, lz4hc:5": {"chunk_rows": 8, "codec": "lz4hc:5"},
 }
-KINDS = ("Python", "kernel", "never told", "always told")
+KINDS = ("Python", "kernel", "one thread", "never told", "always told")
 
 
 def symbols(**changed: int) -> contextlib.AbstractContextManager[Any]:
@@ -53,6 +53,8 @@ def way(kind: str) -> contextlib.AbstractContextManager[Any]:
     """Batches are read in one of these ways inside."""
     if kind == "Python":
         return mock.patch.object(compiled, "reader", return_value=None)
+    if kind == "one thread":
+        return mock.patch.object(compiled, "LEAST_PIECES", 1 << 30)
     if kind == "never told":
         return symbols(fadvise=0)
     return symbols(preadv2=0) if kind == "always told" else contextlib.nullcontext()
@@ -140,15 +142,14 @@ def beside_arrays(path: pathlib.Path, raw: pathlib.Path, size: int, calls: int, 
 
 
 def parts(path: pathlib.Path, size: int, calls: int) -> list[str]:
-    """Milliseconds of a batch, cold, and of its parts: plan, kernel, the copy that keeps obs and next_obs apart."""
+    """Milliseconds of a batch, cold, and of its parts: plan, reading."""
     with (
         contenders.open_store(str(path), mode="r", cache_bytes=0, seed=0) as buffer,
         harness.time_spent_in(gather, "plan") as plan,
-        harness.time_spent_in(compiled.load(), "read") as kernel,
-        harness.time_spent_in(np, "copyto") as copy,
+        harness.time_spent_in(gather, "run") as reading,
     ):
         whole = harness.seconds_of(lambda: buffer.sample(size), calls, warmup=20)
-    spent = [1e3 * sum(each) / (calls + 20) for each in (plan, kernel, copy)]
+    spent = [1e3 * sum(each) / (calls + 20) for each in (plan, reading)]
     total = 1e3 * statistics.mean(whole)
     return [f"{milliseconds:.2f} ms" for milliseconds in (total, *spent, total - sum(spent))]
 
@@ -208,7 +209,7 @@ def main() -> None:
             for size in BATCHES:
                 rows.append([layout, f"`sample({size})`", *rounds(path, size, arguments, KINDS)])
                 rows.append(
-                    [layout, f"`sample({size})`, dropped", *rounds(path, size, arguments, KINDS[:3], drop=True)]
+                    [layout, f"`sample({size})`, dropped", *rounds(path, size, arguments, KINDS[:4], drop=True)]
                 )
                 if not number:
                     found = beside_arrays(path, scratch / "raw.npy", size, BATCHES[size] // 3, arguments.rounds)
@@ -218,14 +219,14 @@ def main() -> None:
             print(f"{layout}: {size_on_disk / 1e6:.1f} MB, {smaller:.1f} times smaller than the frames", flush=True)
     body = (
         f"Milliseconds of a batch from {arguments.steps:,} steps of {', '.join(games)}, and in brackets the ratio to "
-        f"Python's, medians of {arguments.rounds} rounds; no decoded chunks kept; {os.cpu_count()} processors, one "
-        f"used. Dropped: the page cache before each batch. Compiled: {kernel.version()}.\n\n"
+        f"Python's, medians of {arguments.rounds} rounds; no decoded chunks kept; {threads.count()} threads but where "
+        f"it says one. Dropped: the page cache before each batch. Compiled: {kernel.version()}.\n\n"
         + harness.table(["chunks", "batch", *KINDS], rows)
         + "\n\nBeside plain arrays of the same frames, in the same process:\n\n"
         + harness.figures(beside)
         + "\n\nWhere the time of a compiled batch goes (means): finding out what is to be read, reading and decoding "
-        "it, the copy that keeps `next_obs` apart from `obs`, and the rest (drawing, columns in RAM, Python):\n\n"
-        + harness.table(["batch", "whole", "plan", "kernel", "copy", "rest"], spent)
+        "it, and the rest (drawing, columns in RAM, Python):\n\n"
+        + harness.table(["batch", "whole", "plan", "reading", "rest"], spent)
     )
     keep = arguments.steps == STEPS and arguments.rounds == ROUNDS and games == frames.GAMES
     packages = harness.versions("diskreplay", "numpy", "numcodecs", "numba")

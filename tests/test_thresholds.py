@@ -53,6 +53,7 @@ NO_THRESHOLD = {
     "storage.metadata.MAX_DEPTH": LIMIT,
     "storage.metadata.MAX_INTEGER_BITS": LIMIT,
     "storage.encoders.THREADS": "as many as the machine has processors; results do not depend on it",
+    "reading.threads.MOST_HELPERS": "likewise",
     "storage.encoders.WAIT_SECONDS": "how often a waiting thread looks whether it was interrupted",
     "buffers.misuse.MOST_CUTS": "when something is said; what is stored does not depend on it",
     "buffers.misuse.WATCHED_ENDS": "likewise",

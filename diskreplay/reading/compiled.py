@@ -19,7 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ids import Ids
+from diskreplay.reading import threads
 from diskreplay.reading.scratch import scratch
+from diskreplay.reading.target import Target
 from diskreplay.storage import files as fs
 from diskreplay.storage.chunks import OVERHEAD_BYTES
 from diskreplay.storage.column import ColumnReader, Locations
@@ -29,6 +32,10 @@ Read = Callable[[int, int], int]
 
 LOAD_AFTER = 20_000
 """Pieces that a process reads in Python before it loads the kernel."""
+LEAST_PIECES = 16
+"""Pieces that are worth a thread of their own."""
+LEAST_PLACES = 64
+"""Places in a batch that are worth one, where chunks are decoded already."""
 
 _pieces = 0
 """Pieces that were asked for so far; threads that count at once may miss some."""
@@ -67,7 +74,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def reader(column: ColumnReader, out: NDArray[Any], pieces: NDArray[np.int64], places: Locations) -> Read | None:
+def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places: Locations) -> Read | None:
     """What reads the pieces ``(6, n)`` of a plan into ``out``; None where that is left to Python."""
     global _pieces
     if _kernel is None:
@@ -79,19 +86,65 @@ def reader(column: ColumnReader, out: NDArray[Any], pieces: NDArray[np.int64], p
     kernel = load()
     given = column.column
     files = [fs.descriptor(loan.file) for loan in places.loans]
-    fits = out.flags.c_contiguous and out.dtype == given.dtype and out.shape[2:] == given.shape and out.size > 0
-    if kernel is None or not fits or None in files:
+    rows = _rows(out, given.dtype, given.shape)
+    if kernel is None or rows is None or None in files:
         return None
     descriptors = np.array(files, np.int64)
     pieces = np.ascontiguousarray(pieces)
-    flat = out.reshape(-1).view(np.uint8).reshape(len(out), -1)
 
     def read(begin: int, end: int) -> int:
+        _ = places  # its files are on loan as long as a thread reads them
         with scratch(column.decoded_bytes + OVERHEAD_BYTES) as encoded, scratch(column.decoded_bytes) as decoded:
             done: int = kernel.read(
                 descriptors, pieces, places.array, begin, end, given.chunk_rows, given.item_bytes,
-                given.codec.name == "none", encoded, decoded, flat,
+                given.codec.name == "none", encoded, decoded, *rows,
             )  # fmt: skip
             return done
 
-    return read
+    return lambda begin, end: threads.run(read, _borders(begin, end, pieces))
+
+
+def take(source: NDArray[Any], rows: Ids, out: Target) -> bool:
+    """As :meth:`Target.take`, where the kernel is loaded and applies; whether it is done."""
+    into = _rows(out, source.dtype, out.first.shape[2:])
+    kernel = _kernel
+    if kernel is None or into is None or not source.flags.c_contiguous or into[0].shape[1] != _row_bytes(out, source):
+        return False
+    given = source.view(np.uint8)
+
+    def gather(begin: int, end: int) -> int:
+        done: int = kernel.gather(given, rows, begin, end, *into)
+        return done
+
+    return threads.run(gather, _even(0, len(rows), LEAST_PLACES)) == len(rows)
+
+
+def _row_bytes(out: Target, source: NDArray[Any]) -> int:
+    return int(out.first.shape[1] * source.shape[1] * source.itemsize)
+
+
+def _rows(out: Target, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[NDArray[np.uint8]] | None:
+    """The arrays of a target as bytes, ``(batch, frames * row_bytes)``; None where they are laid out in another way."""
+    found = []
+    for array in out.arrays:
+        if not array.flags.c_contiguous or array.dtype != dtype or array.shape[2:] != shape or not array.size:
+            return None
+        found.append(array.reshape(-1).view(np.uint8).reshape(len(array), -1))
+    return found
+
+
+def _even(begin: int, end: int, least: int) -> list[int]:
+    """Borders of as many parts as there are threads, of at least so many pieces or places."""
+    parts = max(1, min(threads.count(), (end - begin) // least))
+    return [begin + (end - begin) * part // parts for part in range(parts + 1)]
+
+
+def _borders(begin: int, end: int, pieces: NDArray[np.int64]) -> list[int]:
+    """As :func:`_even`, where chunks begin: each is decoded by one thread."""
+    borders = _even(begin, end, LEAST_PIECES)
+    for part in range(1, len(borders) - 1):
+        at = max(borders[part], borders[part - 1])
+        while at < end and (pieces[4:, at] == pieces[4:, at - 1]).all():
+            at += 1
+        borders[part] = at
+    return borders

@@ -25,6 +25,7 @@ from diskreplay.ids import Ids
 from diskreplay.reading import compiled
 from diskreplay.reading.cache import ChunkCache, Slab
 from diskreplay.reading.scratch import scratch
+from diskreplay.reading.target import Target
 from diskreplay.storage import chunks
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader, ColumnWriter, Location, Locations
@@ -35,7 +36,7 @@ NOTHING = np.empty((6, 0), np.int64)
 @dataclasses.dataclass(frozen=True)
 class Requests:
     """Runs of rows, all arrays (n,): rows ``first`` to ``last`` (inclusive) of environment ``env`` go to
-    ``out[place, first - base]`` onwards."""
+    the steps from ``first - base`` on, at the target's ``place``."""
 
     place: Ids
     env: Ids
@@ -56,7 +57,7 @@ class Plan:
     """What is left to read."""
 
     column: ColumnReader
-    out: NDArray[Any]
+    out: Target
     full_chunks: int  # chunks below this number will not change
     encoded: list[Piece]  # their sources are bytes
     pieces: NDArray[np.int64]  # (6, n), as Piece without its source; those of one chunk stand together
@@ -90,10 +91,8 @@ def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
     return pieces.take(np.lexsort((env, chunk)) if env.any() else np.argsort(chunk), axis=1)
 
 
-def plan(
-    column: ColumnReader, requests: Requests, out: NDArray[Any], cache: ChunkCache, *, exact: bool = False
-) -> Plan:
-    """Copies what is in RAM into ``out`` (batch, steps, *shape); the rest is for :func:`run`. Needs the lock.
+def plan(column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache, *, exact: bool = False) -> Plan:
+    """Copies what is in RAM into ``out``; the rest is for :func:`run`. Needs the lock.
 
     Steps of ``out`` that no request names may be overwritten with anything, unless ``exact``.
     """
@@ -114,13 +113,13 @@ def plan(
 
 
 def _planned(
-    column: ColumnReader, out: NDArray[Any], encoded: list[Piece], pieces: NDArray[np.int64], places: Locations
+    column: ColumnReader, out: Target, encoded: list[Piece], pieces: NDArray[np.int64], places: Locations
 ) -> Plan:
     return Plan(column, out, column.end // column.column.chunk_rows, encoded, pieces, places)
 
 
 def _located(
-    column: ColumnReader, out: NDArray[Any], encoded: list[Piece], pieces: NDArray[np.int64], cache: ChunkCache
+    column: ColumnReader, out: Target, encoded: list[Piece], pieces: NDArray[np.int64], cache: ChunkCache
 ) -> Plan:
     """The plan of pieces that are on disk. Where they are in more files than may be open, it is empty: they are read.
 
@@ -142,21 +141,21 @@ def _located(
         at += len(places)
 
 
-def _hits_from_slab(slab: Slab, pieces: NDArray[np.int64], out: NDArray[Any]) -> NDArray[np.int64]:
+def _hits_from_slab(slab: Slab, pieces: NDArray[np.int64], out: Target) -> NDArray[np.int64]:
     """Copies the pieces whose chunk is in the cache; those that are left."""
     slots = slab.find(pieces[4], pieces[5])
     hits = slots >= 0
     for (place, step, row, rows, _, _), slot in zip(pieces[:, hits].T.tolist(), slots[hits].tolist(), strict=True):
-        out[place, step : step + rows] = slab.values[slot, row : row + rows]
+        out.put(place, step, slab.values[slot, row : row + rows])
     return pieces[:, ~hits]
 
 
-def _from_slab(slab: Slab, chunk_rows: int, requests: Requests, out: NDArray[Any]) -> tuple[Requests | None, bool]:
+def _from_slab(slab: Slab, chunk_rows: int, requests: Requests, out: Target) -> tuple[Requests | None, bool]:
     """Gathers the rows in the cache, if they are most; the requests that are left, None for none; whether it did."""
     count = len(requests.place)
     if count != len(out) or not count:
         return requests, False
-    steps = np.arange(out.shape[1])
+    steps = np.arange(out.steps)
     rows = requests.base[:, None] + steps
     slots = slab.find(rows // chunk_rows, requests.env[:, None])
     wanted = (rows >= requests.first[:, None]) & (rows <= requests.last[:, None])
@@ -167,16 +166,14 @@ def _from_slab(slab: Slab, chunk_rows: int, requests: Requests, out: NDArray[Any
         return requests, False
     source = np.maximum(slots, 0) * chunk_rows + rows % chunk_rows
     flat = slab.values.reshape(len(slab.values) * chunk_rows, -1)
-    # "clip" only because with "raise" numpy would gather into a copy first: every index is in range.
-    np.take(flat, source.ravel(), axis=0, out=out.reshape(source.size, -1), mode="clip")
+    if not compiled.take(flat, source, out):
+        out.take(flat, source)
     if not missing.any():
         return None, True
     return Requests(*(getattr(requests, field.name)[missing] for field in dataclasses.fields(requests))), True
 
 
-def _from_ram(
-    column: ColumnWriter, pieces: NDArray[np.int64], out: NDArray[Any]
-) -> tuple[list[Piece], NDArray[np.int64]]:
+def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> tuple[list[Piece], NDArray[np.int64]]:
     """Copies the pieces of chunks that no commit holds in full; those that must be decoded first, and those on disk."""
     in_ram = pieces[4] >= column.committed // column.column.chunk_rows
     if not in_ram.any():
@@ -190,7 +187,7 @@ def _from_ram(
         if values is None:
             encoded.append((place, step, row, rows, chunk, env, column.sealed[chunk].encoded[env]))
         else:
-            out[place, step : step + rows] = values[env, row : row + rows, 0]
+            out.put(place, step, values[env, row : row + rows, 0])
     return encoded, pieces[:, ~in_ram]
 
 
@@ -246,7 +243,7 @@ def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
                     if admits and chunk < plan.full_chunks:
                         cache.put(column, chunk, env, values)
                         admits = cache.admits(column)
-                out[place, step : step + rows] = values[row : row + rows]
+                out.put(place, step, values[row : row + rows])
     except chunks.DamagedError as error:
         raise column.damage(at[0] // column.shard_chunks, offset, str(error), at[0]) from error
     except OSError as error:

@@ -42,6 +42,7 @@ FRAME_BYTES = 24
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", 0)
 POLYNOMIAL = 0x82F63B78
+NOTHING: NDArray[np.uint8] = np.empty((0, 0), np.uint8)
 
 kernel = functools.partial(jit.kernel, nogil=True)
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
@@ -225,19 +226,37 @@ def _advise(fadvise: Int, files: NDArray[np.int64], places: NDArray[np.int64], b
 
 
 @kernel
+def _put(
+    out: NDArray[np.uint8], following: NDArray[np.uint8], twice: bool, row_bytes: Int,
+    place: Int, step: Int, values: Int, count: Int,
+) -> None:  # fmt: skip
+    """Copies consecutive rows from an address to a place in the batch, from a step on."""
+    width = out.shape[1]
+    there = min(count * row_bytes, width - step * row_bytes)
+    if there > 0:
+        _copy(np.int64(out.ctypes.data) + place * width + step * row_bytes, values, there)
+    if twice:
+        skipped = 1 if step == 0 else 0
+        if count > skipped:
+            to = np.int64(following.ctypes.data) + place * width + (step + skipped - 1) * row_bytes
+            _copy(to, values + skipped * row_bytes, (count - skipped) * row_bytes)
+
+
+@kernel
 def _read(
     symbols: NDArray[np.int64], files: NDArray[np.int64], pieces: NDArray[np.int64], places: NDArray[np.int64],
     begin: Int, end: Int, chunk_rows: Int, row_bytes: Int, raw: bool,
-    encoded: NDArray[np.uint64], decoded: NDArray[np.uint64], out: NDArray[np.uint8],
+    encoded: NDArray[np.uint64], decoded: NDArray[np.uint64], out: NDArray[np.uint8], following: NDArray[np.uint8],
 ) -> Int:  # fmt: skip
     pread, preadv2, fadvise = symbols[0], symbols[1], symbols[2]
     lz4, lz4_partial, decompress = symbols[3], symbols[4], symbols[5]
     data = encoded.view(np.uint8)
-    source, target, batch = np.int64(encoded.ctypes.data), np.int64(decoded.ctypes.data), np.int64(out.ctypes.data)
+    source, target = np.int64(encoded.ctypes.data), np.int64(decoded.ctypes.data)
+    twice = following.size > 0
     vector = np.empty(2, np.int64)
     vectors = np.int64(vector.ctypes.data)
     chunk_bytes = chunk_rows * row_bytes
-    steps = out.shape[1] // row_bytes
+    steps = out.shape[1] // row_bytes + twice
     cold = False
     if preadv2 == 0:
         cold = True
@@ -273,10 +292,25 @@ def _read(
         if values == 0:
             return at
         for each in range(at, stop):
-            to = (pieces[0, each] * steps + pieces[1, each]) * row_bytes
-            _copy(batch + to, values + pieces[2, each] * row_bytes, pieces[3, each] * row_bytes)
+            rows = values + pieces[2, each] * row_bytes
+            _put(out, following, twice, row_bytes, pieces[0, each], pieces[1, each], rows, pieces[3, each])
         at = stop
     return at
+
+
+@kernel
+def _gather(
+    source: NDArray[np.uint8], rows: NDArray[np.int64], begin: Int, end: Int,
+    out: NDArray[np.uint8], following: NDArray[np.uint8],
+) -> Int:  # fmt: skip
+    row_bytes, first, twice = source.shape[1], np.int64(source.ctypes.data), following.size > 0
+    for place in range(begin, end):
+        for step in range(rows.shape[1]):
+            row = rows[place, step]
+            if row < 0 or row >= source.shape[0]:
+                return place
+            _put(out, following, twice, row_bytes, place, step, first + row * row_bytes, np.int64(1))
+    return end
 
 
 # What it calls
@@ -316,6 +350,7 @@ def read(
     files: NDArray[np.int64], pieces: NDArray[np.int64], places: NDArray[np.int64], begin: int, end: int,
     chunk_rows: int, row_bytes: int, raw: bool,
     encoded: NDArray[np.uint64], decoded: NDArray[np.uint64], out: NDArray[np.uint8],
+    following: NDArray[np.uint8] = NOTHING,
 ) -> int:  # fmt: skip
     """Copies pieces from ``begin`` on, below ``end``, into the batch; the first that it could not, or ``end``.
 
@@ -328,19 +363,36 @@ def read(
         raw: whether chunks are not compressed.
         encoded, decoded: room for a chunk as it is on disk, and for one as it is in RAM.
         out: ``(batch, steps * row_bytes)``.
+        following: as ``out``, one step later: the steps of pieces are then one more; or nothing.
     """
     assert FOUND is not None
     assert decoded.nbytes >= chunk_rows * row_bytes
+    assert following.size in (0, out.size)
     done: int = _read(
-        SYMBOLS, files, pieces, places, begin, end, chunk_rows, row_bytes, raw, encoded, decoded, out
+        SYMBOLS, files, pieces, places, begin, end, chunk_rows, row_bytes, raw, encoded, decoded, out, following
     )  # fmt: skip
+    return done
+
+
+def gather(
+    source: NDArray[np.uint8], rows: NDArray[np.int64], begin: int, end: int, out: NDArray[np.uint8],
+    following: NDArray[np.uint8] = NOTHING,
+) -> int:  # fmt: skip
+    """Copies rows ``(batch, steps)`` of ``source``, ``(n, row_bytes)``, to the places from ``begin`` on, below ``end``.
+
+    ``out`` and ``following`` are as for :func:`read`. Gives ``end``, or the first place with a row that is not there.
+    """
+    assert rows.shape == (len(out), out.shape[1] // source.shape[1] + (following.size > 0))
+    assert following.size in (0, out.size)
+    done: int = _gather(source, rows, begin, end, out, following)
     return done
 
 
 def compile_now() -> None:
     """Compiles, or loads what is kept on disk: by reading nothing."""
-    nothing, room = np.empty((6, 0), np.int64), np.empty(1, np.uint64)
-    read(nothing[0], nothing, nothing[:3], 0, 0, 1, 1, False, room, room, np.empty((1, 1), np.uint8))
+    nothing, room, row = np.empty((6, 0), np.int64), np.empty(1, np.uint64), np.empty((1, 1), np.uint8)
+    read(nothing[0], nothing, nothing[:3], 0, 0, 1, 1, False, room, room, row)
+    gather(row, np.zeros((1, 1), np.int64), 0, 0, row)
 
 
 def version() -> str:

@@ -15,16 +15,15 @@ both.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
+from diskreplay.reading.target import Target
 from diskreplay.schema import PATCHES, REPEAT, START, Stack
 from diskreplay.storage.column import ColumnReader
 
@@ -42,10 +41,9 @@ class ObsSource:
 
 
 def fill(
-    reads: Reads, source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids, first_step: int,
-    last_step: int,
-) -> None:  # fmt: skip
-    """Fills ``out[place]``, ``(steps, *shape)``, with steps ``first_step`` to ``last_step`` (at most 1) of the rows.
+    reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids, first_step: int, last_step: int
+) -> None:
+    """Fills the places of ``out`` with steps ``first_step`` to ``last_step`` (at most 1) of the rows.
 
     Needs the buffer's lock; what stands in RAM is copied at once, the rest is for ``reads``.
     """
@@ -70,8 +68,8 @@ def fill(
         _pad(reads, source, out, place, rows, envs, depth, short, older)
 
 
-def fill_next(reads: Reads, source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids) -> None:
-    """Fills ``out[place]``, ``(frames, *shape)``, with the stacks that follow the rows; as :func:`fill`."""
+def fill_next(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids) -> None:
+    """Fills the places of ``out`` with the stacks that follow the rows, ``frames`` steps each; as :func:`fill`."""
     frames, older = source.stack.frames, source.log.next_older_patches
     if not older or source.stack.axis is None:
         fill(reads, source, out, place, rows, envs, 2 - frames, 1)
@@ -88,35 +86,33 @@ def fill_next(reads: Reads, source: ObsSource, out: NDArray[Any], place: Ids, ro
 
 
 def _copy(
-    reads: Reads, source: ObsSource, out: NDArray[Any], place: Ids, envs: Ids, first: Ids, last: Ids, base: Ids
+    reads: Reads, source: ObsSource, out: Target, place: Ids, envs: Ids, first: Ids, last: Ids, base: Ids
 ) -> None:
     """Rows ``first`` to ``last`` (inclusive) of each sample, row ``base`` being the first step of ``out``."""
     log, resident = source.log, source.name in source.log.resident
     if not resident:
         reads.fetch(source.rows, Requests(place, envs, first, last, base), out, source.cache)
         return
-    for step in range(out.shape[1]):
+    for step in range(out.steps):
         at = base + step
         if (base >= first).all() and (at <= last).all() and len(place) == len(out):
-            out[place, step] = log.take(source.name, at, envs)
+            out.put_each(place, step, log.take(source.name, at, envs))
         else:
             here = (at >= first) & (at <= last)
-            out[place[here], step] = log.take(source.name, at[here], envs[here])
+            out.put_each(place[here], step, log.take(source.name, at[here], envs[here]))
 
 
-def _copy_patches(
-    reads: Reads, source: ObsSource, out: NDArray[Any], place: Ids, step: Any, patch: Ids
-) -> None:  # fmt: skip
-    """The observation of each patch to ``out[place, step]``."""
+def _copy_patches(reads: Reads, source: ObsSource, out: Target, place: Ids, step: int | Ids, patch: Ids) -> None:
+    """The observation of each patch to its place and step."""
     if source.name in source.log.patches.arrays:
-        out[place, step] = source.log.patches.take(source.name, patch)
+        out.put_each(place, step, source.log.patches.take(source.name, patch))
         return
     requests = Requests(place, np.zeros_like(patch), patch, patch, patch - step)
     reads.fetch(source.patches, requests, out, source.cache, exact=True)
 
 
 def _pad(
-    reads: Reads, source: ObsSource, out: NDArray[Any], place: Ids, rows: Ids, envs: Ids, depth: Ids, short: Ids,
+    reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids, depth: Ids, short: Ids,
     older: int,
 ) -> None:  # fmt: skip
     """The steps before the history of the samples ``short``."""
@@ -133,11 +129,11 @@ def _pad(
             back = np.arange(missing)
             _copy_patches(reads, source, out, np.full(missing, target), missing - 1 - back, patch + back)
         else:
-            out[target, :missing] = 0
+            out.put(target, 0, np.zeros((missing, *out.first.shape[2:]), out.first.dtype))
 
     def repeat() -> None:
         for target, missing in repeated:
-            out[target, :missing] = out[target, missing]
+            out.repeat(target, missing)
 
     if repeated and source.name in log.resident:
         repeat()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
-
-from numpy.typing import NDArray
 
 from diskreplay.reading import gather
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
+from diskreplay.reading.target import Target
 from diskreplay.storage.column import ColumnReader
 
 
@@ -21,7 +19,7 @@ class Reads:
         self._steps: list[Callable[[], None]] = []
 
     def fetch(
-        self, column: ColumnReader, requests: Requests, out: NDArray[Any], cache: ChunkCache, *, exact: bool = False
+        self, column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache, *, exact: bool = False
     ) -> None:
         """Copies what of the requests is in RAM, and takes up the rest; as :func:`gather.plan`. Needs the lock."""
         plan = gather.plan(column, requests, out, cache, exact=exact)

@@ -19,6 +19,7 @@ from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import NEXT
 from diskreplay.reading.stream import OpenStream
+from diskreplay.reading.target import Target
 from diskreplay.schema import Column, Schema, Stack
 
 Array = NDArray[Any]
@@ -75,7 +76,7 @@ class Samples:
         out = self._empty((self.size, 1, *column.shape), column.dtype)
         for stream, place, rows, envs in self.groups:
             requests = Requests(place, envs, rows, rows, rows)
-            self.reads.fetch(stream.disk.rows[column.name], requests, out, stream.cache)
+            self.reads.fetch(stream.disk.rows[column.name], requests, Target(out), stream.cache)
         return out[:, 0]
 
     def resident(self, name: str) -> Array:
@@ -92,8 +93,7 @@ class Samples:
     def observe(self, leaf: int, last_rows: Sequence[Ids], n_step: int = 1) -> tuple[Array, Array]:
         """Observations of a leaf at the rows, and next ones of ``last_rows``.
 
-        The frames that two stacks have in common are read once, and copied: who normalises the one in place must not
-        find the other changed.
+        The frames that two stacks have in common are read once; the arrays share no memory.
         """
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         frames = stack.frames
@@ -101,14 +101,16 @@ class Samples:
             return self.resident(column.name), self._take(NEXT + column.name)
         if n_step > 1 or self._in_ram(leaf) or self._has_odd_stacks(stack, last_rows):
             return self.current(leaf), self.observe_next(leaf, last_rows)
-        block = self._empty((self.size, frames + 1, *column.shape), column.dtype)
+        shape = (self.size, frames, *column.shape)
+        if stack.axis == -1 and stack.channels:  # that layout is copied anyway, out of one array for both
+            block = self._empty((self.size, frames + 1, *column.shape), column.dtype)
+            out, obs, following = Target(block), block[:, :frames], block[:, 1:]
+        else:
+            obs, following = self._empty(shape, column.dtype), self._empty(shape, column.dtype)
+            out = Target(obs, following)
         for stream, place, rows, envs in self.groups:
-            observations.fill(self.reads, stream.sources[leaf], block, place, rows, envs, 1 - frames, 1)
-        following = block[:, 1:]
-        if frames > 1 and not (stack.axis == -1 and stack.channels):  # that layout is a copy anyway
-            following = blocks.empty(following.shape, following.dtype)
-            self.reads.then(functools.partial(np.copyto, following, block[:, 1:]))
-        return self._layout(block[:, :frames], stack), self._layout(following, stack)
+            observations.fill(self.reads, stream.sources[leaf], out, place, rows, envs, 1 - frames, 1)
+        return self._layout(obs, stack), self._layout(following, stack)
 
     def current(self, leaf: int) -> Array:
         """Observations of a leaf at the rows."""
@@ -117,7 +119,7 @@ class Samples:
             return self.resident(column.name)
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
         for stream, place, rows, envs in self.groups:
-            observations.fill(self.reads, stream.sources[leaf], out, place, rows, envs, 1 - stack.frames, 0)
+            observations.fill(self.reads, stream.sources[leaf], Target(out), place, rows, envs, 1 - stack.frames, 0)
         return self._layout(out, stack)
 
     def observe_next(self, leaf: int, last_rows: Sequence[Ids]) -> Array:
@@ -132,7 +134,7 @@ class Samples:
             return self.scatter([log.next_at(name, log.positions(last, envs)) for log, last, envs in logs])
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
         for stream, place, last, envs in at:
-            observations.fill_next(self.reads, stream.sources[leaf], out, place, last, envs)
+            observations.fill_next(self.reads, stream.sources[leaf], Target(out), place, last, envs)
         return self._layout(out, stack)
 
     def _in_ram(self, leaf: int) -> bool:

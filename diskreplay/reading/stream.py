@@ -17,6 +17,7 @@ from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
+from diskreplay.reading.target import Target
 from diskreplay.schema import Schema
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.stream import StreamReader, StreamWriter
@@ -81,7 +82,7 @@ class OpenStream:
             frames = source.stack.frames
             out = np.empty((log.num_envs, frames, *source.rows.column.shape), source.rows.column.dtype)
             reads = Reads()
-            observations.fill_next(reads, source, out, envs, rows, envs)
+            observations.fill_next(reads, source, Target(out), envs, rows, envs)
             reads.finish()
             found.append(out)
         return found

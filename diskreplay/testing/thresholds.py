@@ -60,6 +60,8 @@ THRESHOLDS = (
     Threshold("reading.gather", "MIN_HITS", 0.0, "a batch is gathered from the cache at once"),
     Threshold("reading.gather", "MOST_AT_ONCE", 3, "an interrupt is noticed between the pieces of a batch"),
     Threshold("reading.compiled", "LOAD_AFTER", 0, "chunks are read by compiled code"),
+    Threshold("reading.compiled", "LEAST_PIECES", 1, "the chunks of a batch are read by several threads"),
+    Threshold("reading.compiled", "LEAST_PLACES", 1, "decoded chunks are copied by several threads"),
     Threshold("storage.arrays", "CHUNK_ROWS", 8, "a checkpoint's array has another chunk", in_format=True),
     Threshold("storage.arrays", "SHARD_CHUNKS", 2, "a checkpoint's array has another shard", in_format=True),
     Threshold("buffers.stored", "COMMIT_BYTES", 2048, "adding commits, however few the rows"),

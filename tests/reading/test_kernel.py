@@ -121,11 +121,12 @@ def test_as_python_with_any_codec(path: str, codec: Codec, chunk_rows: int, num_
     width=st.integers(1, 400),
     seed=st.integers(0, 1 << 32),
     told=st.booleans(),
+    twice=st.booleans(),
 )
 @settings(max_examples=examples(150), deadline=None)
 def test_any_pieces(
     tmp_path_factory: pytest.TempPathFactory, codec: Codec, dtype: str, chunk_rows: int, width: int, seed: int,
-    told: bool,
+    told: bool, twice: bool,
 ) -> None:  # fmt: skip
     rng = np.random.default_rng(seed)
     values = rng.integers(0, 2 + rng.integers(250), (5, chunk_rows, width)).astype(dtype)
@@ -133,15 +134,16 @@ def test_any_pieces(
         values[:, :, width // 3 :] = 0
     encoded = [chunks.encode(codec, each) for each in values]
     ends = np.cumsum([len(data) for data in encoded])
-    count, steps = int(rng.integers(1, 30)), int(rng.integers(1, 12))
+    count, steps = int(rng.integers(1, 30)), int(rng.integers(1 + twice, 12))
     row, step = rng.integers(chunk_rows, size=count), rng.integers(steps, size=count)
     rows = 1 + rng.integers(np.minimum(chunk_rows - row, steps - step))
     chunk = np.sort(rng.integers(5, size=count))
     pieces = np.stack([rng.permutation(count), step, row, rows, chunk, np.zeros_like(chunk)])
     sizes = np.array([len(data) for data in encoded])
     places = np.stack([chunk % 2, (ends - sizes)[chunk], sizes[chunk]])
-    out = np.full((count, steps, width), 9).astype(dtype)
-    expected = out.copy()
+    expected = np.full((count, steps, width), 9).astype(dtype)
+    frames = steps - twice
+    out, following = expected[:, :frames].copy(), expected[:, 1:].copy() if twice else expected[:0]
     for place, at, first, length, number, _ in pieces.T.tolist():
         expected[place, at : at + length] = values[number, first : first + length]
     file = tmp_path_factory.getbasetemp() / "pieces"
@@ -153,9 +155,11 @@ def test_any_pieces(
             np.array([one.fileno(), two.fileno()]), pieces, places, 0, count, chunk_rows, width * out.itemsize,
             codec.name == "none", np.empty(values[0].nbytes // 8 + 9, np.uint64),
             np.empty(values[0].nbytes // 8 + 1, np.uint64), out.reshape(count, -1).view(np.uint8),
+            following.reshape(len(following), frames * width).view(np.uint8),
         )  # fmt: skip
     assert done == count
-    assert out.tobytes() == expected.tobytes()
+    assert out.tobytes() == expected[:, :frames].tobytes()
+    assert not twice or following.tobytes() == expected[:, 1:].tobytes()
 
 
 WRONG = {
@@ -173,15 +177,17 @@ def test_pieces_that_do_not_fit_are_not_read(tmp_path: pathlib.Path, row: int, v
     pieces = np.array([[0, 1], [0, 2], [1, 0], [1, 2], [0, 1], [0, 0]])
     pieces[row, 1] = value
     places = np.array([[0, 0], [0, 0], [len(data)] * 2])
-    out = np.zeros((3, 40), np.uint8)
-    with (tmp_path / "chunk").open("rb") as file:
-        done = kernel.read(
-            np.array([file.fileno()]), pieces, places, 0, 2, 4, 10, False, np.empty(20, np.uint64),
-            np.empty(6, np.uint64), out,
-        )  # fmt: skip
-    assert done == 1
-    assert out[0].tolist() == [*values[1], *[0] * 30]
-    assert not out[1:].any()
+    for frames in (4, 3):  # with three, there is a fourth step of the following ones
+        out, following = np.zeros((3, 10 * frames), np.uint8), np.zeros((3, 30 * (frames == 3)), np.uint8)
+        with (tmp_path / "chunk").open("rb") as file:
+            done = kernel.read(
+                np.array([file.fileno()]), pieces, places, 0, 2, 4, 10, False, np.empty(20, np.uint64),
+                np.empty(6, np.uint64), out, following,
+            )  # fmt: skip
+        assert done == 1
+        assert out[0].tolist() == [*values[1], *[0] * (10 * frames - 10)]
+        assert not out[1:].any()
+        assert not following.any()
 
 
 # Checksums
@@ -370,7 +376,8 @@ def test_a_cold_disk_is_told_of_all_that_follows(path: str) -> None:
         with dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer:
             check(buffer.sample(60), frames)
 
-    with instead("posix_fadvise", fadvise), instead("preadv2", preadv2), in_kernel() as counts:
+    one_thread = mock.patch.object(compiled, "LEAST_PIECES", 1 << 20)
+    with one_thread, instead("posix_fadvise", fadvise), instead("preadv2", preadv2), in_kernel() as counts:
         read(refusing=1000)
         chunks_read, calls = len(asked), len(counts)
         assert chunks_read > 15

@@ -1,0 +1,71 @@
+"""Where the steps of sampled rows go: observations and next observations are filled at once, each in memory of its own.
+
+A stack of ``k`` frames and the next one are ``k + 1`` consecutive steps, of which ``k - 1`` are in both. They are read
+once and written twice: who normalises the one in place must not find the other changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.ids import Ids
+
+Array = NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Consecutive steps of each sample, of one shape ``shape`` and type.
+
+    Attributes:
+        first: ``(batch, frames, *shape)``, takes the steps from 0 on.
+        following: as ``first``, takes those from 1 on, one more; None where there are none.
+    """
+
+    first: Array
+    following: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """Those that are filled."""
+        return (self.first,) if self.following is None else (self.first, self.following)
+
+    @property
+    def steps(self) -> int:
+        """Of a sample, in all."""
+        return int(self.first.shape[1]) + len(self.arrays) - 1
+
+    def put(self, place: int, step: int, values: Array) -> None:
+        """Consecutive steps ``(n, *shape)`` of one sample."""
+        for shift, array in enumerate(self.arrays):
+            low = max(step, shift)
+            high = max(low, min(step + len(values), shift + array.shape[1]))
+            array[place, low - shift : high - shift] = values[low - step : high - step]
+
+    def put_each(self, place: Any, step: int | Ids, values: Array) -> None:
+        """One step ``(n, *shape)`` of some samples; a step for all, or one for each."""
+        for shift, array in enumerate(self.arrays):
+            if isinstance(step, int):
+                if 0 <= step - shift < array.shape[1]:
+                    array[place, step - shift] = values
+                continue
+            here = (step >= shift) & (step - shift < array.shape[1])
+            array[place[here], step[here] - shift] = values[here]
+
+    def take(self, source: Array, rows: Ids) -> None:
+        """All steps of all samples: rows ``(batch, steps)`` of ``source``, ``(n, row_bytes)``."""
+        for shift, array in enumerate(self.arrays):
+            wanted = rows[:, shift : shift + array.shape[1]]
+            # "clip" only because with "raise" numpy would gather into a copy first: every row is there.
+            np.take(source, wanted.ravel(), axis=0, out=array.reshape(wanted.size, -1), mode="clip")
+
+    def repeat(self, place: int, count: int) -> None:
+        """The first ``count`` steps of a sample become what the next one is."""
+        self.put(place, 0, np.broadcast_to(self.first[place, count], (count, *self.first.shape[2:])))
