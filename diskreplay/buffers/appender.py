@@ -164,11 +164,16 @@ class Appender:
             following = self._check_obs(self.next_obs, next_obs, "next_obs", is_valid)
         else:
             given, following = [self.obs[0].check(obs, is_valid)], [self.next_obs[0].check(next_obs, is_valid)]
-        self.check_columns(extra)
-        extras = [slot.check(extra[name], is_valid) for name, slot in self.extras.items()]
-        flat = spaces.flatten(self.schema.action_tree, action, "action") if self._nested_action else (action,)
+        extras = []
+        if extra or self.extras:
+            self.check_columns(extra)
+            extras = [slot.check(extra[name], is_valid) for name, slot in self.extras.items()]
         acting = is_valid if self.alive is None else self.acting(is_valid, extra[self.alive])
-        values = [slot.check(value, acting) for slot, value in zip(self.actions, flat, strict=True)]
+        if self._nested_action:
+            flat = spaces.flatten(self.schema.action_tree, action, "action")
+            values = [slot.check(value, acting) for slot, value in zip(self.actions, flat, strict=True)]
+        else:
+            values = [self.actions[0].check(action, acting)]
         rewards = self.reward.check(reward)
         check_reward(rewards, self._largest_reward)
         ends, cuts = self.flag[TERMINATED].check(terminated), self.flag[TRUNCATED].check(truncated)

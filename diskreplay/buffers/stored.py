@@ -267,14 +267,13 @@ class StoredBuffer:
             self._warn()
 
     def _added(self) -> None:
-        """Commits after rows were added, where that is due."""
-        with self._lock:
-            log, writer = self._appender.log, self._writable()
-            due = (
-                log.end - writer.commit_record.end >= self._commit_rows
-                or time.monotonic() - self._last_commit >= self._commit_seconds
-            )
-        if due or (not log.end % WAITING_ROWS and writer.waiting_bytes() > COMMIT_BYTES):
+        """Commits after rows were added, where that is due. Needs the lock of writers alone: nobody else adds."""
+        end, writer = self._appender.log.end, self._appender.writer
+        if (
+            end - writer.commit_record.end >= self._commit_rows
+            or time.monotonic() - self._last_commit >= self._commit_seconds
+            or (not end % WAITING_ROWS and writer.waiting_bytes() > COMMIT_BYTES)
+        ):
             self.commit()
 
     def commit(self) -> None:
@@ -446,7 +445,8 @@ class StoredBuffer:
             raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
         if self._forked:
             raise StateError(self._forked)
-        self._settled()
+        if self._torn():
+            self._settled()
 
     def _settled(self) -> Streams:
         """The streams, after what an interrupted call left half-done was taken back, or done."""

@@ -174,8 +174,11 @@ class StreamLog:
 
     def reserve(self, rows: int = 1) -> None:
         """Makes room for ``rows`` rows from row ``end`` on, and the pending observation after them."""
+        length, most = self.table.length, self.end - self.begin + self.context + rows + 2
+        if most <= length:
+            return
         floor = self.floor
-        if self.end + rows + 1 - floor > self.table.length:
+        if self.end + rows + 1 - floor > length:
             self.table = self.table.with_room(floor, self.end + 1, self.end + rows + 1)
 
     def slide(self, begin: int) -> None:
