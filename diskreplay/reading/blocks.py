@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-LEAST_BYTES = 1 << 20
-KEPT = 4
+LEAST_BYTES = 1 << 17
+KEPT = 8
 
 _local = threading.local()
 # Without the global interpreter lock a count may be out of date: then every block is fresh.

@@ -32,7 +32,7 @@ Read = Callable[[int, int], int]
 
 LOAD_AFTER = 20_000
 """Pieces that a process reads in Python before it loads the kernel."""
-LEAST_PIECES = 16
+LEAST_PIECES = 32
 """Pieces that are worth a thread of their own."""
 LEAST_PLACES = 64
 """Places in a batch that are worth one, where chunks are decoded already."""

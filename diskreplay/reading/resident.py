@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
 from diskreplay.index.log import NEXT_PATCH, StreamLog
-from diskreplay.reading import blocks
 from diskreplay.ring import Table
 from diskreplay.schema import START, VALID, Schema
 
@@ -28,6 +27,8 @@ Array = NDArray[Any]
 
 ALIGNED = 64
 """Each array begins at a multiple of so many bytes."""
+MOST_BYTES = 1 << 20
+"""Of a batch that is copied in one call; what is larger is copied column by column."""
 
 
 NEXT = ".next "
@@ -110,7 +111,7 @@ def gather(groups: Sequence[tuple[Resident, Ids, Ids, Ids]], size: int, *, parti
         partial: whether there are places that no row stands at, which are zeros.
     """
     first = groups[0][0]
-    if "diskreplay.index.jit" not in sys.modules or size * first.all_row_bytes >= blocks.LEAST_BYTES:
+    if "diskreplay.index.jit" not in sys.modules or size * first.all_row_bytes >= MOST_BYTES:
         return None
     from diskreplay.index import rows
 
