@@ -13,7 +13,7 @@ OLDEST := .venv-oldest
 # One process for each processor; worksteal: the slow tests lie together in the order of files.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --durations 10
 
-.PHONY: demo test exhaustive interop lowest lint bench clean
+.PHONY: demo test exhaustive interop lowest lint docs bench clean
 # Two pips must not write to one environment at the same time.
 .NOTPARALLEL:
 
@@ -46,6 +46,11 @@ lint: $(VENV)/.dev-stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The site, with all links between its pages checked: build/docs/index.html.
+docs: $(VENV)/.docs-stamp
+	rm -rf build/docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -c docs -d build/doctrees . build/docs
+
 bench: $(VENV)/.bench-stamp
 	set -e; for script in $(BENCHMARKS); do $(BIN)/python benchmarks/$$script; done
 
@@ -76,6 +81,10 @@ $(OLDEST)/.stamp: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
 		-e '.[arrow]' hypothesis pytest pytest-xdist
+	touch $@
+
+$(VENV)/.docs-stamp: $(INPUTS) | $(BIN)/python
+	$(PIP_INSTALL) -e '.[docs]'
 	touch $@
 
 $(VENV)/.bench-stamp: $(INPUTS) | $(BIN)/python
