@@ -1,0 +1,117 @@
+"""Requests are cut at chunk borders, and every way that their rows may be found gives the same rows."""
+
+from collections.abc import Iterator
+from unittest import mock
+
+import gymnasium
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import diskreplay as dr
+from diskreplay.reading import compiled, gather
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.gather import Requests
+from diskreplay.reading.target import Target
+
+ROWS, ENVS, CHUNK = 45, 2, 4
+SHAPE = (40, 40)
+BUDGET = 1 << 30
+
+
+def frame(row: int, env: int) -> np.ndarray:
+    return np.full(SHAPE, row * ENVS + env, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dr.ReplayBuffer]:
+    """Rows of two environments: most are committed, some sealed, some in the buffer that is written to."""
+    path = tmp_path_factory.mktemp("gather") / "store"
+    box = gymnasium.spaces.Box(0, 255, SHAPE, np.uint8)
+    with dr.ReplayBuffer.create(
+        path, box, gymnasium.spaces.Discrete(2), capacity=1000, num_envs=ENVS, chunk_rows=CHUNK, commit_rows=30,
+        commit_seconds=1e9,
+    ) as rb:  # fmt: skip
+        for row in range(ROWS):
+            obs, following = (np.stack([frame(at, env) for env in range(ENVS)]) for at in (row, row + 1))
+            ended = np.zeros(ENVS, bool)
+            rb.add(obs, np.zeros(ENVS, int), np.zeros(ENVS), following, ended, ended)
+        yield rb
+
+
+@st.composite
+def requests(draw: st.DrawFn, steps: int = 6) -> Requests:
+    """Runs of up to ``steps`` rows, one for each place, somewhere in the steps of their place."""
+    count = draw(st.integers(1, 12))
+    first = np.array(draw(st.lists(st.integers(0, ROWS - 1), min_size=count, max_size=count)))
+    length = np.array(draw(st.lists(st.integers(1, steps), min_size=count, max_size=count)))
+    last = np.minimum(first + length - 1, ROWS - 1)
+    spare = steps - (last - first + 1)
+    before = np.array([draw(st.integers(0, int(most))) for most in spare])
+    place = np.array(draw(st.permutations(range(count)))) if draw(st.booleans()) else np.arange(count)
+    env = np.array(draw(st.lists(st.integers(0, ENVS - 1), min_size=count, max_size=count)))
+    return Requests(place, env, first, last, first - before)
+
+
+def cells(wanted: Requests) -> dict[tuple[int, int], tuple[int, int]]:
+    """The row and environment that each place and step asks for, from the definition."""
+    found = {}
+    for place, env, first, last, base in zip(*(getattr(wanted, name) for name in wanted.__annotations__), strict=True):
+        for row in range(first, last + 1):
+            found[int(place), int(row - base)] = int(row), int(env)
+    return found
+
+
+@given(wanted=requests(), chunk_rows=st.integers(1, 9))
+@settings(max_examples=examples(200), deadline=None)
+def test_pieces_are_the_requests_cut_at_chunk_borders(wanted: Requests, chunk_rows: int) -> None:
+    pieces = gather.split(wanted, chunk_rows)
+    found = {}
+    for place, step, row, rows, chunk, env in pieces.T.tolist():
+        assert rows > 0
+        assert row + rows <= chunk_rows
+        for more in range(rows):
+            assert (place, step + more) not in found
+            found[place, step + more] = chunk * chunk_rows + row + more, env
+    assert found == cells(wanted)
+    chunks = [tuple(key) for key in pieces[4:].T.tolist()]
+    assert chunks == sorted(chunks)  # a chunk's pieces side by side, and a disk is read forwards
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["one array", "obs and next_obs"])
+@pytest.mark.parametrize("way", ["Python", "compiled"])
+@pytest.mark.parametrize("budget", [0, 20 * CHUNK * 1600, BUDGET], ids=["no cache", "a small cache", "a large cache"])
+@given(wanted=st.lists(requests(), min_size=1, max_size=4), exact=st.booleans())
+@settings(max_examples=examples(40), deadline=None)
+def test_rows_wherever_they_stand(
+    store: dr.ReplayBuffer, budget: int, way: str, twice: bool, wanted: list[Requests], exact: bool
+) -> None:
+    column = next(iter(store._streams)).disk.rows["obs"]
+    cache = ChunkCache(budget)
+    cache.resize_window(min(budget, 1))
+    load_after = 0 if way == "compiled" else 1 << 60
+    with mock.patch.object(compiled, "LOAD_AFTER", load_after), mock.patch.object(compiled, "LEAST_PIECES", 1):
+        if way == "Python":
+            only = mock.patch.object(compiled, "reader", return_value=None)
+        else:
+            only = mock.patch.object(compiled, "LEAST_PLACES", 1)
+        with only:
+            for each in wanted:
+                count = len(each.place)
+                out = Target(np.full((count, 5 if twice else 6, *SHAPE), 255, np.uint8))
+                if twice:
+                    out = Target(out.first, out.first.copy())
+                gather.run(gather.plan(column, each, out, cache, exact=exact), cache)
+                for (place, step), (row, env) in cells(each).items():
+                    for shift, array in enumerate(out.arrays):
+                        if 0 <= step - shift < array.shape[1]:
+                            np.testing.assert_array_equal(array[place, step - shift], frame(row, env))
+                if exact:
+                    asked = cells(each)
+                    for place in range(count):
+                        for step in range(out.steps):
+                            if (place, step) not in asked and step < out.first.shape[1]:
+                                assert (out.first[place, step] == 255).all()
+    assert cache.used_bytes <= budget
