@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import operator
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,9 @@ except ModuleNotFoundError as error:
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat.arrays import fit
-from diskreplay.compat.keeper import NAMES, STATE, Keeper, RamState, drop_saved
+from diskreplay.compat.keeper import NAMES, Keeper, RamState, drop_saved
 from diskreplay.compat.opening import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpoint, closed_on_failure, open_or_create
-from diskreplay.compat.place import Place, close_with
+from diskreplay.compat.place import Place
 from diskreplay.compat.rows import Positions, column, read_once, window
 from diskreplay.errors import CheckpointError, InputError
 from diskreplay.paths import PathLike, full_path
@@ -51,21 +51,28 @@ Array = NDArray[Any]
 
 
 @dataclasses.dataclass
-class _Weights(RamState):
-    """The weights of an environment's transitions by position, saved with the oldest first, as they are when opened.
+class _Kept(RamState):
+    """What goes with the rows of an environment: weights, the position of the next row, and how draws go on.
 
     Attributes:
-        positions: of its rows.
+        generators: that draw: of its ring and, kept with the first environment, of the buffer.
+        positions: of its rows, known before anything is saved.
     """
 
+    generators: Sequence[np.random.RandomState] = ()
     positions: Positions | None = None
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        assert self.positions is not None
+        self.ptr = self.positions.pos
         facts, arrays = super().to_state()
-        assert self.positions is not None, "known before anything is saved"
-        (begin, end), pos, _ = self.positions.look()
-        name = f"{STATE}-{WEIGHTS}-weight"
-        return facts, {**arrays, name: np.roll(arrays[name], end - begin - pos)}
+        states: list[Any] = [generator.get_state() for generator in self.generators]
+        return {**facts, "random": [(keys.tolist(), *rest) for _, keys, *rest in states]}, arrays
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        super().restore(facts, arrays)
+        for generator, (keys, *rest) in zip(self.generators, facts.get("random", ()), strict=False):
+            generator.set_state(("MT19937", np.array(keys, np.uint32), *rest))
 
 
 class _Env:
@@ -73,13 +80,13 @@ class _Env:
 
     Attributes:
         store: a ``diskreplay.ReplayBuffer`` of one environment.
-        positions: of its rows in the ring.
+        positions: of its rows in the ring; the next one is at ``pos`` where the ring is full.
         left: the rows before this one are of an episode that nobody goes on with.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, pos: int | None = None) -> None:
         self.store = store
-        self.positions = Positions(store)
+        self.positions = Positions(store, pos)
         self.left = window(store).end
 
     @property
@@ -206,23 +213,20 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 settings = {"seed": 0} if checkpoint is None else {"seed": 0, "checkpoint": checkpoint}
                 store = open_or_create(Store, place, self._options, create, facts, **settings)
                 failing.enter_context(closed_on_failure(store))
-                kept_in_ram = self._kept(number)
-                if kept_in_ram is None:
-                    close_with(self, store)
-                else:
-                    keeper = Keeper(store, kept_in_ram)
-                    with keeper.opening(self):
-                        keeper.restore(draws=False, checkpoint=checkpoint)
-                opened.append(_Env(store))
-                if kept_in_ram is not None:
-                    kept_in_ram.positions = opened[-1].positions
+                ram = self._kept(number)
+                keeper = Keeper(store, ram)
+                with keeper.opening(self):
+                    restored = keeper.restore(draws=False, checkpoint=checkpoint)
+                    opened.append(_Env(store, ram.ptr if restored else None))
+                    ram.positions = opened[-1].positions
             for number, env in enumerate(opened):
                 self._fill(number, env)
         self._envs = opened
 
-    def _kept(self, number: int) -> _Weights | None:
-        """What goes with the rows of an environment, in RAM alone; None for nothing."""
-        return None
+    def _kept(self, number: int) -> _Kept:
+        """What goes with the rows of an environment, in RAM alone."""
+        ring = self.buffers[number]._random_state
+        return _Kept(generators=[ring] if number else [ring, self._random_state])
 
     def _fill(self, number: int, env: _Env) -> None:
         """Takes what is in RAM over from an environment's store."""
@@ -338,7 +342,15 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         """
         if keep_statistics or not self._reopened:
             self._forget(keep_statistics)
-            return
+        else:
+            self.cut()
+
+    def cut(self) -> None:
+        """Ends the episodes of all environments without a flag: the next step of each begins one.
+
+        Call it where the environments are reset and the transitions kept, as by a trainer's ``reset()`` or
+        ``run()`` after steps were collected: Tianshou does not tell its buffers of it.
+        """
         self._catch_up()
         for number, env in enumerate(self._envs):
             env.leave()
@@ -479,11 +491,11 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
         held = every % self._ring_size < np.repeat(self._lengths, self._ring_size)
         self.weight[every] = np.where(held, np.where(leaves == 0, self._max_prio**self._alpha, leaves), 0.0)
 
-    def _kept(self, number: int) -> _Weights:
+    def _kept(self, number: int) -> _Kept:
         start = self.weight._bound + number * self._ring_size
         weights = self.weight._value[start : start + self._ring_size]
         arrays = {WEIGHTS: {"weight": weights, "bounds": self._bounds}}
-        return _Weights(arrays=arrays, lasting=(WEIGHTS,))
+        return dataclasses.replace(super()._kept(number), arrays=arrays, lasting=(WEIGHTS,))
 
     def _entered(self, positions: Array) -> None:
         self.init_weight(positions)

@@ -27,8 +27,8 @@ def build() -> None:
     from torch.utils import cpp_extension
 
     spec = importlib.util.find_spec("torchrl")
-    assert spec is not None and spec.origin is not None, "torchrl is installed"
-    package = pathlib.Path(spec.origin).parent
+    assert spec is not None, "torchrl is installed"
+    package = pathlib.Path(str(spec.origin)).parent
     sources = package / "csrc"
     extension = package / f"_torchrl{sysconfig.get_config_var('EXT_SUFFIX')}"
     built = extension.with_suffix(".built")

@@ -388,6 +388,57 @@ def test_reset_keeps_what_was_opened_and_empties_what_is_new(tmp_path: pathlib.P
     assert len(DiskVectorReplayBuffer(60, 3, path=tmp_path / "store")) == 3
 
 
+def test_cut_ends_episodes_of_a_new_buffer_and_keeps_its_rows(tmp_path: pathlib.Path) -> None:
+    buffer = DiskVectorReplayBuffer(60, 3, path=tmp_path / "store")
+    collector = collector_of(buffer)
+    collector.collect(n_step=12, random=True)
+    assert buffer.unfinished_index().tolist() == [3, 23, 43]
+    buffer.cut()
+    collector.reset(reset_buffer=False)  # as a trainer's reset and run do
+    held = buffer[:]
+    assert len(buffer) == 12
+    assert buffer.unfinished_index().tolist() == []
+    assert not held.terminated.any()
+    assert not held.truncated.any()
+    collector.collect(n_step=9, random=True)
+    left = np.array([3, 23, 43])
+    assert buffer.next(left).tolist() == left.tolist(), "not on into the episode that came after"
+    assert buffer.unfinished_index().tolist() == [6, 26, 46]
+    for store in buffer.stores:
+        assert [(episode.length, episode.ended) for episode in store.episodes] == [(4, True), (3, False)]
+    assert_equal(buffer[left].obs_next, held[np.array([3, 7, 11])].obs_next, "the true next one, not that of the reset")
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_draws_go_on_where_a_buffer_is_opened_again(tmp_path: pathlib.Path, prioritized: bool) -> None:
+    """At a checkpoint, and as it was closed, with rings that are full: as those of one that was never closed."""
+    disk, memory, options = DiskVectorReplayBuffer, VectorReplayBuffer, {"random_seed": 7}
+    if prioritized:
+        disk, memory, options = DiskPrioritizedVectorReplayBuffer, PrioritizedVectorReplayBuffer, {**PRIORITIES}
+    buffer, twin = disk(60, 3, path=tmp_path / "store", **options), memory(60, 3, **options)
+    play([buffer, twin], 73)
+    for one in (buffer, twin):
+        np.random.seed(1)
+        one.sample(16)
+    assert len(buffer) == 60
+    assert buffer.buffers[0]._insertion_idx > 0, "its oldest row is not at position 0"
+    buffer.checkpoint("here")
+    play([buffer], 5)
+    buffer.sample(16)
+    buffer.close()
+
+    for checkpoint in ("here", None):
+        buffer = disk(60, 3, path=tmp_path / "store", checkpoint=checkpoint, **options)
+        for seed in range(3):  # a prioritized one draws from numpy's global generator
+            np.random.seed(seed)
+            batch, indices = buffer.sample(16)
+            np.random.seed(seed)
+            expected, expected_indices = twin.sample(16)
+            np.testing.assert_array_equal(indices, expected_indices)
+            assert_equal(batch.obs, expected.obs, "obs")
+        buffer.close()
+
+
 def test_episodes_of_a_collector_are_whole_in_the_stores(tmp_path: pathlib.Path) -> None:
     buffer = DiskVectorReplayBuffer(300, 3, path=tmp_path / "store")
     stats = collector_of(buffer).collect(n_episode=7, random=True)  # towards the end not all are ready
