@@ -5,6 +5,7 @@ This module and :mod:`diskreplay.compat.draws` are what reaches into a buffer of
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -158,20 +159,24 @@ def places(buffer: SampledBuffer[Any], ids: Ids, before: int = 0) -> list[tuple[
 
     Raises EvictedError where one has left the window.
     """
-    found = []
+    found: list[Any] = [None] * len(ids)
     with buffer._lock:
         buffer._check_open()
         buffer._streams.check(buffer.view, ids)
-        streams = {stream.log.stream: stream for stream in buffer._streams.all}
-        for number, one in zip(stream_of(ids).tolist(), ids[:, None], strict=True):
-            log, spans = streams[number].log, streams[number].spans()
-            rows, envs = log.locate(one)
-            row, env = int(rows[0]), int(envs[0])
-            first, stop = int(spans.first(rows, envs)[0]), int(spans.stop(rows, envs)[0])
-            terminated = bool(log.take(TERMINATED, np.array([stop - 1]), envs)[0])
-            begin = int(pack(number, first, env, log.num_envs))
-            place = Place(begin, log.num_envs, row - first, stop - first, terminated, stop == log.end)
-            found.append((place, log.span(REWARD, max(first, row - before), stop)[:, env]))
+        numbers = stream_of(ids)
+        for stream in buffer._streams.all:
+            log, spans = stream.log, stream.spans()
+            here = np.flatnonzero(numbers == log.stream)
+            rows, envs = log.locate(ids[here])
+            first, stop = spans.first(rows, envs), spans.stop(rows, envs)
+            ended = log.take(TERMINATED, stop - 1, envs)
+            standing = map(
+                Place, pack(log.stream, first, envs, log.num_envs).tolist(), itertools.repeat(log.num_envs),
+                (rows - first).tolist(), (stop - first).tolist(), ended.tolist(), (stop == log.end).tolist(),
+            )  # fmt: skip
+            spans_of_rewards = np.maximum(first, rows - before).tolist(), stop.tolist(), envs.tolist()
+            for at, place, start, end, env in zip(here.tolist(), standing, *spans_of_rewards, strict=True):
+                found[at] = place, log.span(REWARD, start, end)[:, env]
     return found
 
 
