@@ -5,8 +5,9 @@ This module and :mod:`diskreplay.compat.draws` are what reaches into a buffer of
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -15,11 +16,14 @@ from numpy.typing import DTypeLike, NDArray
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.compat.arrays import DiskArray
+from diskreplay.errors import EvictedError
 from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
+from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import REWARD, TERMINATED, VALID
+from diskreplay.spaces import unflatten
 
 Array = NDArray[Any]
 
@@ -36,10 +40,15 @@ class Window(NamedTuple):
 
 def written(buffer: StoredBuffer) -> StreamLog:
     """The log that a buffer writes; needs its lock. ClosedError where the buffer is closed."""
+    return written_stream(buffer).log
+
+
+def written_stream(buffer: StoredBuffer) -> OpenStream:
+    """The stream that a buffer writes; needs its lock. ClosedError where the buffer is closed."""
     buffer._check_open()
     part = buffer._streams.written
     assert part is not None, "compat buffers write their store"
-    return part.log
+    return part
 
 
 def window(buffer: StoredBuffer) -> Window:
@@ -113,6 +122,39 @@ def read_part(buffer: SampledBuffer[Any], ids: Ids, draft: Callable[[Samples], A
 
     found: Any = buffer._beside_writers(part)
     return cast(Array, found)
+
+
+def read_pairs(
+    buffers: Sequence[SampledBuffer[Any]], rows: Sequence[Ids], places: Sequence[Ids], size: int
+) -> tuple[Any, Any]:
+    """``obs`` and ``next_obs`` of rows of several buffers, ``(size, *shape)`` a leaf, in one read.
+
+    Args:
+        buffers: at least one, of one environment each, with the same spaces; of rows that are all transitions.
+        rows: of each buffer, ``(n,)``.
+        places: where each of them stands, ``(n,)``; elsewhere are zeros.
+        size: of the arrays.
+
+    Raises EvictedError where a row has left the window, ClosedError where a buffer is closed.
+    """
+    reads = Reads()
+    with contextlib.ExitStack() as locks:
+        for buffer in buffers:
+            locks.enter_context(buffer._lock)
+        streams = [written_stream(buffer) for buffer in buffers]
+        for stream, wanted in zip(streams, rows, strict=True):
+            if len(wanted) and wanted.min() < stream.log.begin:
+                raise EvictedError(f"row {wanted.min()} has left the window, which begins at {stream.log.begin}")
+        schema = buffers[0].schema
+        samples = Samples(schema, streams[:1], np.empty(0, np.int64), size=size, reads=reads)
+        samples.groups = [
+            (stream, place, wanted, np.zeros(len(wanted), np.int64))
+            for stream, wanted, place in zip(streams, rows, places, strict=True)
+        ]
+        pairs = [samples.observe(leaf, rows) for leaf in range(len(schema.stacks))]
+    reads.finish()
+    obs, following = zip(*pairs, strict=True)
+    return unflatten(schema.obs_tree, list(obs)), unflatten(schema.obs_tree, list(following))
 
 
 def by_episodes(buffer: SampledBuffer[Any]) -> tuple[Ids, Ids]:

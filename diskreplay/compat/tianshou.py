@@ -34,7 +34,7 @@ from diskreplay.compat.arrays import fit
 from diskreplay.compat.keeper import NAMES, Keeper, RamState, drop_saved
 from diskreplay.compat.opening import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpoint, closed_on_failure, open_or_create
 from diskreplay.compat.place import Place
-from diskreplay.compat.rows import Positions, column, read_once, window
+from diskreplay.compat.rows import Positions, column, read_pairs, window
 from diskreplay.errors import CheckpointError, InputError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
@@ -415,18 +415,18 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         return pairs
 
     def _pairs(self, flat: Array) -> dict[str, Any]:
-        """Single frames at positions ``(n,)`` in bounds."""
-        space = self._envs[0].store.schema.observation_space
-        out = {key: _zeros(space, len(flat)) for key in ON_DISK}
-        numbers, places = np.divmod(flat, self._ring_size)
-        for number in np.unique(numbers).tolist():
+        """Single frames at positions ``(n,)`` in bounds, in one read; zeros where none is held."""
+        numbers, positions = np.divmod(flat, self._ring_size)
+        stores, rows, places = [], [], []
+        for number in np.unique(numbers).tolist() or [0]:
             env, here = self._envs[number], np.flatnonzero(numbers == number)
-            rows, held = env.positions.rows(places[here])
-            if len(held):
-                found = read_once(env.store, rows[held])
-                for key, values in (("obs", found.obs), ("obs_next", found.next_obs)):
-                    _put(out[key], here[held], values)
-        return out
+            newest, held = env.positions.rows(positions[here])
+            stores.append(env.store)
+            rows.append(newest[held])
+            places.append(here[held])
+        space = self._envs[0].store.schema.observation_space
+        pairs = read_pairs(stores, rows, places, len(flat))
+        return {key: _as_given(found, space) for key, found in zip(ON_DISK, pairs, strict=True)}
 
     @property
     def obs(self) -> Any:
@@ -547,18 +547,11 @@ def _fitted(key: str, value: Any, space: spaces.Space[Any], count: int) -> Any:
     return fitted
 
 
-def _zeros(space: spaces.Space[Any], count: int) -> Any:
+def _as_given(found: Any, space: spaces.Space[Any]) -> Any:
+    """Arrays from the store with the types that were added."""
     if isinstance(space, spaces.Dict):
-        return {name: _zeros(part, count) for name, part in space.spaces.items()}
-    return np.zeros((count, *(space.shape or ())), _leaf_dtype(space))
-
-
-def _put(out: Any, places: Array, values: Any) -> None:
-    if isinstance(out, dict):
-        for name, part in out.items():
-            _put(part, places, values[name])
-    else:
-        out[places] = values
+        return {name: _as_given(found[name], part) for name, part in space.spaces.items()}
+    return found.astype(_leaf_dtype(space), copy=False)
 
 
 def _moved_on(obs: Any, obs_next: Any, axis: int) -> Any:
