@@ -4,10 +4,10 @@ The same command begins and goes on (it needs `pip install 'tianshou>=2,<3'`):
 
     python examples/tianshou_dqn.py --path runs/tianshou
 
-What it shows: the buffer is the only change (was: `VectorReplayBuffer(100_000, ENVS)`). Its checkpoint, which brings
-back how batches are drawn too, is named in the file of the algorithm. Exploration is drawn from numpy's global
-generator, whose state is saved as well. The environments are reset at each checkpoint, and `buffer.cut()` says so: a
-run that was killed ends with the very weights of one that never was.
+What it shows: the buffer is the only change (was: `VectorReplayBuffer(100_000, ENVS)`); its checkpoint brings back the
+steps of all environments, and how batches are drawn. Exploration is drawn from numpy's global generator, whose state is
+saved as well. The environments are reset at each checkpoint, and `buffer.cut()` says so: a run that was killed ends
+with the very weights of one that never was.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from tianshou.env import DummyVectorEnv
 from tianshou.trainer import OffPolicyTrainerParams
 from tianshou.utils.net.common import Net
 
-import diskreplay as dr
 from diskreplay.compat.tianshou import DiskVectorReplayBuffer
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -56,36 +55,41 @@ algorithm = DQN(
 
 
 def save(step: int) -> None:
-    """First the stores; then the file, which names their checkpoint; only then the older ones are dropped."""
+    """First the algorithm, under a name of its own; then the checkpoint, by which the next start finds it."""
     name = f"step-{step}"
-    buffer.checkpoint(name)
     kind, keys, *rest = np.random.get_state()
     random = kind, torch.from_numpy(keys.copy()), *rest
-    torch.save({"algorithm": algorithm.state_dict(), "random": random, "step": step}, partial)
-    partial.replace(checkpoint)
+    torch.save({"algorithm": algorithm.state_dict(), "random": random, "step": step}, args.path / "partial.pt")
+    (args.path / "partial.pt").replace(args.path / f"{name}.pt")
+    buffer.checkpoint(name)
     for older in buffer.checkpoints[:-1]:
         buffer.drop_checkpoint(older)
+        (args.path / f"{older}.pt").unlink(missing_ok=True)
     print(f"checkpoint {name}")
 
 
+def opened(checkpoint: str | None = None) -> DiskVectorReplayBuffer:
+    return DiskVectorReplayBuffer(
+        100_000, ENVS, path=args.path / "replay", random_seed=args.seed, checkpoint=checkpoint
+    )
+
+
 args.path.mkdir(parents=True, exist_ok=True)
-stores, checkpoint, partial = args.path / "replay", args.path / "checkpoint.pt", args.path / "partial.pt"
-if checkpoint.exists():
-    on_disk = 0  # how far the run before this one came
-    for store in stores.glob("env-*"):
-        with dr.ReplayBuffer.open(store, mode="r") as reader:
-            on_disk += reader.stats()["streams"]["0"]["end"]
-    saved = torch.load(checkpoint)
-    first = saved["step"]
-    buffer = DiskVectorReplayBuffer(100_000, ENVS, path=stores, checkpoint=f"step-{first}")
+buffer, first = opened(), 0
+newest = buffer.checkpoints[-1] if buffer.checkpoints else None
+on_disk = sum(store.stats()["streams"]["0"]["end"] for store in buffer.stores)  # how far the run before this one came
+buffer.close()
+if newest:
+    buffer = opened(newest)
+    saved = torch.load(args.path / f"{newest}.pt")
     algorithm.load_state_dict(saved["algorithm"])
     kind, keys, *rest = saved["random"]
     np.random.set_state((kind, keys.numpy(), *rest))
-    print(f"resumed at checkpoint step-{first}; at least {on_disk - first} steps that came after it are lost")
+    first = saved["step"]
+    print(f"resumed at checkpoint {newest}; at least {on_disk - first} steps that came after it are lost")
 else:
-    shutil.rmtree(stores, ignore_errors=True)  # of a run that was killed before its first checkpoint
-    buffer = DiskVectorReplayBuffer(100_000, ENVS, path=stores, random_seed=args.seed)
-    first = 0
+    shutil.rmtree(args.path / "replay", ignore_errors=True)  # of a run that was killed before its first checkpoint
+    buffer = opened()
 
 collector = Collector(algorithm, envs, buffer, exploration_noise=True)
 trainer = algorithm.create_trainer(

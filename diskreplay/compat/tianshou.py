@@ -70,7 +70,8 @@ class _Kept(RamState):
         return {**facts, "random": [(keys.tolist(), *rest) for _, keys, *rest in states]}, arrays
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        super().restore(facts, arrays)
+        _, unknown = super().to_state()  # where a buffer without weights was closed
+        super().restore(facts, {**unknown, **arrays})
         for generator, (keys, *rest) in zip(self.generators, facts.get("random", ()), strict=False):
             generator.set_state(("MT19937", np.array(keys, np.uint32), *rest))
 
@@ -142,10 +143,10 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         if path is not None and pathlib.Path(full_path(path), f"env-{buffer_num}").exists():
             raise InputError(f"the store at {str(path)!r} has more than buffer_num={buffer_num} environments")
         if checkpoint is not None:
-            for place in self._places:
-                check_checkpoint(place, checkpoint)
-            for place in self._places:
-                drop_saved(Store, place)
+            named = [set(check_checkpoint(place, checkpoint)) for place in self._places]
+            whole = set.intersection(*named)
+            for place, names in zip(self._places, named, strict=True):
+                drop_saved(Store, place, names - whole)  # some have them of a call that was killed
         if self._reopened:
             self._open(None, checkpoint)
 

@@ -497,6 +497,38 @@ def test_a_checkpoint_brings_rows_and_weights_back(tmp_path: pathlib.Path) -> No
         DiskVectorReplayBuffer(60, 3, path=tmp_path / "other", checkpoint="here")
 
 
+def test_goes_back_past_a_checkpoint_that_not_all_environments_have(tmp_path: pathlib.Path) -> None:
+    def opened(**options: Any) -> Any:
+        return DiskVectorReplayBuffer(60, 3, path=tmp_path / "store", **options)
+
+    buffer = opened()
+    play([buffer], 10)
+    buffer.checkpoint("one")
+    held = len(buffer)
+    play([buffer], 5)
+    buffer.stores[0].checkpoint("two")  # killed before the others had it
+    buffer.close()
+    assert opened().checkpoints == ["one"]
+    buffer = opened(checkpoint="one")
+    assert len(buffer) == held
+    play([buffer], 5)
+    buffer.checkpoint("two")
+    buffer.close()
+    with pytest.raises(CheckpointError, match="two"):
+        opened(checkpoint="one")
+    assert len(opened(checkpoint="two")) > held
+
+
+def test_weights_are_new_where_a_buffer_without_any_was_closed(tmp_path: pathlib.Path) -> None:
+    buffer = DiskVectorReplayBuffer(60, 3, path=tmp_path / "store")
+    play([buffer], 30)
+    held = len(buffer)
+    buffer.close()
+    again = DiskPrioritizedVectorReplayBuffer(60, 3, path=tmp_path / "store", **PRIORITIES)
+    assert len(again) == held
+    assert (again.weight[again.sample_indices(0)] == 1).all()
+
+
 KILLED = """
 import sys, numpy as np
 from tianshou.data import Batch

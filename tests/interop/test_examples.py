@@ -73,7 +73,7 @@ PROGRAMS = {
     "tianshou_dqn": Small(
         "--steps 600 --warmup 200 --save-every 200 --report-every 40",
         stores="replay/env-*",
-        learner="checkpoint.pt",
+        learner="step-600.pt",
         checkpoints=1,
         needs="tianshou",
     ),
