@@ -72,9 +72,11 @@ $(VENV)/.dev-stamp: $(INPUTS) | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev]'
 	touch $@
 
-$(VENV)/.interop-stamp: $(INPUTS) | $(BIN)/python
+# With a C++ compiler torchrl's priorities are built for this torch, which takes a minute.
+$(VENV)/.interop-stamp: $(INPUTS) tests/interop/build_torchrl.py | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev,interop]'
 	$(PIP_INSTALL) --no-deps xuance 'd3rlpy>=2.8,<3' 'robomimic>=0.3,<0.4' 'dopamine-rl>=4.1,<5'
+	$(BIN)/python tests/interop/build_torchrl.py
 	touch $@
 
 $(OLDEST)/.stamp: pyproject.toml constraints-oldest.txt

@@ -246,10 +246,13 @@ class Keeper:
         return (cut.begin, cut.end, cut.timeline) == (now.begin, now.end, now.timeline)
 
 
-def drop_saved(kind: type[SampledBuffer[Any]], place: Place) -> None:
-    """Drops what closing has saved in the store at a place, which would keep it from going back to a checkpoint."""
+def drop_saved(kind: type[SampledBuffer[Any]], place: Place, others: Collection[str] = ()) -> None:
+    """Drops what closing has saved in the store at a place, which would keep it from going back to a checkpoint.
+
+    ``others`` are further checkpoints that count for nothing.
+    """
     with kind.open(place.path) as buffer:
-        for name in set(NAMES).intersection(buffer.checkpoints):
+        for name in {*NAMES, *others}.intersection(buffer.checkpoints):
             buffer.drop_checkpoint(name)
 
 

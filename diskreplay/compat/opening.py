@@ -48,13 +48,14 @@ def open_or_create(
     return buffer
 
 
-def check_checkpoint(place: Place, name: str) -> None:
-    """InputError where there is no store at a place, CheckpointError where it has no such checkpoint."""
+def check_checkpoint(place: Place, name: str) -> list[str]:
+    """Names of all; InputError where there is no store at a place, CheckpointError where it has no such checkpoint."""
     if not place.exists:
         raise InputError(f"there is no store, and so no checkpoint {name!r}, at {place.path!r}")
     found = Store(place.path, LocalFiles()).checkpoint_names()
     if name not in found:
         raise CheckpointError(f"there is no checkpoint {name!r} at {place.path!r}; there are {found}")
+    return found
 
 
 @contextlib.contextmanager

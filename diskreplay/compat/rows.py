@@ -5,7 +5,9 @@ This module and :mod:`diskreplay.compat.draws` are what reaches into a buffer of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -14,11 +16,14 @@ from numpy.typing import DTypeLike, NDArray
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.compat.arrays import DiskArray
+from diskreplay.errors import EvictedError
 from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import StreamLog
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
+from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import REWARD, TERMINATED, VALID
+from diskreplay.spaces import unflatten
 
 Array = NDArray[Any]
 
@@ -35,10 +40,15 @@ class Window(NamedTuple):
 
 def written(buffer: StoredBuffer) -> StreamLog:
     """The log that a buffer writes; needs its lock. ClosedError where the buffer is closed."""
+    return written_stream(buffer).log
+
+
+def written_stream(buffer: StoredBuffer) -> OpenStream:
+    """The stream that a buffer writes; needs its lock. ClosedError where the buffer is closed."""
     buffer._check_open()
     part = buffer._streams.written
     assert part is not None, "compat buffers write their store"
-    return part.log
+    return part
 
 
 def window(buffer: StoredBuffer) -> Window:
@@ -114,6 +124,39 @@ def read_part(buffer: SampledBuffer[Any], ids: Ids, draft: Callable[[Samples], A
     return cast(Array, found)
 
 
+def read_pairs(
+    buffers: Sequence[SampledBuffer[Any]], rows: Sequence[Ids], places: Sequence[Ids], size: int
+) -> tuple[Any, Any]:
+    """``obs`` and ``next_obs`` of rows of several buffers, ``(size, *shape)`` a leaf, in one read.
+
+    Args:
+        buffers: at least one, of one environment each, with the same spaces; of rows that are all transitions.
+        rows: of each buffer, ``(n,)``.
+        places: where each of them stands, ``(n,)``; elsewhere are zeros.
+        size: of the arrays.
+
+    Raises EvictedError where a row has left the window, ClosedError where a buffer is closed.
+    """
+    reads = Reads()
+    with contextlib.ExitStack() as locks:
+        for buffer in buffers:
+            locks.enter_context(buffer._lock)
+        streams = [written_stream(buffer) for buffer in buffers]
+        for stream, wanted in zip(streams, rows, strict=True):
+            if len(wanted) and wanted.min() < stream.log.begin:
+                raise EvictedError(f"row {wanted.min()} has left the window, which begins at {stream.log.begin}")
+        schema = buffers[0].schema
+        samples = Samples(schema, streams[:1], np.empty(0, np.int64), size=size, reads=reads)
+        samples.groups = [
+            (stream, place, wanted, np.zeros(len(wanted), np.int64))
+            for stream, wanted, place in zip(streams, rows, places, strict=True)
+        ]
+        pairs = [samples.observe(leaf, rows) for leaf in range(len(schema.stacks))]
+    reads.finish()
+    obs, following = zip(*pairs, strict=True)
+    return unflatten(schema.obs_tree, list(obs)), unflatten(schema.obs_tree, list(following))
+
+
 def by_episodes(buffer: SampledBuffer[Any]) -> tuple[Ids, Ids]:
     """The ids of what the view shows, episode after episode and in the order of time; and each one's episode."""
     with buffer._lock:
@@ -158,20 +201,24 @@ def places(buffer: SampledBuffer[Any], ids: Ids, before: int = 0) -> list[tuple[
 
     Raises EvictedError where one has left the window.
     """
-    found = []
+    found: list[Any] = [None] * len(ids)
     with buffer._lock:
         buffer._check_open()
         buffer._streams.check(buffer.view, ids)
-        streams = {stream.log.stream: stream for stream in buffer._streams.all}
-        for number, one in zip(stream_of(ids).tolist(), ids[:, None], strict=True):
-            log, spans = streams[number].log, streams[number].spans()
-            rows, envs = log.locate(one)
-            row, env = int(rows[0]), int(envs[0])
-            first, stop = int(spans.first(rows, envs)[0]), int(spans.stop(rows, envs)[0])
-            terminated = bool(log.take(TERMINATED, np.array([stop - 1]), envs)[0])
-            begin = int(pack(number, first, env, log.num_envs))
-            place = Place(begin, log.num_envs, row - first, stop - first, terminated, stop == log.end)
-            found.append((place, log.span(REWARD, max(first, row - before), stop)[:, env]))
+        numbers = stream_of(ids)
+        for stream in buffer._streams.all:
+            log, spans = stream.log, stream.spans()
+            here = np.flatnonzero(numbers == log.stream)
+            rows, envs = log.locate(ids[here])
+            first, stop = spans.first(rows, envs), spans.stop(rows, envs)
+            ended = log.take(TERMINATED, stop - 1, envs)
+            standing = map(
+                Place, pack(log.stream, first, envs, log.num_envs).tolist(), itertools.repeat(log.num_envs),
+                (rows - first).tolist(), (stop - first).tolist(), ended.tolist(), (stop == log.end).tolist(),
+            )  # fmt: skip
+            spans_of_rewards = np.maximum(first, rows - before).tolist(), stop.tolist(), envs.tolist()
+            for at, place, start, end, env in zip(here.tolist(), standing, *spans_of_rewards, strict=True):
+                found[at] = place, log.span(REWARD, start, end)[:, env]
     return found
 
 

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import operator
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,10 @@ except ModuleNotFoundError as error:
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat.arrays import fit
-from diskreplay.compat.keeper import NAMES, STATE, Keeper, RamState, drop_saved
+from diskreplay.compat.keeper import NAMES, Keeper, RamState, drop_saved
 from diskreplay.compat.opening import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpoint, closed_on_failure, open_or_create
-from diskreplay.compat.place import Place, close_with
-from diskreplay.compat.rows import Positions, column, read_once, window
+from diskreplay.compat.place import Place
+from diskreplay.compat.rows import Positions, column, read_pairs, window
 from diskreplay.errors import CheckpointError, InputError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
@@ -51,21 +51,29 @@ Array = NDArray[Any]
 
 
 @dataclasses.dataclass
-class _Weights(RamState):
-    """The weights of an environment's transitions by position, saved with the oldest first, as they are when opened.
+class _Kept(RamState):
+    """What goes with the rows of an environment: weights, the position of the next row, and how draws go on.
 
     Attributes:
-        positions: of its rows.
+        generators: that draw: of its ring and, kept with the first environment, of the buffer.
+        positions: of its rows, known before anything is saved.
     """
 
+    generators: Sequence[np.random.RandomState] = ()
     positions: Positions | None = None
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        assert self.positions is not None
+        self.ptr = self.positions.pos
         facts, arrays = super().to_state()
-        assert self.positions is not None, "known before anything is saved"
-        (begin, end), pos, _ = self.positions.look()
-        name = f"{STATE}-{WEIGHTS}-weight"
-        return facts, {**arrays, name: np.roll(arrays[name], end - begin - pos)}
+        states: list[Any] = [generator.get_state() for generator in self.generators]
+        return {**facts, "random": [(keys.tolist(), *rest) for _, keys, *rest in states]}, arrays
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        _, unknown = super().to_state()  # where a buffer without weights was closed
+        super().restore(facts, {**unknown, **arrays})
+        for generator, (keys, *rest) in zip(self.generators, facts.get("random", ()), strict=False):
+            generator.set_state(("MT19937", np.array(keys, np.uint32), *rest))
 
 
 class _Env:
@@ -73,13 +81,13 @@ class _Env:
 
     Attributes:
         store: a ``diskreplay.ReplayBuffer`` of one environment.
-        positions: of its rows in the ring.
+        positions: of its rows in the ring; the next one is at ``pos`` where the ring is full.
         left: the rows before this one are of an episode that nobody goes on with.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, pos: int | None = None) -> None:
         self.store = store
-        self.positions = Positions(store)
+        self.positions = Positions(store, pos)
         self.left = window(store).end
 
     @property
@@ -135,10 +143,10 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         if path is not None and pathlib.Path(full_path(path), f"env-{buffer_num}").exists():
             raise InputError(f"the store at {str(path)!r} has more than buffer_num={buffer_num} environments")
         if checkpoint is not None:
-            for place in self._places:
-                check_checkpoint(place, checkpoint)
-            for place in self._places:
-                drop_saved(Store, place)
+            named = [set(check_checkpoint(place, checkpoint)) for place in self._places]
+            whole = set.intersection(*named)
+            for place, names in zip(self._places, named, strict=True):
+                drop_saved(Store, place, names - whole)  # some have them of a call that was killed
         if self._reopened:
             self._open(None, checkpoint)
 
@@ -206,23 +214,20 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 settings = {"seed": 0} if checkpoint is None else {"seed": 0, "checkpoint": checkpoint}
                 store = open_or_create(Store, place, self._options, create, facts, **settings)
                 failing.enter_context(closed_on_failure(store))
-                kept_in_ram = self._kept(number)
-                if kept_in_ram is None:
-                    close_with(self, store)
-                else:
-                    keeper = Keeper(store, kept_in_ram)
-                    with keeper.opening(self):
-                        keeper.restore(draws=False, checkpoint=checkpoint)
-                opened.append(_Env(store))
-                if kept_in_ram is not None:
-                    kept_in_ram.positions = opened[-1].positions
+                ram = self._kept(number)
+                keeper = Keeper(store, ram)
+                with keeper.opening(self):
+                    restored = keeper.restore(draws=False, checkpoint=checkpoint)
+                    opened.append(_Env(store, ram.ptr if restored else None))
+                    ram.positions = opened[-1].positions
             for number, env in enumerate(opened):
                 self._fill(number, env)
         self._envs = opened
 
-    def _kept(self, number: int) -> _Weights | None:
-        """What goes with the rows of an environment, in RAM alone; None for nothing."""
-        return None
+    def _kept(self, number: int) -> _Kept:
+        """What goes with the rows of an environment, in RAM alone."""
+        ring = self.buffers[number]._random_state
+        return _Kept(generators=[ring] if number else [ring, self._random_state])
 
     def _fill(self, number: int, env: _Env) -> None:
         """Takes what is in RAM over from an environment's store."""
@@ -338,7 +343,15 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         """
         if keep_statistics or not self._reopened:
             self._forget(keep_statistics)
-            return
+        else:
+            self.cut()
+
+    def cut(self) -> None:
+        """Ends the episodes of all environments without a flag: the next step of each begins one.
+
+        Call it where the environments are reset and the transitions kept, as by a trainer's ``reset()`` or
+        ``run()`` after steps were collected: Tianshou does not tell its buffers of it.
+        """
         self._catch_up()
         for number, env in enumerate(self._envs):
             env.leave()
@@ -403,18 +416,18 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         return pairs
 
     def _pairs(self, flat: Array) -> dict[str, Any]:
-        """Single frames at positions ``(n,)`` in bounds."""
-        space = self._envs[0].store.schema.observation_space
-        out = {key: _zeros(space, len(flat)) for key in ON_DISK}
-        numbers, places = np.divmod(flat, self._ring_size)
-        for number in np.unique(numbers).tolist():
+        """Single frames at positions ``(n,)`` in bounds, in one read; zeros where none is held."""
+        numbers, positions = np.divmod(flat, self._ring_size)
+        stores, rows, places = [], [], []
+        for number in np.unique(numbers).tolist() or [0]:
             env, here = self._envs[number], np.flatnonzero(numbers == number)
-            rows, held = env.positions.rows(places[here])
-            if len(held):
-                found = read_once(env.store, rows[held])
-                for key, values in (("obs", found.obs), ("obs_next", found.next_obs)):
-                    _put(out[key], here[held], values)
-        return out
+            newest, held = env.positions.rows(positions[here])
+            stores.append(env.store)
+            rows.append(newest[held])
+            places.append(here[held])
+        space = self._envs[0].store.schema.observation_space
+        pairs = read_pairs(stores, rows, places, len(flat))
+        return {key: _as_given(found, space) for key, found in zip(ON_DISK, pairs, strict=True)}
 
     @property
     def obs(self) -> Any:
@@ -479,11 +492,11 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
         held = every % self._ring_size < np.repeat(self._lengths, self._ring_size)
         self.weight[every] = np.where(held, np.where(leaves == 0, self._max_prio**self._alpha, leaves), 0.0)
 
-    def _kept(self, number: int) -> _Weights:
+    def _kept(self, number: int) -> _Kept:
         start = self.weight._bound + number * self._ring_size
         weights = self.weight._value[start : start + self._ring_size]
         arrays = {WEIGHTS: {"weight": weights, "bounds": self._bounds}}
-        return _Weights(arrays=arrays, lasting=(WEIGHTS,))
+        return dataclasses.replace(super()._kept(number), arrays=arrays, lasting=(WEIGHTS,))
 
     def _entered(self, positions: Array) -> None:
         self.init_weight(positions)
@@ -535,18 +548,11 @@ def _fitted(key: str, value: Any, space: spaces.Space[Any], count: int) -> Any:
     return fitted
 
 
-def _zeros(space: spaces.Space[Any], count: int) -> Any:
+def _as_given(found: Any, space: spaces.Space[Any]) -> Any:
+    """Arrays from the store with the types that were added."""
     if isinstance(space, spaces.Dict):
-        return {name: _zeros(part, count) for name, part in space.spaces.items()}
-    return np.zeros((count, *(space.shape or ())), _leaf_dtype(space))
-
-
-def _put(out: Any, places: Array, values: Any) -> None:
-    if isinstance(out, dict):
-        for name, part in out.items():
-            _put(part, places, values[name])
-    else:
-        out[places] = values
+        return {name: _as_given(found[name], part) for name, part in space.spaces.items()}
+    return found.astype(_leaf_dtype(space), copy=False)
 
 
 def _moved_on(obs: Any, obs_next: Any, axis: int) -> Any:

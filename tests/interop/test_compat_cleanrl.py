@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import signal
 import subprocess
@@ -104,62 +105,114 @@ def make_envs(action_space: spaces.Space, pixels: bool = False, num_envs: int = 
     return gym.vector.SyncVectorEnv([one] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
+def breakout() -> gym.vector.VectorEnv:
+    """Frames of a game as CleanRL's Atari scripts prepare them; a lost life ends an episode, and so do 30 steps."""
+    gym.register_envs(pytest.importorskip("ale_py", reason="ale-py is in the atari extra"))
+
+    def one() -> gym.Env:
+        env: gym.Env = gym.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0)
+        env = gym.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, terminal_on_life_loss=True)
+        env = gym.wrappers.TimeLimit(gym.wrappers.TransformReward(env, np.sign), 30)
+        return gym.wrappers.FrameStackObservation(env, 4)
+
+    return gym.vector.SyncVectorEnv([one], autoreset_mode=AutoresetMode.SAME_STEP)
+
+
 def network(inputs: int, outputs: int, *last: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, outputs), *last)
 
 
-def features(observations: Any) -> Any:
-    return observations.flatten(1)[:, ::97].float() / 255 if observations.ndim == 4 else observations
+class Pixels(nn.Module):
+    """Some of an image's, as numbers from 0 to 1."""
+
+    def forward(self, observations: Any) -> Any:
+        return observations.flatten(1)[:, ::97] / 255.0
 
 
-def collect(envs: Any, rb: Any, act: Callable[[Any, int], Any], learn: Callable[[Any], Any]) -> list[float]:
-    """The part that CleanRL's scripts have in common: act, step, find the final observation, add, learn."""
+class Scaled(nn.Module):
+    def forward(self, observations: Any) -> Any:
+        return observations / 255.0
+
+
+def convolutions() -> nn.Sequential:
+    """A small one of the networks that ``dqn_atari.py`` has."""
+    return nn.Sequential(
+        Scaled(), nn.Conv2d(4, 8, 8, stride=4), nn.ReLU(), nn.Conv2d(8, 8, 4, stride=2), nn.ReLU(), nn.Flatten(),
+        nn.Linear(8 * 9 * 9, 4),
+    )  # fmt: skip
+
+
+def collect(
+    envs: Any, rb: Any, act: Callable[[Any, int], Any], learn: Callable[[Any], Any], marks_timeouts: bool = False
+) -> list[float]:
+    """The part that CleanRL's scripts have in common: act, step, find the final observation, add, learn.
+
+    With ``marks_timeouts`` as they were written for Gym: an episode that is truncated is done, and its info says so.
+    """
     losses = []
     obs, _ = envs.reset(seed=1)
     for global_step in range(STEPS):
         actions = act(obs, global_step)
         next_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        dones = terminations | truncations if marks_timeouts else terminations
         real_next_obs = next_obs.copy()
-        for idx, trunc in enumerate(truncations):
-            if trunc:
+        for idx, ended in enumerate(dones if marks_timeouts else truncations):
+            if ended:
                 real_next_obs[idx] = infos["final_obs"][idx]
-        rb.add(obs, real_next_obs, actions, rewards, terminations, infos)
+        if marks_timeouts:
+            infos = [{"TimeLimit.truncated": bool(truncated)} for truncated in truncations]
+        rb.add(obs, real_next_obs, actions, rewards, dones, infos)
         obs = next_obs
         if global_step > 20 and global_step % 4 == 0:
             losses.append(learn(rb.sample(16)))
     return losses
 
 
-def dqn(buffer: Callable[..., Any], pixels: bool = False, **options: Any) -> tuple[Any, list[float]]:
-    envs = make_envs(spaces.Discrete(3), pixels)
-    inputs = len(range(0, 4 * 36 * 36, 97)) if pixels else 5
-    q_network, target_network = network(inputs, 3), network(inputs, 3)
+def q_learning(
+    buffer: Callable[..., Any], envs: Any, make: Callable[[], nn.Module], handle_timeout_termination: bool = False,
+    **options: Any,
+) -> tuple[Any, list[float]]:  # fmt: skip
+    q_network, target_network = make(), make()
     optimizer = torch.optim.Adam(q_network.parameters(), lr=1e-3)
     rb = buffer(
         100, envs.single_observation_space, envs.single_action_space, torch.device("cpu"),
-        handle_timeout_termination=False, **options,
+        handle_timeout_termination=handle_timeout_termination, **options,
     )  # fmt: skip
 
     def act(obs: Any, step: int) -> Any:
         if step % 3:
-            return np.random.randint(0, 3, 1)
-        return q_network(features(torch.as_tensor(obs))).argmax(dim=1).numpy()
+            return np.random.randint(0, envs.single_action_space.n, 1)
+        return q_network(torch.as_tensor(obs)).argmax(dim=1).numpy()
 
     def learn(data: Any) -> float:
         with torch.no_grad():
-            target_max, _ = target_network(features(data.next_observations)).max(dim=1)
+            target_max, _ = target_network(data.next_observations).max(dim=1)
             td_target = data.rewards.flatten() + 0.99 * target_max * (1 - data.dones.flatten())
-        loss = F.mse_loss(q_network(features(data.observations)).gather(1, data.actions).squeeze(), td_target)
+        loss = F.mse_loss(q_network(data.observations).gather(1, data.actions).squeeze(), td_target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         return loss.item()
 
-    return rb, collect(envs, rb, act, learn)
+    return rb, collect(envs, rb, act, learn, marks_timeouts=handle_timeout_termination)
 
 
-def dqn_atari(buffer: Callable[..., Any]) -> tuple[Any, list[float]]:
-    return dqn(buffer, pixels=True, optimize_memory_usage=True)
+def dqn(buffer: Callable[..., Any]) -> tuple[Any, list[float]]:
+    return q_learning(buffer, make_envs(spaces.Discrete(3)), lambda: network(5, 3))
+
+
+def dqn_pixels(buffer: Callable[..., Any]) -> tuple[Any, list[float]]:
+    inputs = len(range(0, 4 * 36 * 36, 97))
+    return q_learning(
+        buffer,
+        make_envs(spaces.Discrete(3), pixels=True),
+        lambda: nn.Sequential(Pixels(), network(inputs, 3)),
+        optimize_memory_usage=True,
+    )
+
+
+def dqn_atari(buffer: Callable[..., Any], **options: Any) -> tuple[Any, list[float]]:
+    return q_learning(buffer, breakout(), convolutions, **options)
 
 
 def actor_critic(buffer: Callable[..., Any], noise: float, entropy: float, **options: Any) -> tuple[Any, list[float]]:
@@ -202,7 +255,10 @@ LOOPS: dict[str, Callable[[Any], tuple[Any, list[float]]]] = {
     "dqn": dqn,
     "td3_continuous_action": lambda buffer: actor_critic(buffer, 0.2, 0.0),
     "sac_continuous_action": lambda buffer: actor_critic(buffer, 0.5, 0.1, n_envs=2),
-    "dqn_atari": dqn_atari,
+    "dqn of pixels": dqn_pixels,
+    "dqn_atari": functools.partial(dqn_atari, optimize_memory_usage=True),
+    "dqn_atari, next observations kept": functools.partial(dqn_atari, optimize_memory_usage=False),
+    "dqn_atari, for Gym": functools.partial(dqn_atari, handle_timeout_termination=True),
 }
 
 
@@ -220,7 +276,10 @@ def test_a_loop_has_the_same_losses_as_with_a_buffer_in_memory(loop: str) -> Non
     assert losses == expected
     for name in ARRAYS:
         np.testing.assert_array_equal(np.asarray(getattr(ours, name)), getattr(theirs, name), name)
-    if loop == "dqn_atari":
+    if "atari" in loop:
+        ends = [bool(theirs.dones.any()), bool(theirs.timeouts.any())]
+        assert ends == [True, loop == "dqn_atari, for Gym"]
+    if "atari" in loop or "pixels" in loop:
         assert [stack.frames for stack in ours.store.schema.stacks] == [4]
 
 

@@ -388,6 +388,57 @@ def test_reset_keeps_what_was_opened_and_empties_what_is_new(tmp_path: pathlib.P
     assert len(DiskVectorReplayBuffer(60, 3, path=tmp_path / "store")) == 3
 
 
+def test_cut_ends_episodes_of_a_new_buffer_and_keeps_its_rows(tmp_path: pathlib.Path) -> None:
+    buffer = DiskVectorReplayBuffer(60, 3, path=tmp_path / "store")
+    collector = collector_of(buffer)
+    collector.collect(n_step=12, random=True)
+    assert buffer.unfinished_index().tolist() == [3, 23, 43]
+    buffer.cut()
+    collector.reset(reset_buffer=False)  # as a trainer's reset and run do
+    held = buffer[:]
+    assert len(buffer) == 12
+    assert buffer.unfinished_index().tolist() == []
+    assert not held.terminated.any()
+    assert not held.truncated.any()
+    collector.collect(n_step=9, random=True)
+    left = np.array([3, 23, 43])
+    assert buffer.next(left).tolist() == left.tolist(), "not on into the episode that came after"
+    assert buffer.unfinished_index().tolist() == [6, 26, 46]
+    for store in buffer.stores:
+        assert [(episode.length, episode.ended) for episode in store.episodes] == [(4, True), (3, False)]
+    assert_equal(buffer[left].obs_next, held[np.array([3, 7, 11])].obs_next, "the true next one, not that of the reset")
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_draws_go_on_where_a_buffer_is_opened_again(tmp_path: pathlib.Path, prioritized: bool) -> None:
+    """At a checkpoint, and as it was closed, with rings that are full: as those of one that was never closed."""
+    disk, memory, options = DiskVectorReplayBuffer, VectorReplayBuffer, {"random_seed": 7}
+    if prioritized:
+        disk, memory, options = DiskPrioritizedVectorReplayBuffer, PrioritizedVectorReplayBuffer, {**PRIORITIES}
+    buffer, twin = disk(60, 3, path=tmp_path / "store", **options), memory(60, 3, **options)
+    play([buffer, twin], 73)
+    for one in (buffer, twin):
+        np.random.seed(1)
+        one.sample(16)
+    assert len(buffer) == 60
+    assert buffer.buffers[0]._insertion_idx > 0, "its oldest row is not at position 0"
+    buffer.checkpoint("here")
+    play([buffer], 5)
+    buffer.sample(16)
+    buffer.close()
+
+    for checkpoint in ("here", None):
+        buffer = disk(60, 3, path=tmp_path / "store", checkpoint=checkpoint, **options)
+        for seed in range(3):  # a prioritized one draws from numpy's global generator
+            np.random.seed(seed)
+            batch, indices = buffer.sample(16)
+            np.random.seed(seed)
+            expected, expected_indices = twin.sample(16)
+            np.testing.assert_array_equal(indices, expected_indices)
+            assert_equal(batch.obs, expected.obs, "obs")
+        buffer.close()
+
+
 def test_episodes_of_a_collector_are_whole_in_the_stores(tmp_path: pathlib.Path) -> None:
     buffer = DiskVectorReplayBuffer(300, 3, path=tmp_path / "store")
     stats = collector_of(buffer).collect(n_episode=7, random=True)  # towards the end not all are ready
@@ -444,6 +495,38 @@ def test_a_checkpoint_brings_rows_and_weights_back(tmp_path: pathlib.Path) -> No
             DiskVectorReplayBuffer(total, number, path=tmp_path / "store")
     with pytest.raises(InputError, match="no checkpoint"):
         DiskVectorReplayBuffer(60, 3, path=tmp_path / "other", checkpoint="here")
+
+
+def test_goes_back_past_a_checkpoint_that_not_all_environments_have(tmp_path: pathlib.Path) -> None:
+    def opened(**options: Any) -> Any:
+        return DiskVectorReplayBuffer(60, 3, path=tmp_path / "store", **options)
+
+    buffer = opened()
+    play([buffer], 10)
+    buffer.checkpoint("one")
+    held = len(buffer)
+    play([buffer], 5)
+    buffer.stores[0].checkpoint("two")  # killed before the others had it
+    buffer.close()
+    assert opened().checkpoints == ["one"]
+    buffer = opened(checkpoint="one")
+    assert len(buffer) == held
+    play([buffer], 5)
+    buffer.checkpoint("two")
+    buffer.close()
+    with pytest.raises(CheckpointError, match="two"):
+        opened(checkpoint="one")
+    assert len(opened(checkpoint="two")) > held
+
+
+def test_weights_are_new_where_a_buffer_without_any_was_closed(tmp_path: pathlib.Path) -> None:
+    buffer = DiskVectorReplayBuffer(60, 3, path=tmp_path / "store")
+    play([buffer], 30)
+    held = len(buffer)
+    buffer.close()
+    again = DiskPrioritizedVectorReplayBuffer(60, 3, path=tmp_path / "store", **PRIORITIES)
+    assert len(again) == held
+    assert (again.weight[again.sample_indices(0)] == 1).all()
 
 
 KILLED = """

@@ -58,7 +58,10 @@ from diskreplay.errors import (  # noqa: E402
 )
 
 HAS_TREES = prioritized.SumSegmentTreeFp32 is not None
-needs_trees = pytest.mark.skipif(not HAS_TREES, reason="this torchrl cannot load its C++ extension with this torch")
+needs_trees = pytest.mark.skipif(
+    not HAS_TREES,
+    reason="torchrl's C++ extension does not load with this torch; with a C++ compiler build_torchrl.py builds it anew",
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Got conflicting batch_sizes:UserWarning")
 
@@ -270,12 +273,13 @@ TWINS: dict[str, Callable[[int], Any]] = {
     "slices-by-end": lambda size: samplers.SliceSampler(slice_len=4, end_key=("next", "done"), traj_key=None),
     "whole-episodes": lambda size: samplers.SliceSampler(num_slices=4, strict_length=False),
     "slices-without-replacement": lambda size: samplers.SliceSamplerWithoutReplacement(slice_len=4),
+    "prioritized-slices": lambda size: samplers.PrioritizedSliceSampler(size, 0.8, 0.9, slice_len=4),
 }
 
 
 @pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
 @pytest.mark.parametrize(
-    "sampler", [pytest.param(name, marks=[needs_trees] if name == "prioritized" else []) for name in TWINS]
+    "sampler", [pytest.param(name, marks=[needs_trees] if "prioritized" in name else []) for name in TWINS]
 )
 def test_draws_the_batches_of_torchrls_own_storage(kind: Any, sampler: str, tmp_path: Path) -> None:
     drawn = []

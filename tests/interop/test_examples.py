@@ -70,6 +70,13 @@ PROGRAMS = {
         checkpoints=1,
         needs="torchrl",
     ),
+    "tianshou_dqn": Small(
+        "--steps 600 --warmup 200 --save-every 200 --report-every 40",
+        stores="replay/env-*",
+        learner="step-600.pt",
+        checkpoints=1,
+        needs="tianshou",
+    ),
     "cleanrl_dqn": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600.pt"),
 }
 

@@ -123,6 +123,21 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
     def _len(self) -> int:
         return len(self)
 
+    # What PrioritizedSliceSampler asks a storage of torchrl's own for, by these names
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(slots that are taken,)``."""
+        return torch.Size([len(self)])
+
+    @property
+    def _total_shape(self) -> torch.Size:
+        return torch.Size([self.max_size])
+
+    @property
+    def _len_along_dim0(self) -> int:
+        return len(self)
+
     def register_save_hook(self, hook: Any) -> Never:
         """Refused: hooks rewrite what is copied, and a checkpoint copies nothing."""
         raise InputError("a checkpoint of a store copies no data that a hook could rewrite")
