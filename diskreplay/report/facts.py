@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import diskreplay
 from diskreplay import spaces
 from diskreplay.errors import DiskReplayError
+from diskreplay.index.episodes import Episode
 from diskreplay.ops.episodes import end
 from diskreplay.ops.result import Result
 from diskreplay.report.source import Source, to_real
@@ -47,9 +48,8 @@ class EpisodeTable:
         stream: position in ``streams``.
         end: position in ``ends``.
         complete: 1 where its first step is in the window.
-        unusual: 1 where return or length is far from those of the other episodes: below the first quartile or above the
-            third by more than 1.5 times their distance.
-        return_fences, length_fences: beyond which they are; None with fewer than 8 episodes.
+        unusual: 1 of a whole episode whose return or length is outside of the fences.
+        return_fences, length_fences: see :func:`fences`.
     """
 
     first: int
@@ -180,7 +180,7 @@ def episode_table(source: Source, most: int | None = None) -> EpisodeTable:
     first = 0 if most is None else max(0, len(every) - most)
     names = tuple(rows.name for rows in source.streams)
     at = {name: position for position, name in enumerate(names)}
-    whole = [one.episode for one in every if one.episode.complete_start and one.episode.ended]
+    whole = [one.episode for one in every if is_whole(one.episode)]
     returns = fences([one.total_reward for one in whole])
     lengths = fences([one.length for one in whole])
     listed = every[first:]
@@ -198,21 +198,30 @@ def episode_table(source: Source, most: int | None = None) -> EpisodeTable:
         end=tuple(ENDS.index(end(one.episode)) for one in listed),
         complete=tuple(int(one.episode.complete_start) for one in listed),
         unusual=tuple(
-            int(_beyond(one.episode.total_reward, returns) or _beyond(one.episode.length, lengths)) for one in listed
+            int(is_whole(one) and (_beyond(one.total_reward, returns) or _beyond(one.length, lengths)))
+            for one in (found.episode for found in listed)
         ),
         return_fences=returns,
         length_fences=lengths,
     )
 
 
+def is_whole(episode: Episode) -> bool:
+    """Whether an episode is in the window from its first step to its end."""
+    return episode.complete_start and episode.ended
+
+
 def fences(values: Sequence[float]) -> tuple[float, float] | None:
-    """Tukey's fences; None where there are fewer than 8 finite values."""
+    """What values are usual: Tukey's fences, 1.5 times the distance of the quartiles beyond them.
+
+    Where the quartiles are the same it is three standard deviations. None where there are fewer than 8 finite values.
+    """
     array = np.asarray(values, np.float64)
     array = array[np.isfinite(array)]
     if len(array) < 8:
         return None
     low, high = np.quantile(array, [0.25, 0.75])
-    reach = 1.5 * (high - low)
+    reach = 1.5 * (high - low) or 3 * array.std()
     return float(low - reach), float(high + reach)
 
 

@@ -20,7 +20,7 @@ from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.report.document import document, to_text
 from diskreplay.report.episode import EpisodeFacts, Strip, episode_facts, strip
-from diskreplay.report.facts import Overview, overview
+from diskreplay.report.facts import Overview, is_whole, overview
 from diskreplay.report.source import Found, Source
 
 LIMIT_MB = 20.0
@@ -131,7 +131,7 @@ def picked(source: Source, numbers: Sequence[int]) -> list[tuple[str, Found]]:
             raise InputError(f"--episode must be {had}, got {number}")
         chosen.setdefault(number % len(every), []).append("asked for")
     if not numbers and every:
-        whole = [one for one in every if one.episode.complete_start and one.episode.ended] or every
+        whole = [one for one in every if is_whole(one.episode)] or every
         ordered = sorted(whole, key=lambda one: one.episode.total_reward)
         picks = (ordered[-1], ordered[0], ordered[(len(ordered) - 1) // 2], whole[-1])
         for kind, found in zip(KINDS, picks, strict=True):

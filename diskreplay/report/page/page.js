@@ -22,19 +22,19 @@ const page = {
   choose: (at, t) => choose(at, t || 0),
 };
 const list = episodeTable(page);
-const screen_ = player(page);
+const viewer = player(page);
 
 async function choose(at, t) {
-  const { key, first } = page.overview.episodes, number_ = first + at;
+  const { key, first } = page.overview.episodes, count = first + at;
   list.mark(key[at]);
   page.wanted = key[at];
   if (!page.live) {
     const episode = page.played.get(key[at]);
-    if (episode) screen_.show(episode, t);
+    if (episode) viewer.show(episode, t);
     else {
-      byId("which").textContent = `Episode ${number_}`;
-      screen_.nothing(el("p", {}, `Episode ${number_} cannot be played from this file.`), el("p", { class: "muted" }, "It holds some episodes only, marked ▸ in the table. For all of them, or for this one:"),
-        el("code", {}, `diskreplay view ${overviewPath()}`), el("code", {}, `diskreplay report ${overviewPath()} --episode ${number_} -o report.html`));
+      byId("which").textContent = `Episode ${count}`;
+      viewer.nothing(el("p", {}, `Episode ${count} cannot be played from this file.`), el("p", { class: "muted" }, "It holds some episodes only, marked ▸ in the table. For all of them, or for this one:"),
+        el("code", {}, `diskreplay view ${overviewPath()}`), el("code", {}, `diskreplay report ${overviewPath()} --episode ${count} -o report.html`));
     }
     return;
   }
@@ -42,7 +42,7 @@ async function choose(at, t) {
     const episode = await page.ask("episode", { key: key[at] });
     if (page.wanted !== key[at]) return;
     page.trouble("");
-    screen_.show(episode, t);
+    viewer.show(episode, t);
   } catch (error) {
     page.trouble(error.message);
   }
@@ -64,7 +64,7 @@ function toAddress() {
     page.trouble(`there is no episode ${asked.number} here`);
     return false;
   }
-  const shown = screen_.episode;
+  const shown = viewer.episode;
   if (!shown || shown.number !== asked.number || shown.t !== asked.t) choose(at, asked.t);
   return true;
 }
@@ -78,7 +78,7 @@ function show(overview) {
 function first() {
   const rows = page.overview.episodes;
   if (toAddress()) return;
-  if (!rows.key.length) { byId("which").textContent = ""; screen_.nothing(el("p", {}, "There is no episode to play yet.")); return; }
+  if (!rows.key.length) { byId("which").textContent = ""; viewer.nothing(el("p", {}, "There is no episode to play yet.")); return; }
   const at = page.live ? rows.key.length - 1 : rows.key.indexOf([...page.played.keys()][0]);
   choose(Math.max(0, at), 0);
 }
@@ -111,6 +111,8 @@ function theme() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches, now = document.documentElement.dataset.theme || (dark ? "dark" : "light");
   document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
 }
+byId("theme").append(svg("svg", { class: "icon", viewBox: "0 0 14 14", "aria-hidden": "true" },
+  svg("path", { d: "M7 0a7 7 0 1 0 0 14A7 7 0 0 0 7 0zm0 1.600v10.800A5.400 5.400 0 0 1 7 1.600z", "fill-rule": "evenodd" })));
 byId("theme").addEventListener("click", theme);
 addEventListener("hashchange", () => { if (page.overview) toAddress(); });
 

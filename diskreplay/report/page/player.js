@@ -1,22 +1,27 @@
 // One episode: its frames, and its values under them, with one cursor in all.
 
 const SPEEDS = [1, 5, 15, 30, 60, 120];
-const TRACK = 66;
+const TRACK = { small: 66, large: 104 }; // height of a curve, beside pictures and without
+const ICONS = {
+  before: "M2 2h2v10H2zM12 2v10L5 7z", back: "M10 2v10L3 7z", play: "M3 1.5v11L12.5 7z", pause: "M3 2h3v10H3zM8 2h3v10H8z",
+  on: "M4 2v10l7-5z", after: "M10 2h2v10h-2zM2 2v10l7-5z", share: "M1 4h7v9H1zm1.5 1.5v6h4v-6zM5 1h8v9H9.5V8.5h2v-6h-5V3H5z", done: "M1.5 7.5 3 6l2.5 2.5L11 3l1.500 1.500-7 7z",
+};
+const icon = (name) => svg("svg", { class: "icon", viewBox: "0 0 14 14", "aria-hidden": "true" }, svg("path", { d: ICONS[name], "fill-rule": "evenodd" }));
 
 function player(page) {
   const state = { episode: null, t: 0, playing: false, speed: 15, strips: [], screens: [], tracks: [], asked: 0, last: 0 };
   const button = (label, text, act, kind) => el("button", { type: "button", "aria-label": label, title: label, class: kind, on: { click: act } }, text);
   const controls = {
-    before: button("Previous episode ( [ )", "⏮", () => page.step(-1)),
-    back: button("One step back (←)", "◀", () => go(state.t - 1)),
-    play: button("Play (space)", "▶", toggle, "main"),
-    on: button("One step on (→)", "▶︎❘", () => go(state.t + 1)),
-    after: button("Next episode ( ] )", "⏭", () => page.step(1)),
+    before: button("Previous episode ( [ )", icon("before"), () => page.step(-1)),
+    back: button("One step back (←)", icon("back"), () => go(state.t - 1)),
+    play: button("Play (space)", icon("play"), toggle, "main"),
+    on: button("One step on (→)", icon("on"), () => go(state.t + 1)),
+    after: button("Next episode ( ] )", icon("after"), () => page.step(1)),
     speed: el("select", { "aria-label": "Steps a second", on: { change: (event) => { state.speed = Number(event.target.value); } } },
       SPEEDS.map((one) => el("option", { value: one, selected: one === 15 }, `${one}/s`))),
     scrub: el("input", { type: "range", min: 0, max: 0, value: 0, "aria-label": "Step of the episode", on: { input: (event) => go(Number(event.target.value)) } }),
     step: el("output", { id: "step" }, "–"),
-    share: button("Copy the address of this moment", "⧉", share),
+    share: button("Copy the address of this moment", icon("share"), share),
   };
   byId("controls").append(...Object.values(controls));
   enable(false);
@@ -68,7 +73,7 @@ function player(page) {
       const { width, height } = screen.camera, pen = screen.canvas.getContext("2d");
       pen.clearRect(0, 0, width, height);
       pen.drawImage(strip.image, (at % strip.line) * width, Math.floor(at / strip.line) * height, width, height, 0, 0, width, height);
-      const step = strip.first + at * strip.every, said = strip.damaged.includes(at) ? "damaged: cannot be read" : moment_(step);
+      const step = strip.first + at * strip.every, said = strip.damaged.includes(at) ? "damaged: cannot be read" : described(step);
       screen.badge.textContent = said;
       screen.badge.hidden = !said;
       screen.canvas.dataset.step = step;
@@ -76,7 +81,7 @@ function player(page) {
     }
   }
 
-  function moment_(step) {
+  function described(step) {
     if (step < state.episode.length) return step === state.t ? "" : `frame of step ${whole(step)}`;
     return { truncated: "true final observation · truncated", terminated: "true final observation · terminated", both: "true final observation · terminated and truncated",
       cut: "last observation before the cut", running: "newest observation; the episode goes on" }[state.episode.end];
@@ -98,11 +103,11 @@ function player(page) {
     const dots = (of, toX, toY) => of.map((one, at) => (one === null ? "" : `M${toX(at * every).toFixed(1)} ${toY(one).toFixed(1)}h0`)).join("");
     const stems = (of, toX, toY) => `M${toX(0)} ${toY(0)}H${toX(length)}${of.map((one, at) => (one ? `M${toX(at * every).toFixed(1)} ${toY(0).toFixed(1)}V${toY(one).toFixed(1)}` : "")).join("")}`;
     let scale = null, cursor = null;
-    const picture = plot(box, TRACK, `${title}: ${single ? "one value" : `${series.curves.length} values`} a step, from ${number(low)} to ${number(high)}`, [0, Math.max(1, length)], y,
+    const picture = plot(box, state.episode.cameras.length ? TRACK.small : TRACK.large, `${title}: ${single ? "one value" : `${series.curves.length} values`} a step, from ${number(low)} to ${number(high)}`, [0, Math.max(1, length)], y,
       (drawing, toX, toY, area) => {
         series.curves.forEach((curve, at) => {
           const path = svg("path", { d: few ? dots(curve.values, toX, toY) : series.kind === "reward" ? stems(curve.values, toX, toY) : line(curve.values, toX, toY, area), fill: "none",
-            "stroke-width": few ? 3 : series.kind === "reward" ? 1.5 : 1.3, "stroke-linecap": "round", "stroke-linejoin": "round" });
+            "stroke-width": few ? (length > 300 ? 3 : 5) : series.kind === "reward" ? 1.5 : 1.3, "stroke-linecap": "round", "stroke-linejoin": "round" });
           path.style.setProperty("stroke", color(at));
           drawing.append(path);
         });
@@ -170,7 +175,7 @@ function player(page) {
     if (state.t >= state.episode.length) go(0);
     state.playing = true;
     state.last = 0;
-    controls.play.textContent = "❚❚";
+    controls.play.replaceChildren(icon("pause"));
     controls.play.setAttribute("aria-label", "Pause (space)");
     requestAnimationFrame(turn);
   }
@@ -178,7 +183,7 @@ function player(page) {
   function pause() {
     if (!state.playing) return;
     state.playing = false;
-    controls.play.textContent = "▶";
+    controls.play.replaceChildren(icon("play"));
     controls.play.setAttribute("aria-label", "Play (space)");
     go(state.t);
   }
@@ -201,11 +206,11 @@ function player(page) {
     page.moved(state.episode, state.t);
     try {
       await navigator.clipboard.writeText(location.href);
-      controls.share.textContent = "✓";
+      controls.share.replaceChildren(icon("done"));
     } catch (error) {
       byId("which").textContent = "the address of this moment stands in the address bar";
     }
-    setTimeout(() => { controls.share.textContent = "⧉"; }, 1200);
+    setTimeout(() => { controls.share.replaceChildren(icon("share")); }, 1200);
   }
 
   function keys(event) {
