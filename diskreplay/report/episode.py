@@ -99,7 +99,7 @@ class Camera:
 
 
 @dataclasses.dataclass(frozen=True)
-class Strip:
+class Strip(Result):
     """Frames of one camera: observation ``first + i * every`` stands at position ``i``, ``line`` a line.
 
     Attributes:
@@ -271,7 +271,7 @@ def _note(column: Column) -> str:
     kept = newest(empty)
     stacked = f"the newest of {empty.size // kept.size} stacked frames" if kept.size < empty.size else ""
     step = _step(to_pixels(kept.astype(np.uint8), 0, 1).shape)
-    return ", ".join(part for part in (stacked, f"every {step}th pixel of each line" if step > 1 else "") if part)
+    return ", ".join(part for part in (stacked, f"1 of {step} pixels of each line and column" if step > 1 else "") if part)
 
 
 def _step(shape: Sequence[int]) -> int:

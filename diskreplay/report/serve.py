@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 import threading
 import time
 import urllib.parse
@@ -132,7 +133,9 @@ class Server(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no news."""
+        """A browser that went away is no news; a defect is printed."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -155,6 +158,9 @@ class Handler(BaseHTTPRequestHandler):
         except (DiskReplayError, OSError) as error:
             if not isinstance(error, ConnectionError | TimeoutError):
                 self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        except Exception:
+            self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect of diskreplay: the terminal says more")
+            raise
 
     def _check(self) -> None:
         """Refused where the request is not that of our own page."""

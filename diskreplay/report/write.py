@@ -171,7 +171,7 @@ def _episode(source: Source, found: Found, most: int) -> tuple[EpisodeFacts | No
             left_out.append(f"episode {found.number}: the frames of {camera.name} are too large")
             continue
         if every > 1:
-            left_out.append(f"episode {found.number}: every {every}th frame of {camera.name} is shown")
+            left_out.append(f"episode {found.number}: 1 of {every} frames of {camera.name} is shown")
         strips += fitting
         taken += sum(len(one.src) + 200 for one in fitting)
     return dataclasses.replace(facts, strips=tuple(strips)), left_out

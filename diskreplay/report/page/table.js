@@ -2,12 +2,12 @@
 
 const ROW = 32;
 const COLUMNS = [
-  { key: "number", title: "#", number: true, width: "17%" },
-  { key: "total_reward", title: "Return", number: true, width: "22%" },
-  { key: "length", title: "Steps", number: true, width: "19%" },
-  { key: "end", title: "End", width: "25%" },
-  { key: "stream", title: "Stream", width: "17%" },
-  { key: "env", title: "Env", number: true, width: "13%" },
+  { key: "number", title: "#", number: true, width: 4.2 },
+  { key: "total_reward", title: "Return", number: true, width: 5.6 },
+  { key: "length", title: "Steps", number: true, width: 5 },
+  { key: "end", title: "End", width: 7.8 },
+  { key: "stream", title: "Stream", width: 6 },
+  { key: "env", title: "Env", number: true, width: 4 },
 ];
 
 function episodeTable(page) {
@@ -27,7 +27,8 @@ function episodeTable(page) {
   function setUp() {
     const table = state.rows, several = table.streams.length > 1, envs = new Set(table.env).size > 1;
     columns = COLUMNS.filter((one) => (one.key !== "stream" || several) && (one.key !== "env" || envs));
-    head.replaceChildren(el("tr", {}, columns.map((one) => el("th", { scope: "col", "aria-sort": "none", "data-key": one.key, style: { width: one.width }, class: one.number ? "number" : "" },
+    byId("table").style.minWidth = `${columns.reduce((sum, one) => sum + one.width, 0)}rem`;
+    head.replaceChildren(el("tr", {}, columns.map((one) => el("th", { scope: "col", "aria-sort": "none", "data-key": one.key, style: { width: `${one.width}rem` }, class: one.number ? "number" : "" },
       el("button", { type: "button", on: { click: () => sortBy(one.key) } }, one.title)))));
     const choice = (name, label, values) => {
       const kept = inputs[name] ? inputs[name].value : "";
