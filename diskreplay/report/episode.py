@@ -22,7 +22,7 @@ from diskreplay import spaces
 from diskreplay.errors import CorruptionError
 from diskreplay.ops.episodes import end
 from diskreplay.ops.result import Result
-from diskreplay.pictures import is_image, space_bounds, to_pixels, to_png
+from diskreplay.pictures import newest, pictures_of, space_bounds, spread, to_pixels, to_png
 from diskreplay.report.facts import action_labels, short
 from diskreplay.report.source import Damage, Found, Source, read, read_all, to_real
 from diskreplay.schema import REWARD, Column
@@ -34,10 +34,6 @@ MOST_STEPS = 20_000
 MOST_WIDE = 1 << 16
 """Elements of a value that is read to be drawn at all."""
 MOST_CAMERAS = 8
-MOST_STACKED = 64
-"""Channels that a stack of pictures may have."""
-LEAST_STACKED = 16
-"""Pixels that the sides of one have at the least; smaller ones are taken for vectors."""
 LINE = 16
 """Frames in a line of a strip."""
 STRIP_FRAMES = 1024
@@ -228,31 +224,6 @@ def _element(shape: tuple[int, ...], at: int) -> str:
 # Pictures
 
 
-def pictures_of(shape: Sequence[int]) -> bool:
-    """Whether observations of this shape are shown as pictures: images, and stacks of them along a channel axis."""
-    if is_image(shape):
-        return True
-    return len(shape) == 3 and any(
-        shape[axis] <= MOST_STACKED and min(shape[other] for other in range(3) if other != axis) >= LEAST_STACKED
-        for axis in (0, 2)
-    )
-
-
-def newest(frame: Array) -> Array:
-    """The newest picture of a frame that holds several along its channels; a frame as :func:`to_pixels` takes it.
-
-    Four channels in front are a stack, four behind are colours and opacity; of more, every three are colours.
-    """
-    if frame.ndim != 3 or (is_image(frame.shape) and frame.shape[0] != 4):
-        return frame
-    if frame.shape[0] == 4 and frame.shape[2] in (1, 3, 4):
-        return frame  # a thin image, channels last
-    front = frame.shape[0] <= frame.shape[2]
-    channels = frame.shape[0] if front else frame.shape[2]
-    kept = 3 if channels > 4 and channels % 3 == 0 else 1
-    return frame[-kept:] if front else frame[:, :, -kept:]
-
-
 def cameras(source: Source) -> tuple[Camera, ...]:
     """The observations that are shown as pictures."""
     found = []
@@ -305,7 +276,7 @@ def strip(source: Source, found: Found, camera: str, first: int, every: int, cou
             frames[episode.length] = newest(found.rows.final_frame(column, episode.env, episode.stop - 1))
         except CorruptionError:
             pass  # listed below, as every frame that is missing
-    bounds = space_bounds(space, column.dtype) or _spread(frames.values())
+    bounds = space_bounds(space, column.dtype) or spread(frames.values())
     blank = _pixels(np.zeros_like(newest(np.zeros(column.shape, column.dtype))), (0.0, 1.0))
     sheet = np.zeros((max(1, -(-len(wanted) // LINE)) * len(blank), LINE * blank.shape[1], *blank.shape[2:]), np.uint8)
     lost = []
@@ -319,13 +290,3 @@ def strip(source: Source, found: Found, camera: str, first: int, every: int, cou
         sheet[line * len(blank) : (line + 1) * len(blank), at * blank.shape[1] : (at + 1) * blank.shape[1]] = pixels
     data = base64.b64encode(to_png(sheet)).decode()
     return Strip(camera, first, every, len(wanted), LINE, f"data:image/png;base64,{data}", tuple(lost))
-
-
-def _spread(frames: Any) -> tuple[float, float]:
-    """The least and the largest finite value of some frames."""
-    low, high = np.inf, -np.inf
-    for frame in frames:
-        finite = frame[np.isfinite(frame)]
-        if finite.size:
-            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
-    return (low, high) if low < high else (0.0, 1.0)

@@ -19,7 +19,12 @@ from diskreplay.report.serve import Server
 from diskreplay.report.write import report
 
 DATASETS = pathlib.Path(__file__).parents[2] / "datasets"
-PIXEL = "return [...document.querySelector('#screens canvas').getContext('2d').getImageData(3, 3, 1, 1).data].slice(0, 3)"
+PIXEL = """
+const pen = new OffscreenCanvas(1, 1).getContext('2d');
+pen.drawImage(document.querySelector('#screens canvas'), 3, 3, 1, 1, 0, 0, 1, 1);
+return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+"""
+"""Red, green and blue of a pixel of the first camera."""
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from report import episodes as made
 
 import diskreplay as dr
+from diskreplay import pictures
 from diskreplay.report import episode as shown
 from diskreplay.report import facts as facts_of
 from diskreplay.report.source import Source
@@ -130,16 +131,16 @@ def test_floats_are_scaled_by_their_space(path: str) -> None:
     ],
 )
 def test_of_a_stack_the_newest_is_shown(shape: tuple[int, ...], kept: tuple[int, ...]) -> None:
-    assert shown.pictures_of(shape)
+    assert pictures.pictures_of(shape)
     frame = np.arange(np.prod(shape)).reshape(shape)
-    newest = shown.newest(frame)
+    newest = pictures.newest(frame)
     assert newest.shape == kept
     assert newest.flat[-1] == frame.flat[-1]
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (100,), (7, 3), (2, 2), (100, 100, 100), (5, 8, 8)])
 def test_what_is_no_picture(shape: tuple[int, ...]) -> None:
-    assert not shown.pictures_of(shape)
+    assert not pictures.pictures_of(shape)
 
 
 def test_large_frames_are_shown_smaller(path: str) -> None:

@@ -37,7 +37,7 @@ function plot(box, height, label, x, y, draw, marks) {
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const ys = ticks(y[0], y[1], 4), step = ys.length > 1 ? ys[1] - ys[0] : 1;
     const names = ys.map((value) => tick(value, step));
-    const left = 10 + 6.5 * Math.max(2, ...names.map((one) => one.length)), bottom = marks ? 20 : 4;
+    const left = 10 + 6.5 * Math.max(marks ? 2 : 5, ...names.map((one) => one.length)), bottom = marks ? 20 : 4;
     const toX = (value) => left + ((value - x[0]) / (x[1] - x[0] || 1)) * (width - left - 8);
     const toY = (value) => height - bottom - 4 - ((value - y[0]) / (y[1] - y[0] || 1)) * (height - bottom - 12);
     picture.replaceChildren();
@@ -127,7 +127,8 @@ function trend(title, first, values, ends, said) {
       }
       const upper = [], lower = [], means = [];
       for (let part = 0; part < parts; part += 1) {
-        const slice = values.slice(Math.floor(part * step), Math.max(Math.floor(part * step) + 1, Math.floor((part + 1) * step))).filter((one) => one !== null);
+        const from = Math.floor(part * step), to = Math.max(from + 1, Math.floor((part + 1) * step));
+        const slice = values.slice(from, to).filter((one, i) => one !== null && ends[from + i] !== "running");
         if (!slice.length) continue;
         const at = toX(first + (part + 0.5) * step - 0.5).toFixed(1), range = limits(slice);
         if (slice.every((one) => one === slice[0])) range.fill(slice[0]);
