@@ -1,7 +1,8 @@
 """Arrays that are pictures: which shapes are, and their pixels.
 
-A frame is ``(H, W)``, ``(H, W, channels)`` or ``(channels, H, W)`` with 1 to 4 channels, two of them side by side; uint8
-as it is, everything else scaled from the bounds of its space, or from what it holds where the space is unbounded.
+A frame is ``(H, W)``, ``(H, W, channels)`` or ``(channels, H, W)`` with 1 to 4 channels, two of them side by side.
+uint8 is shown as it is, everything else scaled from the bounds of its space, or from what it holds where the space is
+unbounded.
 """
 
 from __future__ import annotations

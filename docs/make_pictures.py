@@ -64,7 +64,9 @@ def main() -> None:
                 for one in (first, last)
             )
             clip = {"x": 0, "y": max(0, top - 20), "width": width, "height": bottom - top, "scale": 1}
-            taken = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+            taken = browser.driver.execute_cdp_cmd(
+                "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+            )
             image = Image.open(io.BytesIO(base64.b64decode(taken["data"]))).convert("RGB")
             image.quantize(COLORS, dither=Image.Dither.NONE).save(TARGET / f"{picture}.png", optimize=True)
             print(f"{picture}.png: {image.width}x{image.height}")

@@ -14,16 +14,27 @@ store_argument = click.argument("path", type=click.Path())
 @click.command()
 @store_argument
 @click.option(
-    "-o", "--out", type=click.Path(), help="FILE.html to write, or to replace.  [default: report.html]",
+    "-o",
+    "--out",
+    type=click.Path(),
+    help="FILE.html to write, or to replace.  [default: report.html]",
     default="report.html",
 )
 @click.option(
-    "--episode", "episodes", type=int, multiple=True, metavar="K",
+    "--episode",
+    "episodes",
+    type=int,
+    multiple=True,
+    metavar="K",
     help="Number of one that can be played; from the end if negative; may be given again.  "
     "[default: the best, worst, median and newest]",
 )
 @click.option(
-    "--limit", type=click.FloatRange(0.5, 1000), metavar="MB", default=20.0, show_default=True,
+    "--limit",
+    type=click.FloatRange(0.5, 1000),
+    metavar="MB",
+    default=20.0,
+    show_default=True,
     help="Megabytes that the file may have.",
 )
 @output.json_option

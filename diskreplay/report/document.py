@@ -49,9 +49,7 @@ def document(title: str, data: str, *, live: bool = False) -> str:
 def policy(*, live: bool) -> str:
     """The content security policy of the page."""
     asks = "connect-src 'self'; " if live else ""
-    return (
-        f"default-src 'none'; script-src {_hash(_script())}; style-src {_hash(_style())}; img-src data:; {asks}{NOWHERE}"
-    )
+    return f"default-src 'none'; script-src {_hash(_script())}; style-src {_hash(_style())}; img-src data:; {asks}{NOWHERE}"
 
 
 @functools.cache

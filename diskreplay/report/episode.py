@@ -3,14 +3,15 @@
 1. An episode of ``length`` steps has ``length + 1`` observations; the last one is the true final observation.
 2. Everything that is no picture is a curve: rewards, actions, columns, vectors, up to ``MOST_CURVES`` elements of each.
    Of a very long episode every ``every``-th step is given, and rewards are summed in between.
-3. Pictures are strips: a grid of frames, 16 a line, as one PNG. A strip holds a limited number of frames, so that a long
-   episode has several, each read by itself.
+3. Pictures are strips: a grid of frames, 16 a line, as one PNG. A strip holds a limited number of frames, so that a
+   long episode has several, each read by itself.
 4. What is damaged is left out, and listed.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -161,7 +162,9 @@ def episode_facts(source: Source, found: Found) -> EpisodeFacts:
             not_shown.append(f"{column.name}: the first {MOST_CURVES} of {elements:,} numbers are drawn")
         series.append(_series(source, found, column, kind, space, every, damaged))
     pictured = [c.name for c in source.schema.obs_columns if pictures_of(c.shape)]
-    not_shown += [f"{name} is not shown: there are more than {MOST_CAMERAS} cameras" for name in pictured[MOST_CAMERAS:]]
+    not_shown += [
+        f"{name} is not shown: there are more than {MOST_CAMERAS} cameras" for name in pictured[MOST_CAMERAS:]
+    ]
     return EpisodeFacts(
         found.number, found.key, found.rows.name, episode.env, episode.start, episode.length,
         short(episode.total_reward), end(episode), episode.complete_start, every, tuple(series), views, (),
@@ -226,7 +229,7 @@ def _element(shape: tuple[int, ...], at: int) -> str:
 
 def cameras(source: Source) -> tuple[Camera, ...]:
     """The observations that are shown as pictures."""
-    found = []
+    found: list[Camera] = []
     for column in source.schema.obs_columns:
         if not pictures_of(column.shape) or len(found) == MOST_CAMERAS:
             continue
@@ -242,7 +245,9 @@ def _note(column: Column) -> str:
     kept = newest(empty)
     stacked = f"the newest of {empty.size // kept.size} stacked frames" if kept.size < empty.size else ""
     step = _step(to_pixels(kept.astype(np.uint8), 0, 1).shape)
-    return ", ".join(part for part in (stacked, f"1 of {step} pixels of each line and column" if step > 1 else "") if part)
+    return ", ".join(
+        part for part in (stacked, f"1 of {step} pixels of each line and column" if step > 1 else "") if part
+    )
 
 
 def _step(shape: Sequence[int]) -> int:
@@ -272,10 +277,8 @@ def strip(source: Source, found: Found, camera: str, first: int, every: int, cou
         for step in wanted[(wanted >= low) & (wanted < low + len(block))].tolist():
             frames[step] = newest(block[step - low]).copy()
     if len(wanted) and wanted[-1] == episode.length:
-        try:
+        with contextlib.suppress(CorruptionError):  # listed below, as every frame that is missing
             frames[episode.length] = newest(found.rows.final_frame(column, episode.env, episode.stop - 1))
-        except CorruptionError:
-            pass  # listed below, as every frame that is missing
     bounds = space_bounds(space, column.dtype) or spread(frames.values())
     blank = _pixels(np.zeros_like(newest(np.zeros(column.shape, column.dtype))), (0.0, 1.0))
     sheet = np.zeros((max(1, -(-len(wanted) // LINE)) * len(blank), LINE * blank.shape[1], *blank.shape[2:]), np.uint8)

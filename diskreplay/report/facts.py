@@ -71,7 +71,7 @@ class EpisodeTable:
 
 @dataclasses.dataclass(frozen=True)
 class Distribution:
-    """How often values occur: ``counts[i]`` of ``labels[i]``, or in ``[edges[i], edges[i + 1])``; one of them is None."""
+    """How often values occur: ``counts[i]`` times ``labels[i]``, or in ``[edges[i], edges[i + 1])``."""
 
     name: str
     counts: tuple[int, ...]
@@ -86,8 +86,8 @@ class Priorities:
     Attributes:
         checkpoint, sampler: their names.
         values: of all transitions that can be drawn; of ``Proportional`` raised to alpha, as they are drawn by.
-        by_age: their mean in each of ``AGES`` equal parts of the windows, from the oldest rows to the newest; None where
-            nothing can be drawn.
+        by_age: their mean in each of ``AGES`` equal parts of the windows, from the oldest rows to the newest; None
+            where nothing can be drawn.
     """
 
     checkpoint: str
@@ -265,9 +265,7 @@ def _actions(source: Source) -> tuple[tuple[Distribution, ...], tuple[str, ...]]
         elements = int(np.prod(column.shape, dtype=np.int64))
         for element in range(min(elements, MOST_ELEMENTS)):
             name = column.name if elements == 1 else f"{column.name}[{element}]"
-            one = _counted(
-                name, lambda c=column, e=element: (b.reshape(len(b), -1)[:, e] for b in _blocks(source, c))
-            )
+            one = _counted(name, lambda c=column, e=element: (b.reshape(len(b), -1)[:, e] for b in _blocks(source, c)))
             found += [one] if one else []
         if elements > MOST_ELEMENTS:
             left.append(f"{column.name}: {elements - MOST_ELEMENTS} further elements are not counted")

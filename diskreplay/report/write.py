@@ -2,8 +2,8 @@
 
 1. The facts about the whole store, the table of episodes among them: of very many only the newest are listed.
 2. Some episodes to play: those that were asked for, or the best, the worst, the median one and the newest.
-3. Each may take an equal share of what is left of the limit. Where its frames take more, every second frame is shown, or
-   every fourth, and so on; where its values take more, it is left out. What was left out is said in the page.
+3. Each may take an equal share of what is left of the limit. Where its frames take more, every second frame is shown,
+   or every fourth, and so on; where its values take more, it is left out. What was left out is said in the page.
 """
 
 from __future__ import annotations

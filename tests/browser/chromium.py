@@ -57,7 +57,9 @@ class Browser:
         self.log(), self.requests()
         self.look(width=width, height=height, dark=dark, media=media)
         self.driver.get(url)
-        self.wait("return document.querySelectorAll('#figures .figure').length || !document.getElementById('trouble').hidden")
+        self.wait(
+            "return document.querySelectorAll('#figures .figure').length || !document.getElementById('trouble').hidden"
+        )
 
     def look(self, *, width: int = 1280, height: int = 900, dark: bool = False, media: str = "") -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}

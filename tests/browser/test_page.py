@@ -222,7 +222,8 @@ def test_light_and_dark_can_be_read(browser: Browser, page: str, dark: bool) -> 
 def test_it_fits_the_window(browser: Browser, page: str, width: int) -> None:
     browser.open(page, width=width)
     assert browser.run("return document.documentElement.scrollWidth") <= width
-    beyond = """return [...document.querySelectorAll('main *')].filter((one) => !one.closest('.wide-table, .scroller, .unseen, svg')
+    beyond = """const scrolled = '.wide-table, .scroller, .unseen, svg';
+        return [...document.querySelectorAll('main *')].filter((one) => !one.closest(scrolled)
         && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 80))"""
     assert browser.run(beyond) == []
 

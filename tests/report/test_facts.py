@@ -238,7 +238,9 @@ def test_it_goes_on_beside_a_writer(path: str) -> None:
         assert source.refresh()
         assert source.stamp != stamp
         assert [found.episode.length for found in source.episodes] == [4, 6]
-        assert (made.pixels(shown.strip(source, source.episodes[1], "obs/camera", 0, 1, 9), 6, (20, 24)) == (6, 1, 200)).all()
+        assert (
+            made.pixels(shown.strip(source, source.episodes[1], "obs/camera", 0, 1, 9), 6, (20, 24)) == (6, 1, 200)
+        ).all()
 
 
 def test_an_episode_keeps_its_key_while_others_leave(path: str) -> None:
@@ -286,5 +288,3 @@ def test_facts_are_frozen(path: str) -> None:
     made.make(path)
     with pytest.raises(dataclasses.FrozenInstanceError):
         facts_of.overview(Source(path)).name = "other"  # type: ignore[misc]
-
-
