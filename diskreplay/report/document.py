@@ -49,7 +49,8 @@ def document(title: str, data: str, *, live: bool = False) -> str:
 def policy(*, live: bool) -> str:
     """The content security policy of the page."""
     asks = "connect-src 'self'; " if live else ""
-    return f"default-src 'none'; script-src {_hash(_script())}; style-src {_hash(_style())}; img-src data:; {asks}{NOWHERE}"
+    code = f"script-src {_hash(_script())}; style-src {_hash(_style())}"
+    return f"default-src 'none'; {code}; img-src data:; {asks}{NOWHERE}"
 
 
 @functools.cache
