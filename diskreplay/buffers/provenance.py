@@ -80,10 +80,10 @@ def provenance(env: Any) -> dict[str, Any]:
 
 
 def _action_meanings(env: Any) -> list[str]:
-    """What each action does, as Atari environments and MiniGrid's say; empty where an environment says nothing."""
+    """What each action does, as Atari environments say; empty where an environment says nothing, or fails to."""
     try:
         return [str(one) for one in env.get_action_meanings()]
-    except (AttributeError, TypeError):
+    except Exception:  # code of the environment's own: it must not keep anyone from recording
         return []
 
 

@@ -23,7 +23,7 @@ from diskreplay import spaces
 from diskreplay.errors import CorruptionError
 from diskreplay.ops.episodes import end
 from diskreplay.ops.result import Result
-from diskreplay.pictures import newest, pictures_of, space_bounds, spread, to_pixels, to_png
+from diskreplay.pictures import CHANNELS, newest, pictures_of, space_bounds, spread, to_pixels, to_png
 from diskreplay.report.facts import action_labels, short
 from diskreplay.report.source import Damage, Found, Source, read, read_all, to_real
 from diskreplay.schema import REWARD, Column
@@ -233,7 +233,7 @@ def cameras(source: Source) -> tuple[Camera, ...]:
     for column in source.schema.obs_columns:
         if not pictures_of(column.shape) or len(found) == MOST_CAMERAS:
             continue
-        pixels = _pixels(newest(np.zeros(column.shape, column.dtype)), (0.0, 1.0))
+        pixels = _blank(column)
         height, width = pixels.shape[:2]
         most = max(1, min(STRIP_FRAMES, STRIP_BYTES // pixels.nbytes))
         found.append(Camera(column.name, width, height, most, _note(column)))
@@ -244,7 +244,7 @@ def _note(column: Column) -> str:
     empty = np.zeros(column.shape, np.bool_)
     kept = newest(empty)
     stacked = f"the newest of {empty.size // kept.size} stacked frames" if kept.size < empty.size else ""
-    step = _step(to_pixels(kept.astype(np.uint8), 0, 1).shape)
+    step = max(1, -(-max(kept.shape) // max(_shown(empty).shape)))
     return ", ".join(
         part for part in (stacked, f"1 of {step} pixels of each line and column" if step > 1 else "") if part
     )
@@ -254,10 +254,19 @@ def _step(shape: Sequence[int]) -> int:
     return max(1, -(-max(shape[:2]) // LONGEST_SIDE))
 
 
-def _pixels(frame: Array, bounds: tuple[float, float]) -> NDArray[np.uint8]:
-    pixels = to_pixels(frame, *bounds)
-    step = _step(pixels.shape)
-    return pixels[::step, ::step]
+def _shown(frame: Array) -> Array:
+    """What of a frame is shown: a picture as :func:`to_pixels` takes it, not too large."""
+    frame = newest(frame)
+    if frame.ndim == 3 and frame.shape[2] not in CHANNELS:
+        step = _step(frame.shape[1:])
+        return frame[:, ::step, ::step]
+    step = _step(frame.shape)
+    return frame[::step, ::step]
+
+
+def _blank(column: Column) -> NDArray[np.uint8]:
+    """A black picture of the size that the column's frames are shown in."""
+    return to_pixels(_shown(np.zeros(column.shape, column.dtype)), 0, 1)
 
 
 def strip(source: Source, found: Found, camera: str, first: int, every: int, count: int) -> Strip:
@@ -275,18 +284,18 @@ def strip(source: Source, found: Found, camera: str, first: int, every: int, cou
     for at, block in read(found.rows, column, episode.env, episode.start + first, episode.start + stop, damaged):
         low = at - episode.start
         for step in wanted[(wanted >= low) & (wanted < low + len(block))].tolist():
-            frames[step] = newest(block[step - low]).copy()
+            frames[step] = _shown(block[step - low]).copy()
     if len(wanted) and wanted[-1] == episode.length:
         with contextlib.suppress(CorruptionError):  # listed below, as every frame that is missing
-            frames[episode.length] = newest(found.rows.final_frame(column, episode.env, episode.stop - 1))
+            frames[episode.length] = _shown(found.rows.final_frame(column, episode.env, episode.stop - 1))
     bounds = space_bounds(space, column.dtype) or spread(frames.values())
-    blank = _pixels(np.zeros_like(newest(np.zeros(column.shape, column.dtype))), (0.0, 1.0))
+    blank = _blank(column)
     sheet = np.zeros((max(1, -(-len(wanted) // LINE)) * len(blank), LINE * blank.shape[1], *blank.shape[2:]), np.uint8)
     lost = []
     for place, step in enumerate(wanted.tolist()):
         line, at = divmod(place, LINE)
         if step in frames:
-            pixels = _pixels(frames.pop(step), bounds)
+            pixels = to_pixels(frames.pop(step), *bounds)
         else:
             pixels = np.full_like(blank, DAMAGED_PIXEL)
             lost.append(place)

@@ -69,6 +69,7 @@ class Source:
         self.schema = self.store.schema
         self._open: dict[str, LogRows] = {}
         self._found: list[Found] | None = None
+        self._by_key: dict[str, Found] = {}
         self._catch_up()
 
     @property
@@ -114,11 +115,12 @@ class Source:
         if self._found is None:
             every = [(rows, episode) for rows in self.streams for episode in rows.episodes]
             self._found = [Found(number, rows, episode) for number, (rows, episode) in enumerate(every)]
+            self._by_key = {found.key: found for found in self._found}
         return self._found
 
     def by_key(self, key: str) -> Found | None:
         """The episode that begins there; None where there is none, or none any more."""
-        return next((found for found in self.episodes if found.key == key), None)
+        return self._by_key.get(key) if self.episodes else None
 
 
 def _refreshed(rows: LogRows) -> bool:
