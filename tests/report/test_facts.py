@@ -41,6 +41,7 @@ def test_the_newest_episodes_are_listed_where_there_are_too_many(path: str) -> N
     assert (table.first, table.total, table.length) == (3, 5, (4, 3))
 
 
+@pytest.mark.own_thresholds  # only what is mirrored in RAM is counted
 def test_rewards_and_actions_are_counted(path: str) -> None:
     made.make(path)
     reward, action = facts_of.overview(Source(path)).distributions
@@ -48,6 +49,7 @@ def test_rewards_and_actions_are_counted(path: str) -> None:
     assert dict(zip(action.labels or (), action.counts, strict=True)) == {"0 WAIT": 8, "1 LEFT": 6, "2 RIGHT": 5}
 
 
+@pytest.mark.own_thresholds  # only what is mirrored in RAM is counted
 def test_many_values_are_a_histogram(path: str) -> None:
     space = spaces.Box(-1, 1, (2,), np.float32)
     with dr.ReplayBuffer.create(path, space, space, capacity=1000) as buffer:
@@ -61,6 +63,15 @@ def test_many_values_are_a_histogram(path: str) -> None:
         assert one.edges is not None
         assert one.edges[0] == pytest.approx(least)
         assert one.edges[-1] == pytest.approx(most)
+
+
+def test_large_actions_are_not_counted(path: str) -> None:
+    space = spaces.Box(-1, 1, (600,), np.float32)
+    with dr.ReplayBuffer.create(path, spaces.Discrete(2), space, capacity=10) as buffer:
+        buffer.add(0, np.zeros(600, np.float32), 0.0, 1, True, False)
+    overview = facts_of.overview(Source(path))
+    assert [one.name for one in overview.distributions] == ["reward"]
+    assert overview.not_counted == ("action: 2,400 bytes each are not counted",)
 
 
 def test_unusual_episodes() -> None:
@@ -199,6 +210,7 @@ def test_an_empty_store(path: str) -> None:
     json.dumps(overview.to_json(), allow_nan=False)
 
 
+@pytest.mark.own_thresholds  # only what is mirrored in RAM is counted
 def test_several_agents(path: str) -> None:
     with dr.MultiAgentReplayBuffer.create(
         path, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(5), n_agents=3, capacity=100

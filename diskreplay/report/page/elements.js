@@ -23,7 +23,7 @@ const whole = (value) => Math.round(value).toLocaleString("en-US");
 function number(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1e9) return value.toLocaleString("en-US");
+  if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en-US");
   if (size !== 0 && (size >= 1e6 || size < 1e-3)) return value.toExponential(2);
   return value.toLocaleString("en-US", { maximumSignificantDigits: 4 });
 }
