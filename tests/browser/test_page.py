@@ -140,7 +140,22 @@ def test_keys_are_letters_while_one_types(browser: Browser, page: str) -> None:
     browser.open(f"{page}#episode=1&t=2")
     at(browser, 1, 2)
     browser.type("input[name=returnleast]", Keys.ARROW_RIGHT + Keys.HOME)
-    assert browser.run("return location.hash") == "#episode=1&t=2"
+    assert browser.run("return document.querySelector('#screens canvas').dataset.step") == "2"
+
+
+def test_many_moves_change_the_address_once(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=0")
+    at(browser, 1, 0)
+    script = """
+    window.changes = 0;
+    const replace = history.replaceState.bind(history);
+    history.replaceState = (...given) => { window.changes += 1; replace(...given); };
+    const slider = document.querySelector('#controls input');
+    for (let turn = 0; turn < 300; turn += 1) { slider.value = turn % 5; slider.dispatchEvent(new Event('input')); }
+    """
+    browser.run(script)
+    at(browser, 1, 4)
+    assert browser.run("return window.changes") == 1
 
 
 def test_scrubbing_on_a_curve_and_on_the_slider(browser: Browser, page: str) -> None:

@@ -1,7 +1,7 @@
 // Where the page begins. Its facts stand in the document, or, live, come from the server that sent it.
 
 const given = JSON.parse(byId("data").textContent);
-const POLL_MS = 2000;
+const POLL_MS = 2000, SETTLE_MS = 120;
 
 const page = {
   live: given.live, overview: null, played: new Map(),
@@ -15,8 +15,12 @@ const page = {
     byId("trouble").textContent = text;
     byId("trouble").hidden = !text;
   },
-  moved(episode, t) {
-    history.replaceState(null, "", `#episode=${episode.number}&t=${t}`);
+  // Browsers allow few changes of the address in a second: it follows once a moment is kept.
+  moved(episode, t, now) {
+    clearTimeout(page.moving);
+    const address = `#episode=${episode.number}&t=${t}`;
+    if (now) history.replaceState(null, "", address);
+    else page.moving = setTimeout(() => history.replaceState(null, "", address), SETTLE_MS);
   },
   step: (by) => list.step(by),
   choose: (at, t) => choose(at, t || 0),

@@ -203,7 +203,7 @@ function player(page) {
   }
 
   async function share() {
-    page.moved(state.episode, state.t);
+    page.moved(state.episode, state.t, true);
     try {
       await navigator.clipboard.writeText(location.href);
       controls.share.replaceChildren(icon("done"));
