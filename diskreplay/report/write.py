@@ -14,7 +14,7 @@ import pathlib
 import time
 from collections.abc import Callable, Sequence
 
-from diskreplay.errors import InputError
+from diskreplay.errors import InputError, StateError
 from diskreplay.formats.core.target import replacing
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
@@ -71,7 +71,6 @@ def report(
 
     Raises:
         InputError: for another ending, a limit that is too small, or an episode that is not there.
-        StateError: when a live writer evicted an episode before it was read.
         OpenError, CorruptionError: when the store cannot be opened.
     """
     started = time.perf_counter()
@@ -94,7 +93,10 @@ def report(
     for done, (why, found) in enumerate(wanted):
         if progress is not None:
             progress(done, len(wanted))
-        shown, said = _episode(source, found, left // (len(wanted) - done))
+        try:
+            shown, said = _episode(source, found, left // (len(wanted) - done))
+        except StateError:
+            shown, said = None, [f"episode {found.number}: its writer evicted it meanwhile"]
         left_out += said
         if shown is not None:
             text = {**shown.to_json(), "why": why}

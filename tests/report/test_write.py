@@ -15,8 +15,10 @@ from gymnasium import spaces
 from report import episodes as made
 
 import diskreplay as dr
-from diskreplay.errors import InputError, StoreNotFoundError
+from diskreplay.errors import InputError, StateError, StoreNotFoundError
+from diskreplay.ops.repair import repair
 from diskreplay.report import episode as shown
+from diskreplay.report import facts, write
 from diskreplay.report.document import SCRIPTS, document, to_text
 from diskreplay.report.source import Source
 from diskreplay.report.write import picked, report
@@ -189,6 +191,35 @@ def test_a_damaged_store_is_shown(path: str, out: pathlib.Path) -> None:
         shard.write_bytes(held)
     report(path, out)
     assert any(strip["damaged"] for one in Page(out).data["played"] for strip in one["strips"])
+
+
+def test_an_episode_that_is_evicted_meanwhile(path: str, out: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.make(path)
+    strip = write.strip
+
+    def evicted(source: Any, found: Any, *more: Any) -> Any:
+        if found.number == 2:
+            raise StateError("the stream evicted rows while they were read")
+        return strip(source, found, *more)
+
+    monkeypatch.setattr(write, "strip", evicted)
+    result = report(path, out)
+    assert (result.episodes, result.left_out) == ((1, 3), ("episode 2: its writer evicted it meanwhile",))
+
+
+def test_a_store_that_was_repaired(path: str, out: pathlib.Path) -> None:
+    made.make(path)
+    (folder,) = pathlib.Path(path, "streams").glob("*/obs/camera")
+    shard = min(file for file in folder.rglob("*") if file.is_file() and file.name != "zarr.json")
+    held = bytearray(shard.read_bytes())
+    held[4:16] = bytes(255 - byte for byte in held[4:16])
+    shard.write_bytes(held)
+    assert repair(path).after.ok
+    whole = facts.overview(Source(path))
+    assert not whole.facts["health"]
+    assert 0 < sum(whole.distributions[0].counts) < 19  # what was given up is not counted
+    report(path, out, episodes=range(len(whole.episodes.key)))
+    assert len(Page(out).data["played"]) == len(whole.episodes.key)
 
 
 def test_the_page_is_replaced_and_nothing_else_is_left(path: str, out: pathlib.Path) -> None:
