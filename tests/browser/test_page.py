@@ -279,10 +279,14 @@ def test_it_works_with_the_keyboard_alone(browser: Browser, page: str) -> None:
     assert {"theme", "end", "returnleast", "Return", "scroller", "Play (space)", "Step of the episode"} <= reached
 
 
-def test_it_prints(browser: Browser, page: str) -> None:
-    browser.open(page, media="print")
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_prints_in_dark_letters_on_white(browser: Browser, page: str, dark: bool) -> None:
+    browser.open(page, media="print", dark=dark)
     assert browser.run("return getComputedStyle(document.getElementById('controls')).display") == "none"
-    assert browser.run("return getComputedStyle(document.getElementById('table')).display") != "none"
+    assert browser.run("return document.getElementById('scroller').clientHeight") > 5 * 32
+    assert luminance(browser, "body", "backgroundColor") == 1
+    for selector in ("#table td", ".figure b", ".muted"):
+        assert luminance(browser, selector, "color") < 0.2, selector
 
 
 def test_no_request_leaves_the_file(browser: Browser, page: str) -> None:
