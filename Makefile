@@ -6,14 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Twice quiet: errors are printed, warnings (as root, of a cache) are not.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
-BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py loading.py starting.py formats.py sb3_dqn.py
+BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py loading.py starting.py report.py formats.py sb3_dqn.py
 INPUTS := pyproject.toml constraints.txt
 OLDEST := .venv-oldest
+BROWSER := .venv-browser
 
 # One process for each processor; worksteal: the slow tests lie together in the order of files.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --durations 10
 
-.PHONY: demo test exhaustive interop lowest lint docs bench clean
+.PHONY: demo test exhaustive interop browser lowest lint docs bench clean
 # Two pips must not write to one environment at the same time.
 .NOTPARALLEL:
 
@@ -22,16 +23,21 @@ demo: $(VENV)/.demo-stamp
 
 # Whether it works, in minutes: what is exhaustive is sampled; the end says what was left out.
 test: $(VENV)/.dev-stamp
-	DISKREPLAY_TEST_EFFORT=0.1 $(PYTEST) tests --ignore=tests/interop
+	DISKREPLAY_TEST_EFFORT=0.1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/browser
 
 # What `make test` samples, nothing left out; with DISKREPLAY_TEST_EFFORT=20 random examples are tried so many times as
 # often.
 exhaustive: $(VENV)/.dev-stamp
-	$(PYTEST) tests --ignore=tests/interop -m sampled
+	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser -m sampled
 
 # tests/interop exchanges files with the oldest pyarrow that is allowed, too.
 interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp
 	$(BIN)/python -m pytest tests/interop
+
+# The page of `report` and `view` in Chromium, which is installed where that may be done.
+browser: $(BROWSER)/.stamp
+	tests/browser/install
+	$(BROWSER)/bin/python -m pytest tests/browser
 
 # With the oldest dependencies that are allowed: what stands nearest to them.
 lowest: $(OLDEST)/.stamp
@@ -56,7 +62,7 @@ bench: $(VENV)/.bench-stamp
 
 # Leaves benchmarks/.frames alone: gigabytes that take minutes to record again.
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(BROWSER) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find cli diskreplay tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -87,6 +93,11 @@ $(OLDEST)/.stamp: pyproject.toml constraints-oldest.txt
 
 $(VENV)/.docs-stamp: $(INPUTS) | $(BIN)/python
 	$(PIP_INSTALL) -e '.[docs]'
+	touch $@
+
+$(BROWSER)/.stamp: $(INPUTS)
+	$(PYTHON) -m venv $(BROWSER)
+	$(BROWSER)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	touch $@
 
 $(VENV)/.bench-stamp: $(INPUTS) | $(BIN)/python

@@ -19,7 +19,7 @@ def blocks(readme: pathlib.Path, language: str) -> list[str]:
     ("name", "number"),
     [
         (name, number)
-        for name in ("README.md", "docs/guide.md", "docs/recording.md")
+        for name in ("README.md", "docs/guide.md", "docs/recording.md", "docs/report.md")
         for number in range(len(blocks(ROOT / name, "python")))
     ],
 )

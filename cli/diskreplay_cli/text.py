@@ -86,7 +86,8 @@ def provenance(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     versions = told.get("versions")
     if isinstance(versions, dict) and versions:
         yield "recorded with", cut(", ".join(f"{name} {version}" for name, version in versions.items()))
-    rest = {key: value for key, value in told.items() if key not in ("env_id", "env_spec", "num_envs", "versions")}
+    known = ("env_id", "env_spec", "num_envs", "versions", "action_meanings")
+    rest = {key: value for key, value in told.items() if key not in known}
     if rest:
         yield "provenance", cut(json.dumps(rest, ensure_ascii=False))
 

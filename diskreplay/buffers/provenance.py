@@ -2,13 +2,14 @@
 
 A store keeps such a mapping as it was given; nothing in it is needed to read rows. What :func:`provenance` makes has
 
-============  =========================================================================================================
-``env_id``    Gymnasium's name of the environment, or the class of one that has none
-``env_spec``  the ``gymnasium.envs.registration.EnvSpec`` as its ``to_json`` has it, but as an object: arguments in
-              ``kwargs``, wrappers in ``additional_wrappers``; missing where an argument is no JSON
-``num_envs``  of a vector environment
-``versions``  of Python, Gymnasium, this package, and those that the environment's classes come from
-============  =========================================================================================================
+===================  ==================================================================================================
+``env_id``           Gymnasium's name of the environment, or the class of one that has none
+``env_spec``         the ``gymnasium.envs.registration.EnvSpec`` as its ``to_json`` has it, but as an object: arguments
+                     in ``kwargs``, wrappers in ``additional_wrappers``; missing where an argument is no JSON
+``num_envs``         of a vector environment
+``action_meanings``  a name for each action, where the environment has ``get_action_meanings``
+``versions``         of Python, Gymnasium, this package, and those that the environment's classes come from
+===================  ==================================================================================================
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def provenance(env: Any) -> dict[str, Any]:
         env: a Gymnasium environment with its wrappers, or a vector environment. Of one that Gymnasium did not make,
             the class is all that is known.
 
-    Returns a mapping of JSON values: ``env_id``, ``env_spec``, ``num_envs`` and ``versions``, as far as they are known.
+    Returns a mapping of JSON values: ``env_id``, ``env_spec``, ``num_envs``, ``action_meanings`` and ``versions``,
+    as far as they are known.
     """
     vector = isinstance(env, gymnasium.vector.VectorEnv)
     parts = getattr(env.unwrapped, "envs", None) if vector else None
@@ -69,9 +71,20 @@ def provenance(env: Any) -> dict[str, Any]:
     document = None if spec is None else _document(spec)
     if document is not None:
         found["env_spec"] = document
+    meanings = _action_meanings(inner)
+    if meanings and inner.action_space == one.action_space:
+        found["action_meanings"] = meanings
     if vector:
         found["num_envs"] = int(env.num_envs)
     return {**found, "versions": _versions(inner, spec)}
+
+
+def _action_meanings(env: Any) -> list[str]:
+    """What each action does, as Atari environments say; empty where an environment says nothing, or fails to."""
+    try:
+        return [str(one) for one in env.get_action_meanings()]
+    except Exception:  # code of the environment's own: it must not keep anyone from recording
+        return []
 
 
 def _without(arguments: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

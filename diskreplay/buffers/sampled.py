@@ -8,6 +8,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay import notebooks
 from diskreplay.buffers import owners, shuffle
 from diskreplay.buffers.either import open_or_make, reopening
 from diskreplay.buffers.loader import Loader
@@ -16,7 +17,7 @@ from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings
 from diskreplay.buffers.stored import StoredBuffer, create_store, open_store
 from diskreplay.checks import check_count
-from diskreplay.errors import EvictedError, InputError, NotEnoughDataError
+from diskreplay.errors import DiskReplayError, EvictedError, InputError, NotEnoughDataError
 from diskreplay.index.log import NOW
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.reads import Reads
@@ -186,6 +187,18 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             if self._priorities is not None:
                 self._priorities.clear()
             self._clearing = False
+
+    def _thumbnails(self) -> str:
+        """Of a few transitions from the oldest to the newest; nothing is drawn, and no random state moves."""
+        items = self.items()
+        if not len(items):
+            return ""
+        some = np.unique(np.linspace(0, len(items) - 1, notebooks.THUMBNAILS).astype(np.int64))
+        try:
+            obs = self.get(items[some]).obs
+        except DiskReplayError as error:
+            return notebooks.heading(f"no pictures: {error}")
+        return notebooks.pictures("obs", obs)
 
     # Sampling
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay import notebooks
 from diskreplay.buffers import copies, forks, provenance, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.companion import Companion
@@ -154,6 +155,26 @@ class StoredBuffer:
     def __repr__(self) -> str:
         held = "closed" if self._closed else f"{len(self):,} transitions"
         return f"<{type(self).__name__} {self.path!r}: {held}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what the buffer holds, and thumbnails of observations that are pictures."""
+        if self._closed:
+            return notebooks.heading(repr(self))
+        facts, every = self.stats(), self.episodes
+        done = [episode.total_reward for episode in every if episode.complete_start and episode.ended]
+        rows = [
+            ("path", self.path),
+            ("transitions", f"{facts['transitions']:,} of {facts['capacity']:,}"),
+            ("episodes", f"{len(every):,}, mean return {np.mean(done):.5g}" if done else f"{len(every):,}"),
+            ("streams", ", ".join(facts["streams"])),
+            ("observations", str(self.schema.observation_space)),
+            ("actions", str(self.schema.action_space)),
+        ]
+        return notebooks.heading(type(self).__name__) + notebooks.table((), rows) + self._thumbnails()
+
+    def _thumbnails(self) -> str:
+        """Pictures of what is held, as HTML."""
+        return ""
 
     @property
     def episodes(self) -> list[Episode]:

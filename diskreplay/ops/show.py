@@ -1,8 +1,7 @@
 """The observations of an episode as a picture: images as a contact sheet (PNG) or an animation (GIF), others as curves.
 
-A frame is shown as it is stored: ``(H, W)``, ``(H, W, channels)`` or ``(channels, H, W)`` with 1 to 4 channels, two of
-them side by side; uint8 as it is, everything else scaled from the bounds of its space, or from what the shown frames
-hold where the space is unbounded. The curves are :mod:`diskreplay.ops.curves`.
+A frame is shown as it is stored, see :mod:`diskreplay.pictures`; where only the values say what is black and white, it
+is those of the shown frames. The curves are :mod:`diskreplay.ops.curves`.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ from diskreplay.index.episodes import Episode
 from diskreplay.ops import curves
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
+from diskreplay.pictures import CHANNELS, is_image, space_bounds, to_pixels
 from diskreplay.schema import OBS, Column, Schema
 
 SHEET_FRAMES = 40
 GIF_FRAMES = 500
 CURVE_STEPS = 2000
-CHANNELS = (1, 2, 3, 4)
-"""Numbers of channels that an image may have."""
 SHEET_PIXELS = 1024
 """Width that a contact sheet of few small frames may take."""
 SMALL_PIXELS = 128
@@ -133,15 +131,6 @@ def shown_leaf(schema: Schema, name: str | None) -> tuple[Column, gymnasium.Spac
     raise InputError(f"there is no observation {name!r}; there are: {listed}")
 
 
-def is_image(shape: Sequence[int]) -> bool:
-    """Whether values of this shape are pictures; very thin ones are taken for vectors."""
-    if len(shape) == 2:
-        return min(shape) >= 4
-    if len(shape) != 3:
-        return False
-    return (shape[2] in CHANNELS and min(shape[:2]) >= 4) or (shape[0] in CHANNELS and min(shape[1:]) >= 4)
-
-
 def _episode(streams: Sequence[LogRows], episode: int) -> tuple[LogRows, Episode, int, int]:
     """The episode, its stream, its number and how many there are."""
     every = [(rows, found) for rows in streams for found in rows.episodes]
@@ -163,7 +152,7 @@ class _Pictures:
         self.steps = _evenly(episode.length, limit)
         self.height, self.width = _size(leaf.shape)
         self.scale = scale or max(1, SMALL_PIXELS // self.width)
-        self._bounds = (0.0, 255.0) if leaf.dtype == np.uint8 else self._find_bounds(space)
+        self._bounds = self._find_bounds(space)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -182,14 +171,9 @@ class _Pictures:
         return _frames(self._rows, self._episode, self._leaf, self.steps)
 
     def _find_bounds(self, space: gymnasium.Space[Any]) -> tuple[float, float]:
-        if isinstance(space, gymnasium.spaces.Box):
-            low, high = float(np.min(space.low)), float(np.max(space.high))
-            if space.dtype is not None and np.dtype(space.dtype).kind == "f":
-                bounded = math.isfinite(low) and math.isfinite(high)
-            else:
-                bounded = high - low < 1 << 24  # not just the range of the integer type
-            if bounded:
-                return low, high
+        known = space_bounds(space, self._leaf.dtype)
+        if known is not None:
+            return known
         found = [(float(np.nanmin(frame)), float(np.nanmax(frame))) for frame in self._frames()]
         return min(low for low, _ in found), max(high for _, high in found)
 
@@ -216,19 +200,6 @@ def _size(shape: tuple[int, ...]) -> tuple[int, int]:
         return shape[0], shape[1]
     height, width, channels = shape if shape[2] in CHANNELS else (shape[1], shape[2], shape[0])
     return height, width * (2 if channels == 2 else 1)
-
-
-def to_pixels(frame: Array, low: float, high: float) -> NDArray[np.uint8]:
-    """``(H, W)`` or ``(H, W, 3 | 4)`` uint8 of a frame in any of the layouts that :func:`is_image` takes."""
-    if frame.ndim == 3 and frame.shape[2] not in CHANNELS:
-        frame = np.moveaxis(frame, 0, -1)
-    if frame.ndim == 3 and frame.shape[2] <= 2:
-        frame = np.concatenate([frame[:, :, channel] for channel in range(frame.shape[2])], axis=1)
-    if frame.dtype != np.uint8:
-        span = (high - low) or 1.0
-        frame = (np.clip((frame.astype(np.float64) - low) / span, 0, 1) * 255).round()
-        frame = np.nan_to_num(frame)
-    return np.ascontiguousarray(frame, np.uint8)
 
 
 def _sheet(pictures: _Pictures, target: pathlib.Path) -> tuple[int, int]:

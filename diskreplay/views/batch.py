@@ -9,6 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.notebooks import batch_html
+
 
 class Arrays:
     """What every batch can do: a base of dataclasses of arrays, nested or not.
@@ -24,6 +26,10 @@ class Arrays:
     def __repr__(self) -> str:
         parts = [f"{name}={_shown(value)}" for name, value in vars(self).items() if value is not None]
         return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a table of the arrays, and thumbnails of observations that are pictures."""
+        return batch_html(f"{type(self).__name__} of {len(self):,}", vars(self))
 
     def map(self, function: Callable[[Any], Any]) -> Self:
         """The batch with ``function`` applied to every array."""

@@ -36,6 +36,12 @@ def test_packages_are_marked_as_typed(wheel: zipfile.ZipFile, package: str) -> N
     assert {f"{package}/__init__.py", f"{package}/py.typed"} <= set(wheel.namelist())
 
 
+def test_the_page_is_included(wheel: zipfile.ZipFile) -> None:
+    held = {name.rpartition("/")[2] for name in wheel.namelist() if name.startswith("diskreplay/report/page/")}
+    assert held == {file.name for file in (ROOT / "diskreplay" / "report" / "page").iterdir()}
+    assert {"page.html", "page.css", "page.js"} <= held
+
+
 def test_console_script_is_declared(wheel: zipfile.ZipFile) -> None:
     entry_points = configparser.ConfigParser()
     entry_points.read_string(wheel.read(f"{DIST_INFO}/entry_points.txt").decode())

@@ -11,7 +11,7 @@ Frames are given as they are stored: single, however many of them an observation
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,13 +146,40 @@ class LogRows:
         except CorruptionError as error:
             self._explain(error)
 
+    def values(self, column: Column, env: int, start: int, stop: int) -> Array:
+        """The values ``(stop - start, *shape)`` of rows ``[start, stop)`` of any column; transitions or not.
+
+        Raises what :meth:`blocks` raises.
+        """
+        if column.name in self.log.resident:
+            return self.log.span(column.name, start, stop)[:, env]
+        try:
+            return ChunkWalk(self._stream.disk.rows[column.name], env).read(start, stop)
+        except CorruptionError as error:
+            self._explain(error)
+
+    def refresh(self) -> bool:
+        """Goes on to the stream's last commit; whether there was a newer one.
+
+        Raises StateError where only opening the stream anew helps: its writer went back to a checkpoint.
+        """
+        disk = self._stream.disk
+        newest = stream.read_commit(self.store.files, disk.path)
+        if newest == disk.commit_record:
+            return False
+        if newest.timeline != disk.commit_record.timeline or not isinstance(disk, stream.StreamReader):
+            raise StateError(f"the stream {self.name!r} went back to a checkpoint: open it anew")
+        disk.load(newest)
+        self._stream.catch_up()
+        return True
+
     def final_frame(self, column: Column, env: int, row: int) -> Array:
         """The true next observation of a row, ``(*shape)``."""
         walk = ChunkWalk(self._stream.disk.rows[column.name], env)
         found: Array = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)[0]
         return found
 
-    def _explain(self, error: CorruptionError) -> None:
+    def _explain(self, error: CorruptionError) -> NoReturn:
         """Raises StateError where a live writer evicted the rows; else the error itself, for a shard is damaged."""
         newest = stream.read_commit(self.store.files, self.store.stream_path(self.name))
         ours = self._stream.disk.commit_record

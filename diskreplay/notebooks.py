@@ -1,0 +1,97 @@
+"""What a notebook shows of a buffer and of a batch: small tables and thumbnails, as HTML without scripts.
+
+Everything that comes from a store or a program is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.pictures import newest, pictures_of, space_bounds, spread, to_pixels, to_png
+
+THUMBNAILS = 8
+SIDE = 72
+"""Pixels of a thumbnail's longer side."""
+
+Array = NDArray[Any]
+
+
+def batch_html(title: str, fields: Mapping[str, Any]) -> str:
+    """A table of a batch's arrays, and its first observations where those are pictures."""
+    leaves = [leaf for name, value in fields.items() for leaf in _leaves(name, value)]
+    rows = [(name, _shape(value), str(getattr(value, "dtype", "")), _range(value)) for name, value in leaves]
+    return heading(title) + table(("", "shape", "dtype", "values"), rows) + pictures("obs", fields.get("obs"))
+
+
+def pictures(name: str, observations: Any) -> str:
+    """The first of a batch of observations, nested as their space is; empty where none are pictures."""
+    return "".join(
+        strip(leaf, list(value[:THUMBNAILS]))
+        for leaf, value in _leaves(name, observations)
+        if isinstance(value, np.ndarray) and value.ndim > 2
+    )
+
+
+def heading(text: str) -> str:
+    return f"<div><b>{html.escape(text)}</b></div>"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts; without a header where it is empty."""
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{lines}</tbody></table>"
+
+
+def strip(name: str, frames: Sequence[Array]) -> str:
+    """Thumbnails side by side; empty where the frames are no pictures."""
+    while frames and frames[0].ndim > 3:  # of stacks and sequences the last
+        frames = [frame[-1] for frame in frames]
+    if not frames or not pictures_of(frames[0].shape):
+        return ""
+    frames = [newest(frame) for frame in frames]
+    bounds = space_bounds(None, frames[0].dtype) or spread(frames)
+    drawn = [to_pixels(frame, *bounds) for frame in frames]
+    height, width = drawn[0].shape[:2]
+    step = max(1, -(-max(height, width) // (2 * SIDE)))
+    scale = SIDE / max(height, width)
+    images = "".join(
+        f'<img alt="{html.escape(name)} {at}" width="{max(1, round(width * scale))}" '
+        f'height="{max(1, round(height * scale))}" style="display:inline-block;margin:1px;image-rendering:pixelated" '
+        f'src="data:image/png;base64,{base64.b64encode(to_png(picture[::step, ::step])).decode()}">'
+        for at, picture in enumerate(drawn)
+    )
+    return f"<div><small>{html.escape(name)}</small><br>{images}</div>"
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays of a field, nested as its space is."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _leaves(f"{name}/{key}", part)
+    elif isinstance(value, tuple | list):
+        for at, part in enumerate(value):
+            yield from _leaves(f"{name}/{at}", part)
+    elif value is not None:
+        yield name, value
+
+
+def _shape(value: Any) -> str:
+    return str(tuple(getattr(value, "shape", ())))
+
+
+def _range(value: Any) -> str:
+    """The least and the largest value, or how many are true; empty of what is no array of numpy."""
+    if not isinstance(value, np.ndarray) or not value.size:
+        return ""
+    if value.dtype == bool:
+        return f"{np.count_nonzero(value):,} of {value.size:,} true"
+    if value.dtype.kind not in "iuf":
+        return ""
+    return f"{value.min():.5g} to {value.max():.5g}"

@@ -1,0 +1,108 @@
+"""Arrays that are pictures: which shapes are, and their pixels.
+
+A frame is ``(H, W)``, ``(H, W, channels)`` or ``(channels, H, W)`` with 1 to 4 channels, two of them side by side.
+uint8 is shown as it is, everything else scaled from the bounds of its space, or from what it holds where the space is
+unbounded.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+CHANNELS = (1, 2, 3, 4)
+"""Numbers of channels that an image may have."""
+
+MOST_STACKED = 64
+"""Channels that a stack of pictures may have."""
+LEAST_STACKED = 16
+"""Pixels that the sides of one have at the least; smaller ones are taken for vectors."""
+
+Array = NDArray[Any]
+
+
+def is_image(shape: Sequence[int]) -> bool:
+    """Whether values of this shape are pictures; very thin ones are taken for vectors."""
+    if len(shape) == 2:
+        return min(shape) >= 4
+    if len(shape) != 3:
+        return False
+    return (shape[2] in CHANNELS and min(shape[:2]) >= 4) or (shape[0] in CHANNELS and min(shape[1:]) >= 4)
+
+
+def pictures_of(shape: Sequence[int]) -> bool:
+    """Whether observations of this shape are shown as pictures: images, and stacks of them along a channel axis."""
+    if is_image(shape):
+        return True
+    return len(shape) == 3 and any(
+        shape[axis] <= MOST_STACKED and min(shape[other] for other in range(3) if other != axis) >= LEAST_STACKED
+        for axis in (0, 2)
+    )
+
+
+def newest(frame: Array) -> Array:
+    """The newest picture of a frame that holds several along its channels; a frame as :func:`to_pixels` takes it.
+
+    Four channels in front are a stack, four behind are colours and opacity; of more, every three are colours.
+    """
+    if frame.ndim != 3 or (is_image(frame.shape) and frame.shape[0] != 4):
+        return frame
+    if frame.shape[0] == 4 and frame.shape[2] in (1, 3, 4):
+        return frame  # a thin image, channels last
+    front = frame.shape[0] <= frame.shape[2]
+    channels = frame.shape[0] if front else frame.shape[2]
+    kept = 3 if channels > 4 and channels % 3 == 0 else 1
+    return frame[-kept:] if front else frame[:, :, -kept:]
+
+
+def space_bounds(space: gymnasium.Space[Any] | None, dtype: np.dtype[Any]) -> tuple[float, float] | None:
+    """The values that are black and white, as far as dtype and space say; None where only the values can."""
+    if dtype == np.uint8:
+        return 0.0, 255.0
+    if isinstance(space, gymnasium.spaces.Box):
+        low, high = float(np.min(space.low)), float(np.max(space.high))
+        if space.dtype is not None and np.dtype(space.dtype).kind == "f":
+            bounded = math.isfinite(low) and math.isfinite(high)
+        else:
+            bounded = high - low < 1 << 24  # not just the range of the integer type
+        if bounded:
+            return low, high
+    return None
+
+
+def to_pixels(frame: Array, low: float, high: float) -> NDArray[np.uint8]:
+    """``(H, W)`` or ``(H, W, 3 | 4)`` uint8 of a frame in any of the layouts that :func:`is_image` takes."""
+    if frame.ndim == 3 and frame.shape[2] not in CHANNELS:
+        frame = np.moveaxis(frame, 0, -1)
+    if frame.ndim == 3 and frame.shape[2] <= 2:
+        frame = np.concatenate([frame[:, :, channel] for channel in range(frame.shape[2])], axis=1)
+    if frame.dtype != np.uint8:
+        span = (high - low) or 1.0
+        frame = (np.clip((frame.astype(np.float64) - low) / span, 0, 1) * 255).round()
+        frame = np.nan_to_num(frame)
+    return np.ascontiguousarray(frame, np.uint8)
+
+
+def to_png(pixels: NDArray[np.uint8]) -> bytes:
+    """A PNG of ``(H, W)`` or ``(H, W, 3 | 4)`` uint8."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def spread(frames: Iterable[Array]) -> tuple[float, float]:
+    """The least and the largest finite value of some frames; 0 and 1 where there are no two."""
+    low, high = np.inf, -np.inf
+    for frame in frames:
+        finite = frame[np.isfinite(frame)]
+        if finite.size:
+            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
+    return (low, high) if low < high else (0.0, 1.0)

@@ -1,0 +1,304 @@
+"""One episode as the player shows it: curves of its small values, strips of its frames.
+
+1. An episode of ``length`` steps has ``length + 1`` observations; the last one is the true final observation.
+2. Everything that is no picture is a curve: rewards, actions, columns, vectors, up to ``MOST_CURVES`` elements of each.
+   Of a very long episode every ``every``-th step is given, and rewards are summed in between.
+3. Pictures are strips: a grid of frames, 16 a line, as one PNG. A strip holds a limited number of frames, so that a
+   long episode has several, each read by itself.
+4. What is damaged is left out, and listed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import spaces
+from diskreplay.errors import CorruptionError
+from diskreplay.ops.episodes import end
+from diskreplay.ops.result import Result
+from diskreplay.pictures import CHANNELS, newest, pictures_of, space_bounds, spread, to_pixels, to_png
+from diskreplay.report.facts import action_labels, short
+from diskreplay.report.source import Damage, Found, Source, read, read_all, to_real
+from diskreplay.schema import REWARD, Column
+
+MOST_CURVES = 8
+"""Elements of a value that are drawn."""
+MOST_STEPS = 20_000
+"""Steps of an episode whose values are all given."""
+MOST_WIDE = 1 << 16
+"""Elements of a value that is read to be drawn at all."""
+MOST_CAMERAS = 8
+LINE = 16
+"""Frames in a line of a strip."""
+STRIP_FRAMES = 1024
+STRIP_BYTES = 16 << 20
+"""Pixels of a strip, in bytes."""
+LONGEST_SIDE = 512
+"""Larger frames are shown smaller: every second pixel, or every third, and so on."""
+DAMAGED_PIXEL = 96
+
+Array = NDArray[Any]
+Kind = Literal["reward", "action", "column", "observation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """One value a step.
+
+    Attributes:
+        label: of the element, empty where there is only one.
+        values: of every step, or every ``every``-th; None where it is damaged, or no finite number. Observations have
+            one more, the final one, where every step is given.
+    """
+
+    label: str
+    values: tuple[float | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """The curves of one column.
+
+    Attributes:
+        elements: of a value; ``curves`` are the first of them.
+        labels: what a discrete value means, by its text.
+    """
+
+    name: str
+    kind: Kind
+    elements: int
+    curves: tuple[Curve, ...]
+    labels: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Camera:
+    """An observation that is a picture.
+
+    Attributes:
+        width, height: of a frame in a strip, in pixels.
+        part_frames: observations that one strip covers.
+        note: what of it is not shown, in words; empty where all is.
+    """
+
+    name: str
+    width: int
+    height: int
+    part_frames: int
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Strip(Result):
+    """Frames of one camera: observation ``first + i * every`` stands at position ``i``, ``line`` a line.
+
+    Attributes:
+        src: a PNG as a ``data:`` address.
+        damaged: positions whose frames cannot be read.
+    """
+
+    camera: str
+    first: int
+    every: int
+    count: int
+    line: int
+    src: str
+    damaged: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeFacts(Result):
+    """An episode and all of its small values.
+
+    Attributes:
+        number, key, stream, env, start, length, total_reward, end, complete: as in the table of episodes.
+        every: steps between two values of a curve.
+        cameras: its pictures.
+        strips: of the cameras; empty where they are asked for one by one.
+        not_shown: in words.
+        damaged: in words.
+    """
+
+    number: int
+    key: str
+    stream: str
+    env: int
+    start: int
+    length: int
+    total_reward: float | None
+    end: str
+    complete: bool
+    every: int
+    series: tuple[Series, ...]
+    cameras: tuple[Camera, ...]
+    strips: tuple[Strip, ...]
+    not_shown: tuple[str, ...]
+    damaged: tuple[str, ...]
+
+
+def episode_facts(source: Source, found: Found) -> EpisodeFacts:
+    """The values of an episode, without its pictures. Raises StateError when a live writer evicted them."""
+    episode = found.episode
+    every = -(-episode.length // MOST_STEPS)
+    damaged: list[Damage] = []
+    series: list[Series] = []
+    not_shown: list[str] = []
+    views = cameras(source)
+    for column, kind, space in _columns(source):
+        if any(camera.name == column.name for camera in views):
+            continue
+        elements = int(np.prod(column.shape, dtype=np.int64))
+        if elements > MOST_WIDE:
+            not_shown.append(f"{column.name}: {elements:,} numbers a step are too many to draw")
+            continue
+        if elements > MOST_CURVES:
+            not_shown.append(f"{column.name}: the first {MOST_CURVES} of {elements:,} numbers are drawn")
+        series.append(_series(source, found, column, kind, space, every, damaged))
+    pictured = [c.name for c in source.schema.obs_columns if pictures_of(c.shape)]
+    not_shown += [
+        f"{name} is not shown: there are more than {MOST_CAMERAS} cameras" for name in pictured[MOST_CAMERAS:]
+    ]
+    return EpisodeFacts(
+        found.number, found.key, found.rows.name, episode.env, episode.start, episode.length,
+        short(episode.total_reward), end(episode), episode.complete_start, every, tuple(series), views, (),
+        tuple(not_shown), tuple(f"steps {d.start - episode.start} to {d.stop - episode.start - 1}: {d.what}"
+        for d in damaged),
+    )  # fmt: skip
+
+
+def _columns(source: Source) -> Iterator[tuple[Column, Kind, Any]]:
+    """What may be drawn as curves, in the order of the page; the space is None where there is none."""
+    schema = source.schema
+    yield next(column for column in schema.columns if column.name == REWARD), "reward", None
+    for column, space in zip(schema.action_columns, spaces.leaf_spaces(schema.action_space), strict=True):
+        yield column, "action", space
+    for column in schema.extra_columns:
+        yield column, "column", None
+    for column, space in zip(schema.obs_columns, spaces.leaf_spaces(schema.observation_space), strict=True):
+        yield column, "observation", space
+
+
+def _series(
+    source: Source, found: Found, column: Column, kind: Kind, space: Any, every: int, damaged: list[Damage]
+) -> Series:
+    episode = found.episode
+    elements = int(np.prod(column.shape, dtype=np.int64))
+    drawn = min(elements, MOST_CURVES)
+    count = -(-episode.length // every)
+    values = np.full((count, drawn), np.nan)
+    if kind == "reward":
+        whole = read_all(found.rows, column, episode.env, episode.start, episode.stop, damaged)[:, :drawn]
+        values = np.add.reduceat(whole, np.arange(0, episode.length, every), axis=0)
+    else:
+        for at, block in read(found.rows, column, episode.env, episode.start, episode.stop, damaged):
+            first = at - episode.start
+            steps = np.arange(-(-first // every) * every, first + len(block), every)
+            values[steps // every] = to_real(block).reshape(len(block), -1)[steps - first, :drawn]
+    if kind == "observation" and every == 1:
+        values = np.concatenate([values, _final(found, column)[:, :drawn]])
+    labels = action_labels(source, space) if kind == "action" else {}
+    names = [""] if elements == 1 else [_element(column.shape, at) for at in range(drawn)]
+    curves = tuple(
+        Curve(name, tuple(short(value) for value in values[:, at].tolist())) for at, name in enumerate(names)
+    )
+    return Series(column.name, kind, elements, curves, {str(value): said for value, said in labels.items()})
+
+
+def _final(found: Found, column: Column) -> Array:
+    """The true final observation as numbers, ``(1, elements)``; NaN where it is damaged."""
+    try:
+        return to_real(found.rows.final_frame(column, found.episode.env, found.episode.stop - 1)).reshape(1, -1)
+    except CorruptionError:
+        return np.full((1, int(np.prod(column.shape, dtype=np.int64))), np.nan)
+
+
+def _element(shape: tuple[int, ...], at: int) -> str:
+    """``3``, or ``1, 0`` of a matrix."""
+    return ", ".join(str(int(part)) for part in np.unravel_index(at, shape))
+
+
+# Pictures
+
+
+def cameras(source: Source) -> tuple[Camera, ...]:
+    """The observations that are shown as pictures."""
+    found: list[Camera] = []
+    for column in source.schema.obs_columns:
+        if not pictures_of(column.shape) or len(found) == MOST_CAMERAS:
+            continue
+        pixels = _blank(column)
+        height, width = pixels.shape[:2]
+        most = max(1, min(STRIP_FRAMES, STRIP_BYTES // pixels.nbytes))
+        found.append(Camera(column.name, width, height, most, _note(column)))
+    return tuple(found)
+
+
+def _note(column: Column) -> str:
+    empty = np.zeros(column.shape, np.bool_)
+    kept = newest(empty)
+    stacked = f"the newest of {empty.size // kept.size} stacked frames" if kept.size < empty.size else ""
+    step = max(1, -(-max(kept.shape) // max(_shown(empty).shape)))
+    return ", ".join(
+        part for part in (stacked, f"1 of {step} pixels of each line and column" if step > 1 else "") if part
+    )
+
+
+def _step(shape: Sequence[int]) -> int:
+    return max(1, -(-max(shape[:2]) // LONGEST_SIDE))
+
+
+def _shown(frame: Array) -> Array:
+    """What of a frame is shown: a picture as :func:`to_pixels` takes it, not too large."""
+    frame = newest(frame)
+    if frame.ndim == 3 and frame.shape[2] not in CHANNELS:
+        step = _step(frame.shape[1:])
+        return frame[:, ::step, ::step]
+    step = _step(frame.shape)
+    return frame[::step, ::step]
+
+
+def _blank(column: Column) -> NDArray[np.uint8]:
+    """A black picture of the size that the column's frames are shown in."""
+    return to_pixels(_shown(np.zeros(column.shape, column.dtype)), 0, 1)
+
+
+def strip(source: Source, found: Found, camera: str, first: int, every: int, count: int) -> Strip:
+    """Frames ``first``, ``first + every`` and so on of a camera, at most ``count`` of them, as one picture.
+
+    Raises StateError when a live writer evicted them, KeyError when there is no such camera.
+    """
+    episode = found.episode
+    leaves = zip(source.schema.obs_columns, spaces.leaf_spaces(source.schema.observation_space), strict=True)
+    column, space = {column.name: (column, space) for column, space in leaves}[camera]
+    wanted = np.arange(first, episode.length + 1, every)[:count]
+    frames: dict[int, Array] = {}
+    damaged: list[Damage] = []
+    stop = min(episode.length, int(wanted[-1]) + 1) if len(wanted) else first
+    for at, block in read(found.rows, column, episode.env, episode.start + first, episode.start + stop, damaged):
+        low = at - episode.start
+        for step in wanted[(wanted >= low) & (wanted < low + len(block))].tolist():
+            frames[step] = _shown(block[step - low]).copy()
+    if len(wanted) and wanted[-1] == episode.length:
+        with contextlib.suppress(CorruptionError):  # listed below, as every frame that is missing
+            frames[episode.length] = _shown(found.rows.final_frame(column, episode.env, episode.stop - 1))
+    bounds = space_bounds(space, column.dtype) or spread(frames.values())
+    blank = _blank(column)
+    sheet = np.zeros((max(1, -(-len(wanted) // LINE)) * len(blank), LINE * blank.shape[1], *blank.shape[2:]), np.uint8)
+    lost = []
+    for place, step in enumerate(wanted.tolist()):
+        line, at = divmod(place, LINE)
+        if step in frames:
+            pixels = to_pixels(frames.pop(step), *bounds)
+        else:
+            pixels = np.full_like(blank, DAMAGED_PIXEL)
+            lost.append(place)
+        sheet[line * len(blank) : (line + 1) * len(blank), at * blank.shape[1] : (at + 1) * blank.shape[1]] = pixels
+    data = base64.b64encode(to_png(sheet)).decode()
+    return Strip(camera, first, every, len(wanted), LINE, f"data:image/png;base64,{data}", tuple(lost))

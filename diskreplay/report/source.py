@@ -1,0 +1,178 @@
+"""A store that is looked at: its streams, opened beside a possible writer, and what of them cannot be read.
+
+1. :class:`Source` opens every stream that can be opened; ``inspect`` names the others in ``health``.
+2. An episode is found by its number, as ``diskreplay episodes`` counts, or by where it begins, which stays the same
+   while a writer adds and evicts.
+3. :func:`read` gives values of rows piece by piece, and says which pieces are damaged instead of failing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import CorruptionError, DiskReplayError
+from diskreplay.formats.core.rows import LogRows
+from diskreplay.index.episodes import Episode
+from diskreplay.ops.inspect import Facts, inspect
+from diskreplay.ops.problems import DAMAGE
+from diskreplay.paths import PathLike, checked_path
+from diskreplay.schema import Column
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+
+PIECE_BYTES = 4 << 20
+"""Decoded bytes that are read at a time."""
+
+Array = NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """An episode of the store: its number, and the rows that it is in."""
+
+    number: int
+    rows: LogRows
+    episode: Episode
+
+    @property
+    def key(self) -> str:
+        """Where it begins: stream, environment and row. Stays the same while rows are added and evicted."""
+        return f"{self.episode.stream}.{self.episode.env}.{self.episode.start}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Damage:
+    """Rows ``[start, stop)`` that cannot be read, and why."""
+
+    start: int
+    stop: int
+    what: str
+
+
+class Source:
+    """The store at ``path`` as of the last commits; one thread at a time.
+
+    Raises StoreNotFoundError, NotAStoreError, FormatVersionError, or CorruptionError when not even its schema can be
+    read.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = str(pathlib.Path(checked_path(path)).absolute())
+        self.facts: Facts = inspect(self.path)
+        self.store = Store(self.path, LocalFiles())
+        self.schema = self.store.schema
+        self._open: dict[str, LogRows] = {}
+        self._found: list[Found] | None = None
+        self._by_key: dict[str, Found] = {}
+        self._catch_up()
+
+    @property
+    def streams(self) -> list[LogRows]:
+        """Those that can be read, in the order of their numbers."""
+        return list(self._open.values())
+
+    @property
+    def stamp(self) -> str:
+        """Changes with every commit that :meth:`refresh` has seen."""
+        return " ".join(f"{one.name}.{one.timeline}.{one.sequence}" for one in self.facts.streams)
+
+    def refresh(self) -> bool:
+        """Goes on to the newest commits; whether there were any."""
+        before = {one.name: (one.timeline, one.sequence) for one in self.facts.streams}
+        try:
+            names = self.store.stream_names()
+            commits = {name: self.store.newest_commit(name) for name in names}
+        except DiskReplayError:
+            commits = {}  # a damaged record: inspect says so
+        if commits and {name: (one.timeline, one.sequence) for name, one in commits.items()} == before:
+            return False
+        self.facts = inspect(self.path)
+        self._catch_up()
+        return True
+
+    def _catch_up(self) -> None:
+        self._found = None
+        opened = {}
+        for facts in self.facts.streams:
+            try:
+                rows = self._open.get(facts.name)
+                if rows is None or not _refreshed(rows):
+                    rows = LogRows(self.store, facts.name)
+            except DAMAGE:
+                continue  # its health is in the facts
+            opened[facts.name] = rows
+        self._open = opened
+
+    @property
+    def episodes(self) -> list[Found]:
+        """All of them, in the order of their numbers."""
+        if self._found is None:
+            every = [(rows, episode) for rows in self.streams for episode in rows.episodes]
+            self._found = [Found(number, rows, episode) for number, (rows, episode) in enumerate(every)]
+            self._by_key = {found.key: found for found in self._found}
+        return self._found
+
+    def by_key(self, key: str) -> Found | None:
+        """The episode that begins there; None where there is none, or none any more."""
+        return self._by_key.get(key) if self.episodes else None
+
+
+def _refreshed(rows: LogRows) -> bool:
+    """Whether the stream could go on to its last commit; else it is opened anew."""
+    try:
+        rows.refresh()
+    except DiskReplayError:
+        return False
+    return True
+
+
+def read(
+    rows: LogRows, column: Column, env: int, start: int, stop: int, damaged: list[Damage]
+) -> Iterator[tuple[int, Array]]:
+    """Values of rows ``[start, stop)`` in order, a few MB at a time: the first row and ``(n, *shape)``.
+
+    Pieces that are damaged are left out and noted in ``damaged``. Raises StateError when a live writer evicted them.
+    """
+    chunk = column.chunk_rows
+    size = max(1, PIECE_BYTES // max(1, column.item_bytes * chunk)) * chunk
+    at = start
+    while at < stop:
+        end = min(stop, (at // size + 1) * size)
+        try:
+            yield at, rows.values(column, env, at, end)
+        except CorruptionError:
+            yield from _by_chunk(rows, column, env, at, end, damaged)
+        at = end
+
+
+def _by_chunk(
+    rows: LogRows, column: Column, env: int, start: int, stop: int, damaged: list[Damage]
+) -> Iterator[tuple[int, Array]]:
+    """What of a piece can be read."""
+    at = start
+    while at < stop:
+        end = min(stop, (at // column.chunk_rows + 1) * column.chunk_rows)
+        try:
+            yield at, rows.values(column, env, at, end)
+        except CorruptionError as error:
+            damaged.append(Damage(at, end, str(error)))
+        at = end
+
+
+def read_all(rows: LogRows, column: Column, env: int, start: int, stop: int, damaged: list[Damage]) -> Array:
+    """Values of rows ``[start, stop)`` as float64 ``(n, elements)``; NaN where they are damaged."""
+    out = np.full((stop - start, int(np.prod(column.shape, dtype=np.int64))), np.nan)
+    for at, values in read(rows, column, env, start, stop, damaged):
+        out[at - start : at - start + len(values)] = to_real(values).reshape(len(values), -1)
+    return out
+
+
+def to_real(values: Array) -> Array:
+    """Complex numbers as their magnitudes; everything else as it is."""
+    return np.abs(values) if values.dtype.kind == "c" else values

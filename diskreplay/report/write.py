@@ -1,0 +1,190 @@
+"""``diskreplay report``: a store as one file that opens without a network or a server.
+
+1. The facts about the whole store, the table of episodes among them: of very many only the newest are listed.
+2. Some episodes to play: those that were asked for, or the best, the worst, the median one and the newest.
+3. Each may take an equal share of what is left of the limit. Where its frames take more, every second frame is shown,
+   or every fourth, and so on; where its values take more, it is left out. What was left out is said in the page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+
+from diskreplay.errors import InputError, StateError
+from diskreplay.formats.core.target import replacing
+from diskreplay.ops.result import Result
+from diskreplay.paths import PathLike, checked_path
+from diskreplay.report.document import document, to_text
+from diskreplay.report.episode import EpisodeFacts, Strip, episode_facts, strip
+from diskreplay.report.facts import Overview, is_whole, overview
+from diskreplay.report.source import Found, Source
+
+LIMIT_MB = 20.0
+LEAST_MB = 0.5
+TABLE_SHARE = 0.4
+"""Of the limit, that the facts about the whole store may take."""
+MOST_FRAMES = 2000
+"""Of an episode and a camera, before the limit counts."""
+KINDS = ("best", "worst", "median", "newest")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report(Result):
+    """What was written.
+
+    Attributes:
+        file: its path.
+        episodes: numbers of those that can be played.
+        left_out: in words, as the page says it.
+    """
+
+    file: str
+    episodes: tuple[int, ...]
+    listed: int
+    left_out: tuple[str, ...]
+    stored_bytes: int
+    seconds: float
+
+
+def report(
+    path: PathLike,
+    out: PathLike,
+    *,
+    episodes: Sequence[int] = (),
+    limit_mb: float = LIMIT_MB,
+    progress: Progress | None = None,
+) -> Report:
+    """Writes the store at ``path`` as a page into ``out``, replacing a file that is there.
+
+    Args:
+        path: of the store.
+        out: the file, ending in ``.html``.
+        episodes: numbers of those to be played, from the end if negative; the best, worst, median and newest if empty.
+        limit_mb: megabytes that the file may have, at least 0.5.
+        progress: told how many episodes are done, of how many.
+
+    Raises:
+        InputError: for another ending, a limit that is too small, or an episode that is not there.
+        OpenError, CorruptionError: when the store cannot be opened.
+    """
+    started = time.perf_counter()
+    target = pathlib.Path(checked_path(out, "out"))
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{str(target)!r}: the name must end in .html")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"there is no directory {str(target.absolute().parent)!r} to write {target.name!r} into")
+    if not LEAST_MB <= limit_mb <= 1000:
+        raise InputError(f"the limit must be {LEAST_MB:g} to 1000 MB, got {limit_mb:g}")
+    source = Source(path)
+    wanted = picked(source, episodes)
+    limit = int(limit_mb * 1e6)
+    facts, left_out = _whole(source, int(limit * TABLE_SHARE))
+    empty = len(document(facts.name, "").encode()) + 4000  # for what was left out
+    left = limit - empty - len(to_text(facts.to_json()).encode())
+    if left < 0:
+        raise InputError(f"the facts about the store alone take more than {limit_mb:g} MB; allow more with --limit")
+    played: list[dict[str, object]] = []
+    for done, (why, found) in enumerate(wanted):
+        if progress is not None:
+            progress(done, len(wanted))
+        try:
+            shown, said = _episode(source, found, left // (len(wanted) - done))
+        except StateError:
+            shown, said = None, [f"episode {found.number}: its writer evicted it meanwhile"]
+        left_out += said
+        if shown is not None:
+            text = {**shown.to_json(), "why": why}
+            left -= len(to_text(text).encode()) + 1
+            played.append(text)
+    data = {
+        "live": False,
+        "overview": facts.to_json(),
+        "played": played,
+        "left_out": left_out,
+        "written": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+    page = document(facts.name, to_text(data)).encode()
+    if len(page) > limit:
+        raise InputError(f"the page takes {len(page) / 1e6:.1f} MB, more than {limit_mb:g}; allow more with --limit")
+    with replacing(target, "file", overwrite=True) as temporary:
+        temporary.write_bytes(page)
+    numbers = tuple(int(one["number"]) for one in played)  # type: ignore[call-overload]  # of EpisodeFacts
+    return Report(
+        str(target), numbers, len(facts.episodes.key), tuple(left_out), len(page), time.perf_counter() - started
+    )
+
+
+def picked(source: Source, numbers: Sequence[int]) -> list[tuple[str, Found]]:
+    """The episodes that can be played, each once, with why: the numbers, or best, worst, median and newest.
+
+    Raises InputError for a number that is not there.
+    """
+    every = source.episodes
+    chosen: dict[int, list[str]] = {}
+    for number in numbers:
+        if not -len(every) <= number < len(every):
+            had = f"0 to {len(every) - 1} (or negative, from the end)" if every else "left out: there are none"
+            raise InputError(f"--episode must be {had}, got {number}")
+        chosen.setdefault(number % len(every), []).append("asked for")
+    if not numbers and every:
+        whole = [one for one in every if is_whole(one.episode)] or every
+        ordered = sorted(whole, key=lambda one: one.episode.total_reward)
+        picks = (ordered[-1], ordered[0], ordered[(len(ordered) - 1) // 2], whole[-1])
+        for kind, found in zip(KINDS, picks, strict=True):
+            chosen.setdefault(found.number, []).append(kind)
+    return [(", ".join(dict.fromkeys(why)), every[number]) for number, why in chosen.items()]
+
+
+def _whole(source: Source, most: int) -> tuple[Overview, list[str]]:
+    """The facts about the store in at most so many bytes, as far as fewer listed episodes help."""
+    facts = overview(source)
+    size = len(to_text(facts.to_json()).encode())
+    if size <= most:
+        return facts, []
+    bare = overview(source, 0)
+    fixed = len(to_text(bare.to_json()).encode())
+    count = len(facts.episodes.key)
+    kept = max(0, int((most - fixed) / max(1, size - fixed) * count * 0.95))
+    return overview(source, kept), [f"the table of episodes lists the newest {kept:,} of {count:,}"]
+
+
+def _episode(source: Source, found: Found, most: int) -> tuple[EpisodeFacts | None, list[str]]:
+    """An episode with its pictures in at most so many bytes, None where that is too little; and what was left out."""
+    facts = episode_facts(source, found)
+    taken = len(to_text(facts.to_json()).encode())
+    if taken > most:
+        return None, [f"episode {found.number}: its values alone take {taken / 1e6:.1f} MB"]
+    strips: list[Strip] = []
+    left_out = []
+    for at, camera in enumerate(facts.cameras):
+        share = (most - taken) // (len(facts.cameras) - at)
+        every = -(-(found.episode.length + 1) // MOST_FRAMES)
+        fitting = None
+        while fitting is None and every <= found.episode.length + 1:
+            fitting = _fitting(source, found, camera.name, every, camera.part_frames, share)
+            every = every if fitting is not None else 2 * every
+        if fitting is None:
+            left_out.append(f"episode {found.number}: the frames of {camera.name} are too large")
+            continue
+        if every > 1:
+            left_out.append(f"episode {found.number}: 1 of {every} frames of {camera.name} is shown")
+        strips += fitting
+        taken += sum(len(one.src) + 200 for one in fitting)
+    return dataclasses.replace(facts, strips=tuple(strips)), left_out
+
+
+def _fitting(source: Source, found: Found, camera: str, every: int, count: int, most: int) -> list[Strip] | None:
+    """The strips of a camera; None where they take more than so many bytes."""
+    strips: list[Strip] = []
+    for first in range(0, found.episode.length + 1, every * count):
+        strips.append(strip(source, found, camera, first, every, count))
+        most -= len(strips[-1].src) + 200 + 8 * len(strips[-1].damaged)
+        if most < 0:
+            return None
+    return strips

@@ -1,0 +1,421 @@
+"""The page of ``report`` and ``view`` in a real browser, as a person uses it."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from browser.chromium import Browser, started
+from gymnasium import spaces
+from report import episodes as made
+from selenium.webdriver.common.keys import Keys
+
+import diskreplay as dr
+from diskreplay.report.serve import Server
+from diskreplay.report.write import report
+
+DATASETS = pathlib.Path(__file__).parents[2] / "datasets"
+PIXEL = """
+const pen = new OffscreenCanvas(1, 1).getContext('2d');
+pen.drawImage(document.querySelector('#screens canvas'), 3, 3, 1, 1, 0, 0, 1, 1);
+return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+"""
+"""Red, green and blue of a pixel of the first camera."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a report of a small store, every episode of it to be played."""
+    folder = tmp_path_factory.mktemp("page")
+    made.make(folder / "a.replay")
+    report(folder / "a.replay", folder / "a.html", episodes=range(5))
+    return (folder / "a.html").as_uri()
+
+
+@pytest.fixture(autouse=True)
+def quiet(browser: Browser) -> Iterator[None]:
+    """No page says anything in the console: no errors, nothing that its policy refused."""
+    yield
+    assert browser.log() == []
+
+
+def shown(browser: Browser, column: int = 0) -> list[str]:
+    """A column of the table of episodes."""
+    cells = browser.texts(f"#table tr.episode td:nth-child({column + 1})")
+    return [cell.removeprefix("▸ ").removesuffix(" ◆") for cell in cells]
+
+
+def at(browser: Browser, episode: int, t: int) -> None:
+    """Waits until a moment is shown, its frame included."""
+    browser.wait("return location.hash === arguments[0]", f"#episode={episode}&t={t}")
+    browser.wait("return document.querySelector('#screens canvas')?.dataset.step === arguments[0]", str(t))
+
+
+def test_sorting(browser: Browser, page: str) -> None:
+    browser.open(page)
+    assert shown(browser) == ["0", "1", "2", "3", "4"]
+    browser.click("th[data-key=total_reward] button")
+    assert shown(browser, 1) == ["12", "4", "3", "1", "-2"]
+    assert browser.run("return document.querySelector('th[data-key=total_reward]').ariaSort") == "descending"
+    browser.click("th[data-key=total_reward] button")
+    assert shown(browser, 1) == ["-2", "1", "3", "4", "12"]
+    browser.click("th[data-key=end] button")
+    assert shown(browser, 3) == ["cut", "running", "terminated", "terminated", "truncated"]
+    assert browser.run("return document.querySelector('th[data-key=total_reward]').ariaSort") == "none"
+
+
+def test_filtering(browser: Browser, page: str) -> None:
+    browser.open(page)
+    browser.type("select[name=end]", "terminated")
+    assert shown(browser) == ["0", "2"]
+    assert browser.text("#shown") == "2 of 5 episodes"
+    browser.type("input[name=returnleast]", "2")
+    assert shown(browser) == ["0"]
+    browser.type("input[name=lengthleast]", "5")
+    assert browser.text("#table .none") == "No episode is like that."
+    browser.click("#filters button[type=reset]")
+    browser.wait("return document.querySelectorAll('#table tr.episode').length === 5")
+
+
+def test_every_frame_is_the_one_of_its_step(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=0")
+    browser.driver.find_element("id", "scroller").click()
+    for t in range(6):
+        at(browser, 1, t)
+        assert browser.run(PIXEL) == [t, 1, 0]
+        assert browser.run("return document.querySelector('.badge').hidden")
+        browser.press(Keys.ARROW_RIGHT)
+    at(browser, 1, 6)
+    assert browser.run(PIXEL) == [6, 1, made.FINAL]
+    assert browser.text(".badge") == "true final observation · truncated"
+    assert browser.text("#step") == "end, 6"
+
+
+def test_playing_to_the_end(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=0")
+    at(browser, 1, 0)
+    browser.type("#controls select", "120/s")
+    browser.click("#controls .main")
+    at(browser, 1, 6)
+    assert browser.run("return document.querySelector('#controls .main').ariaLabel") == "Play (space)"
+
+
+def test_pausing(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=0")
+    at(browser, 1, 0)
+    browser.type("#controls select", "1/s")
+    browser.run("document.activeElement.blur()")
+    browser.press(" ")
+    assert browser.run("return document.querySelector('#controls .main').ariaLabel") == "Pause (space)"
+    browser.press(" ")
+    assert browser.run("return document.querySelector('#controls .main').ariaLabel") == "Play (space)"
+
+
+def test_keys(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=2")
+    at(browser, 1, 2)
+    for key, episode, t in (
+        (Keys.ARROW_RIGHT, 1, 3), (Keys.ARROW_LEFT, 1, 2), (Keys.END, 1, 6), (Keys.HOME, 1, 0),
+        (Keys.SHIFT + Keys.ARROW_RIGHT, 1, 6), ("]", 2, 0), ("[", 1, 0),
+    ):  # fmt: skip
+        browser.press(key)
+        at(browser, episode, t)
+    browser.driver.find_element("id", "scroller").click()
+    chosen = int(browser.run("return document.querySelector('#table tr[aria-selected=true]').dataset.number"))
+    browser.press(Keys.ARROW_DOWN)
+    at(browser, min(4, chosen + 1), 0)
+
+
+def test_keys_are_letters_while_one_types(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=2")
+    at(browser, 1, 2)
+    browser.type("input[name=returnleast]", Keys.ARROW_RIGHT + Keys.HOME)
+    assert browser.run("return document.querySelector('#screens canvas').dataset.step") == "2"
+
+
+def test_many_moves_change_the_address_once(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=0")
+    at(browser, 1, 0)
+    script = """
+    window.changes = 0;
+    const replace = history.replaceState.bind(history);
+    history.replaceState = (...given) => { window.changes += 1; replace(...given); };
+    const slider = document.querySelector('#controls input');
+    for (let turn = 0; turn < 300; turn += 1) { slider.value = turn % 5; slider.dispatchEvent(new Event('input')); }
+    """
+    browser.run(script)
+    at(browser, 1, 4)
+    assert browser.run("return window.changes") == 1
+
+
+def test_scrubbing_on_a_curve_and_on_the_slider(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=0")
+    at(browser, 1, 0)
+    browser.click(".track[data-series=reward] svg")  # in its middle
+    moved = int(browser.run("return document.querySelector('#screens canvas').dataset.step"))
+    assert 2 <= moved <= 4
+    browser.run("const s = document.querySelector('#controls input'); s.value = 5; s.dispatchEvent(new Event('input'))")
+    at(browser, 1, 5)
+
+
+def test_values_at_the_cursor(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=2")
+    at(browser, 1, 2)
+    assert browser.text(".track[data-series=reward] .values") == "2 · return so far 6"
+    assert browser.text(".track[data-series=action] .values") == "2 RIGHT"
+    assert browser.text(".track[data-series=value] .values") == "1"
+    assert browser.texts(".track[data-series='obs/state'] .values span") == ["[0] 2", "[1] -2", "[2] 1"]
+    assert len(browser.texts("#screens figure")) == 2  # cameras side by side
+
+
+def test_sharing_a_moment(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=3&t=2")
+    at(browser, 3, 2)
+    assert browser.text("#which").startswith("Episode 3 (asked for) · 4 steps · return -2")
+    assert browser.run("return document.querySelector('#table tr[aria-selected=true]').dataset.number") == "3"
+    browser.run("location.hash = '#episode=0&t=1'")
+    at(browser, 0, 1)
+    browser.click("#controls button[aria-label^=Copy]")
+    assert browser.run("return location.hash") == "#episode=0&t=1"
+    browser.open(f"{page}#episode=77&t=2")
+    assert browser.text("#trouble") == "there is no episode 77 here"
+    browser.open(f"{page}#episode=1e3&t=x<b>")
+    assert browser.run("return document.getElementById('trouble').hidden")
+
+
+def test_an_episode_that_the_file_does_not_hold(browser: Browser, tmp_path: pathlib.Path) -> None:
+    made.make(tmp_path / "a.replay")
+    report(tmp_path / "a.replay", tmp_path / "a.html", episodes=[1])
+    browser.open((tmp_path / "a.html").as_uri())
+    at(browser, 1, 0)
+    browser.click("#table tr[data-number='2'] td")
+    assert f"diskreplay view {tmp_path}/a.replay" in browser.texts("#screens code")
+    assert browser.run("return document.querySelector('#controls .main').disabled")
+    browser.click("input[name=playable]")
+    assert shown(browser) == ["1"]
+
+
+def luminance(browser: Browser, selector: str, rule: str) -> float:
+    """Relative luminance (WCAG 2) of a colour of an element, as it is drawn."""
+    script = """
+    const pen = new OffscreenCanvas(1, 1).getContext('2d');
+    pen.fillStyle = getComputedStyle(document.querySelector(arguments[0]))[arguments[1]];
+    pen.fillRect(0, 0, 1, 1);
+    return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+    """
+    parts = np.array(browser.run(script, selector, rule)) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_light_and_dark_can_be_read(browser: Browser, page: str, dark: bool) -> None:
+    browser.open(page, dark=dark)
+    paper = luminance(browser, "body", "backgroundColor")
+    assert (paper < 0.1) == dark
+    card = luminance(browser, ".card", "backgroundColor")
+    for selector in (".muted", "h2", "#table td", "#table th", ".figure span", ".good", "svg text", ".filters label"):
+        rule = "fill" if selector.startswith("svg") else "color"
+        ink = luminance(browser, selector, rule)
+        contrast = (max(ink, card) + 0.05) / (min(ink, card) + 0.05)
+        assert contrast >= 4.5, f"{selector}: {contrast:.1f}"
+    browser.click("#theme")
+    assert (luminance(browser, "body", "backgroundColor") < 0.1) != dark
+
+
+@pytest.mark.parametrize("width", [400, 768, 1280, 1920])
+def test_it_fits_the_window(browser: Browser, page: str, width: int) -> None:
+    browser.open(page, width=width)
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    beyond = """const scrolled = '.wide-table, .scroller, .unseen, svg';
+        return [...document.querySelectorAll('main *')].filter((one) => !one.closest(scrolled)
+        && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 80))"""
+    assert browser.run(beyond) == []
+
+
+def test_nothing_moves_while_it_is_drawn(browser: Browser, page: str) -> None:
+    browser.open(page)
+    at(browser, 0, 0)
+    script = """
+    const done = arguments[0];
+    let total = 0;
+    const watch = new PerformanceObserver((list) => { for (const one of list.getEntries()) total += one.value; });
+    watch.observe({type: 'layout-shift', buffered: true});
+    requestAnimationFrame(() => setTimeout(() => done(total), 50));
+    """
+    assert browser.driver.execute_async_script(script) < 0.1
+
+
+def test_everything_has_a_name(browser: Browser, page: str) -> None:
+    """For a screen reader: Chromium's own tree of what there is."""
+    browser.open(page)
+    at(browser, 0, 0)
+    nodes = browser.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    roles = ("button", "combobox", "spinbutton", "checkbox", "slider", "image", "table", "region", "link")
+    named = [n for n in nodes if not n["ignored"] and n.get("role", {}).get("value") in roles]
+    assert len(named) > 30
+    nameless = [n["role"]["value"] for n in named if not n.get("name", {}).get("value", "").strip()]
+    assert nameless == []
+
+
+def test_it_works_with_the_keyboard_alone(browser: Browser, page: str) -> None:
+    browser.open(page)
+    at(browser, 0, 0)
+    reached = set()
+    for _ in range(60):
+        browser.press(Keys.TAB)
+        script = "const e = document.activeElement; return e.id || e.name || e.ariaLabel || e.textContent"
+        reached.add(browser.run(script))
+    assert {"theme", "end", "returnleast", "Return", "scroller", "Play (space)", "Step of the episode"} <= reached
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_prints_in_dark_letters_on_white(browser: Browser, page: str, dark: bool) -> None:
+    browser.open(page, media="print", dark=dark)
+    assert browser.run("return getComputedStyle(document.getElementById('controls')).display") == "none"
+    assert browser.run("return document.getElementById('scroller').clientHeight") > 5 * 32
+    assert luminance(browser, "body", "backgroundColor") == 1
+    for selector in ("#table td", ".figure b", ".muted"):
+        assert luminance(browser, selector, "color") < 0.2, selector
+
+
+def test_no_request_leaves_the_file(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#episode=1&t=2")
+    at(browser, 1, 2)
+    browser.press("]", " ")
+    assert [url.partition("#")[0] for url in browser.requests()] == [page]
+
+
+NAMES = ["</script><script>document.title = 'hit'</script>", "<img src=x onerror=\"document.title = 'hit'\">"]
+
+
+def test_hostile_names_stay_text(browser: Browser, tmp_path: pathlib.Path) -> None:
+    told = {"env_id": "".join(NAMES), "action_meanings": [*NAMES, "__proto__"], "__proto__": NAMES, "toString": NAMES}
+    with made.create(tmp_path / "a.replay", provenance=told) as buffer:
+        for number in range(3):
+            made.play(buffer, number, 4)
+        buffer.checkpoint("img src=x onerror=alert()", metadata={NAMES[0]: NAMES, "__proto__": {"x": 1}})
+    odd = (tmp_path / "a.replay").rename(tmp_path / "<img src=x onerror=alert()>")
+    report(odd, tmp_path / "a.html")
+    browser.open((tmp_path / "a.html").as_uri())
+    at(browser, 2, 0)
+    assert browser.text("#name") == "<img src=x onerror=alert()>"
+    assert browser.text("#about").startswith("".join(NAMES))
+    assert browser.run("return document.querySelectorAll('img, iframe, script:not([type])').length") == 1  # its own
+    assert browser.text(".track[data-series=action] .values") == f"0 {NAMES[0][:40]}"
+    assert browser.run("return document.title") == "<img src=x onerror=alert()> · diskreplay"
+    assert NAMES[1] in browser.text("pre").replace('\\"', '"')
+
+
+def test_a_hundred_thousand_episodes(browser: Browser, tmp_path: pathlib.Path) -> None:
+    count = 100_000
+    space, flags = spaces.Box(-1, 1, (1,), np.float32), np.ones(count, bool)
+    with dr.ReplayBuffer.create(tmp_path / "a.replay", space, made.ACTIONS, capacity=count) as buffer:
+        obs = np.zeros((count, 1), np.float32)
+        buffer.extend(obs, np.zeros(count, int), np.arange(count), obs, flags, ~flags)
+    assert report(tmp_path / "a.replay", tmp_path / "a.html").listed == count
+    browser.open((tmp_path / "a.html").as_uri())
+    browser.click("th[data-key=total_reward] button")
+    assert shown(browser)[0] == "99,999"
+    assert len(shown(browser)) < 60
+    browser.run("document.getElementById('scroller').scrollTop = 1e9")
+    browser.wait("return [...document.querySelectorAll('tr.episode')].some((one) => one.dataset.number === '0')")
+    assert len(shown(browser)) < 60
+
+
+def test_a_store_without_episodes(browser: Browser, tmp_path: pathlib.Path) -> None:
+    made.create(tmp_path / "a.replay").close()
+    report(tmp_path / "a.replay", tmp_path / "a.html")
+    browser.open((tmp_path / "a.html").as_uri())
+    assert browser.text("#table .none") == "There are no episodes yet."
+    assert browser.text("#screens") == "There is no episode to play yet."
+
+
+@pytest.mark.parametrize("name", ["cartpole-v1", "fetch-reach-v1", "pong-v1", "pong-window-v1", "simple-spread-v1"])
+def test_real_stores(browser: Browser, tmp_path: pathlib.Path, name: str) -> None:
+    shutil.copytree(DATASETS / f"{name}.replay", tmp_path / f"{name}.replay")
+    report(tmp_path / f"{name}.replay", tmp_path / "a.html")
+    browser.open((tmp_path / "a.html").as_uri(), width=400)
+    browser.wait("return document.querySelectorAll('.track path').length > 2")
+    assert browser.text(".figure:last-child b") == "healthy"
+    if name.startswith("pong"):
+        browser.wait("return document.querySelector('#screens canvas').dataset.step === '0'")
+        assert browser.run("return document.querySelector('#screens canvas').width") == 84
+
+
+# The same page from the server
+
+
+@pytest.fixture
+def served(tmp_path: pathlib.Path) -> Iterator[tuple[dr.ReplayBuffer, str]]:
+    """A buffer that is written, and the address of its page."""
+    with made.create(tmp_path / "a.replay") as buffer:
+        for number in range(3):
+            made.play(buffer, number, 5)
+        buffer.commit()
+        with Serving(buffer.path) as server:
+            yield buffer, server.url
+
+
+class Serving:
+    """A server in a thread."""
+
+    def __init__(self, path: str) -> None:
+        self._server = Server(path)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        return self._server
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def test_live_beside_a_writer(browser: Browser, served: tuple[dr.ReplayBuffer, str]) -> None:
+    buffer, url = served
+    browser.open(url)
+    at(browser, 2, 0)  # the newest
+    assert shown(browser) == ["0", "1", "2"]
+    made.play(buffer, 3, 7)
+    buffer.commit()
+    browser.wait("return document.querySelectorAll('#table tr.episode').length === 4")
+    browser.click("#table tr[data-number='3'] td")
+    at(browser, 3, 0)
+    browser.press(Keys.END)
+    at(browser, 3, 7)
+    assert browser.run(PIXEL) == [7, 3, made.FINAL]
+    assert browser.text("#state").startswith("live · 22 transitions")
+
+
+def test_a_strip_of_an_episode_is_one_request(browser: Browser, served: tuple[dr.ReplayBuffer, str]) -> None:
+    _, url = served
+    browser.open(f"{url}#episode=1&t=0")
+    at(browser, 1, 0)
+    for t in range(1, 6):
+        browser.press(Keys.ARROW_RIGHT)
+        at(browser, 1, t)
+    asked = browser.requests()
+    assert all(one.startswith(url) for one in asked)
+    assert len([one for one in asked if "/strip?" in one and "camera=obs%2Fcamera" in one]) == 1
+
+
+def test_the_server_stops(browser: Browser, tmp_path: pathlib.Path) -> None:
+    made.make(tmp_path / "a.replay")
+    with Serving(str(tmp_path / "a.replay")) as server:
+        browser.open(server.url)
+        at(browser, 4, 0)
+    browser.wait("return document.getElementById('state').textContent === 'the server has stopped'")
+    assert all("ERR_CONNECTION" in line or "ERR_EMPTY" in line for line in browser.log())
