@@ -24,8 +24,10 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.rollout import RolloutBuffer
 from diskreplay.index.episodes import Episode
 from diskreplay.recording import Record, VectorRecord
+from diskreplay.sampling.mixture import SamplerMixture
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
+from diskreplay.sampling.recent import Recent
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Codec, Column, Schema, Start
 from diskreplay.views.batch import Batch, EpisodeBatch, HindsightBatch, RolloutBatch, SequenceBatch
@@ -52,10 +54,12 @@ __all__ = [
     "PaddedEpisodes",
     "Proportional",
     "RankBased",
+    "Recent",
     "Record",
     "ReplayBuffer",
     "RolloutBatch",
     "RolloutBuffer",
+    "SamplerMixture",
     "Schema",
     "Sequence",
     "SequenceBatch",

@@ -99,9 +99,18 @@ def _settings(facts: Facts) -> str:
     for key in ("view", "sampler"):
         stored = facts.settings.get(key)
         if isinstance(stored, dict):
-            options = ", ".join(f"{name}={value}" for name, value in stored.items() if name != "kind")
-            parts.append(f"{stored.get('kind')}({options})")
+            parts.append(_call(stored))
     return ", ".join(parts) or "unknown"
+
+
+def _call(stored: object) -> str:
+    """A view or sampler as it is written in Python; those in a list within it too."""
+    if isinstance(stored, list):
+        return f"[{', '.join(map(_call, stored))}]"
+    if not isinstance(stored, dict):
+        return str(stored)
+    options = ", ".join(f"{name}={_call(value)}" for name, value in stored.items() if name != "kind")
+    return f"{stored.get('kind')}({options})"
 
 
 def _episodes(facts: EpisodeFacts, plain: bool) -> RenderableType:

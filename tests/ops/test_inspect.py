@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import pathlib
 
+import gymnasium
 import numpy as np
 import pytest
+from diskreplay_cli import page
 from ops.stores import fill, images
 
 import diskreplay as dr
@@ -121,3 +123,11 @@ def test_spread() -> None:
     assert many is not None
     assert sum(many.counts) == 100
     assert len(many.edges) == len(many.counts) + 1 <= 25
+
+
+def test_a_mixture_of_samplers_is_shown_as_it_is_written(tmp_path: pathlib.Path) -> None:
+    sampler = dr.SamplerMixture([dr.Recent(newest=20), dr.Uniform()], weights=(1, 2))
+    space = gymnasium.spaces.Discrete(3)
+    dr.ReplayBuffer.create(tmp_path / "a.replay", space, space, capacity=10, sampler=sampler).close()
+    shown = page._settings(inspect(tmp_path / "a.replay"))
+    assert shown.endswith("SamplerMixture(samplers=[Recent(newest=20), Uniform()], weights=[1.0, 2.0])")
