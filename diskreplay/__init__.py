@@ -16,6 +16,7 @@
 from diskreplay import errors
 from diskreplay.buffers.autoreset import final_observations
 from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.mixture import Mixture
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch, MultiAgentRolloutBatch
 from diskreplay.buffers.multi_agent_rollout import MultiAgentRolloutBuffer
@@ -47,6 +48,7 @@ __all__ = [
     "Hindsight",
     "HindsightBatch",
     "Loader",
+    "Mixture",
     "MultiAgentBatch",
     "MultiAgentReplayBuffer",
     "MultiAgentRolloutBatch",

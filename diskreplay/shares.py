@@ -37,6 +37,17 @@ class Shares:
                 upto[k] += 1
         return [stop - start for start, stop in zip(given, upto, strict=True)]
 
+    def checked(self, given: Any) -> list[int]:
+        """Stored counts of what each part has given; ValueError where they cannot have come from :meth:`counts`."""
+        whole, parts = sum(self.weights), len(self.weights)
+        numbers = isinstance(given, list) and all(type(each) is int and each >= 0 for each in given)
+        if not numbers or len(given) != parts:
+            raise ValueError(f"what was drawn must be {parts} whole numbers of at least 0, got {given!r}")
+        drawn = sum(given)
+        if any(abs(have * whole - drawn * weight) >= whole for have, weight in zip(given, self.weights, strict=True)):
+            raise ValueError(f"of what was drawn, {given}, the parts have not given their shares, {self.weights}")
+        return list(given)
+
 
 def of(what: str, weights: Any, parts: int) -> Shares:
     """Shares in proportion to weights: a number above 0 for each part, else InputError, which names ``what``.
@@ -50,10 +61,3 @@ def of(what: str, weights: Any, parts: int) -> Shares:
     whole = [int(each * scale) for each in exact]
     common = math.gcd(*whole)
     return Shares(tuple(each // common for each in whole))
-
-
-def checked_given(value: Any, parts: int) -> list[int]:
-    """Stored counts of what each part has given; ValueError where they are none."""
-    if not isinstance(value, list) or len(value) != parts or any(type(each) is not int or each < 0 for each in value):
-        raise ValueError(f"what was drawn must be {parts} whole numbers of at least 0, got {value!r}")
-    return list(value)

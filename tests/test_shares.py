@@ -62,4 +62,10 @@ def test_bad_weights(weights: Any) -> None:
 @pytest.mark.parametrize("value", [[-1, 0], [1.0, 0], None, "12", [True, 1], [1], [1, 2, 3], {}])
 def test_counts_that_are_none(value: Any) -> None:
     with pytest.raises(ValueError, match="2 whole numbers"):
-        shares.checked_given(value, 2)
+        shares.of("weights", (1, 1), 2).checked(value)
+
+
+def test_counts_of_other_shares_are_refused() -> None:
+    assert shares.of("weights", (1, 3), 2).checked([25, 75]) == [25, 75]
+    with pytest.raises(ValueError, match="have not given their shares"):
+        shares.of("weights", (1, 2), 2).checked([25, 75])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -81,11 +82,20 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
     for place, checkpoint in enumerate(facts.checkpoints[-MAX_CHECKPOINTS:]):
         ends = ", ".join(f"{end:,}" for _, end in checkpoint.rows.values())
         label = "checkpoint" if len(facts.checkpoints) == 1 else "checkpoints"
-        yield "" if place else label, f"{checkpoint.name}: row {ends}, {text.moment(checkpoint.time)}"
+        told = f"{checkpoint.name}: row {ends}, {text.moment(checkpoint.time)}{_mixture(checkpoint.mixture)}"
+        yield "" if place else label, told
     if not facts.checkpoints:
         yield "checkpoints", "none"
     elif len(facts.checkpoints) > MAX_CHECKPOINTS:
         yield "", f"and {len(facts.checkpoints) - MAX_CHECKPOINTS} older ones"
+
+
+def _mixture(stored: dict[str, Any] | None) -> str:
+    """What a checkpoint says of a mixture of stores."""
+    if stored is None:
+        return ""
+    given = stored.get("given")
+    return f", of a mixture that has drawn {given} of its parts" if given else ", of a mixture kept in another store"
 
 
 def _space(space: str) -> str:

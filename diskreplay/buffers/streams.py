@@ -155,6 +155,13 @@ class Streams:
         if len(bad):
             raise InputError(f"index {bad[0]} names no transition that can be sampled")
 
+    def check_given(self, view: View, ids: Ids) -> None:
+        """As :meth:`check`, but ids that have left the window pass."""
+        gone = np.zeros(len(ids), bool)
+        for stream in self:
+            gone |= (stream_of(ids) == stream.log.stream) & (ids < stream.log.first_id)
+        self.check(view, ids[~gone])
+
     def outrun(self, any_commit: bool) -> bool:
         """Whether another writer has evicted, or rewritten, rows of a window that is open here, or just committed."""
         for stream in self:

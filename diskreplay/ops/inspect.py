@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.buffers.mixture import FRACTIONS, GIVEN, KEEPER
+from diskreplay.buffers.mixture import STATE as MIXTURE
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.ops.disk import file_bytes, tree_bytes
 from diskreplay.ops.problems import DAMAGE
@@ -25,7 +27,7 @@ from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Span
 from diskreplay.storage.files import LocalFiles
-from diskreplay.storage.store import PROVENANCE, STREAMS, Store
+from diskreplay.storage.store import PROVENANCE, STREAMS, Checkpoint, Store
 
 HISTOGRAM_BINS = 24
 MAX_SHARDS_LISTED = 1 << 16
@@ -122,12 +124,21 @@ class StreamFacts:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointFacts:
-    """One checkpoint: its window's rows by stream, its time, the user's metadata."""
+    """One checkpoint.
+
+    Attributes:
+        name, time: of it; the time in seconds since the epoch.
+        rows: of its window by stream, half-open.
+        metadata: the user's own.
+        mixture: what it holds of a :class:`diskreplay.Mixture`: ``fractions``, and what each part has ``given``; or the
+            ``keeper``, the store with the part that does. None where it is of this store alone.
+    """
 
     name: str
     time: float
     rows: dict[str, tuple[int, int]]
     metadata: dict[str, Any]
+    mixture: dict[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,6 +358,13 @@ def _checkpoints(store: Store, found: _Found) -> tuple[CheckpointFacts, ...]:
         found.problems.append(str(error))
         return ()
     return tuple(
-        CheckpointFacts(c.name, c.time, {s: (cut.begin, cut.end) for s, cut in c.cut.items()}, c.metadata)
+        CheckpointFacts(c.name, c.time, {s: (cut.begin, cut.end) for s, cut in c.cut.items()}, c.metadata, _mixture(c))
         for c in checkpoints
     )
+
+
+def _mixture(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    stored = checkpoint.state.get(MIXTURE)
+    if not isinstance(stored, dict):
+        return None
+    return {name: stored[name] for name in (FRACTIONS, GIVEN, KEEPER) if name in stored}

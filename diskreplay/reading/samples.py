@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.ids import Ids, stream_of
-from diskreplay.reading import blocks, observations, resident
+from diskreplay.reading import observations, resident
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import NEXT
@@ -106,7 +106,7 @@ class Samples:
             observations.fill(self.reads, stream.sources[leaf], block, place, rows, envs, 1 - frames, 1)
         following = block[:, 1:]
         if frames > 1 and not (stack.axis == -1 and stack.channels):  # that layout is a copy anyway
-            following = blocks.empty(following.shape, following.dtype)
+            following = self.reads.empty(following.shape, following.dtype)
             self.reads.then(functools.partial(np.copyto, following, block[:, 1:]))
         return self._layout(block[:, :frames], stack), self._layout(following, stack)
 
@@ -163,7 +163,7 @@ class Samples:
         return out
 
     def _empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        out = blocks.empty(shape, dtype)
+        out = self.reads.empty(shape, dtype)
         if self._partial:
             absent = np.ones(self.size, bool)
             for _, place, _, _ in self.groups:

@@ -132,7 +132,7 @@ class SamplerMixture(Prioritized):
 
     def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         """Goes on from what :meth:`state` gave; ValueError, KeyError or TypeError where it is none."""
-        given, state = shares.checked_given(facts[GIVEN], len(self._samplers)), facts[STATE]
+        given, state = self._shares.checked(facts[GIVEN]), facts[STATE]
         if (state is None) != (self._told is None):
             raise ValueError("the stored mixture and this one have not both a sampler with priorities")
         if self._told is not None:
@@ -143,6 +143,11 @@ class SamplerMixture(Prioritized):
         """The constructor's arguments."""
         parts = [part.to_json() for part in self._samplers]
         return {"kind": "SamplerMixture", "samplers": parts, "weights": list(self._weights)}
+
+
+def has_priorities(sampler: Sampler) -> bool:
+    """Whether a sampler can be told priorities: a mixture has a state, but it may have none of these."""
+    return sampler._told is not None if isinstance(sampler, SamplerMixture) else isinstance(sampler, Prioritized)
 
 
 def from_json(stored: dict[str, Any], part_of: Callable[[Mapping[str, Any]], Sampler]) -> SamplerMixture:

@@ -131,3 +131,21 @@ def test_a_mixture_of_samplers_is_shown_as_it_is_written(tmp_path: pathlib.Path)
     dr.ReplayBuffer.create(tmp_path / "a.replay", space, space, capacity=10, sampler=sampler).close()
     shown = page._settings(inspect(tmp_path / "a.replay"))
     assert shown.endswith("SamplerMixture(samplers=[Recent(newest=20), Uniform()], weights=[1.0, 2.0])")
+
+
+def test_checkpoints_of_a_mixture_say_so(tmp_path: pathlib.Path) -> None:
+    space, paths = gymnasium.spaces.Discrete(3), [tmp_path / "a.replay", tmp_path / "b.replay"]
+    buffers = [dr.ReplayBuffer.create(path, space, space, capacity=10, seed=0) for path in paths]
+    with dr.Mixture(buffers, fractions=(1, 2)) as mixture:
+        for buffer in buffers:
+            for step in range(6):
+                buffer.add(step % 3, 0, 0.0, (step + 1) % 3, False, False)
+        buffers[0].checkpoint("alone")
+        mixture.sample(6)
+        mixture.checkpoint("both")
+        shown = [dict(page._lines(inspect(path))) for path in paths]
+    assert [one.mixture for one in inspect(paths[0]).checkpoints] == [None, {"fractions": [1, 2], "given": [2, 4]}]
+    (other,) = inspect(paths[1]).checkpoints
+    assert other.mixture == {"keeper": buffers[0].schema.identity}
+    assert shown[0][""].endswith("of a mixture that has drawn [2, 4] of its parts")
+    assert shown[1]["checkpoint"].endswith("of a mixture kept in another store")

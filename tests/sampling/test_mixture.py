@@ -135,7 +135,7 @@ def test_what_a_part_draws_is_checked(path: str) -> None:
 def test_a_state_that_is_none_changes_nothing() -> None:
     sampler, plain = dr.SamplerMixture([dr.Proportional()]), dr.SamplerMixture([dr.Uniform()])
     facts, arrays = sampler.state()
-    for bad in ({}, {**facts, "given": [-1]}, {**facts, "given": [1, 2]}, {**facts, "state": None}, plain.state()[0]):
+    for bad in ({}, {**facts, "given": [-1]}, {**facts, "given": ["1"]}, {**facts, "state": None}, plain.state()[0]):
         with pytest.raises((ValueError, KeyError)):
             sampler.restore(bad, arrays)
         assert sampler.state()[0] == facts
