@@ -15,6 +15,7 @@
 
 from diskreplay import errors
 from diskreplay.buffers.autoreset import final_observations
+from diskreplay.buffers.limiter import RateLimiter
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.mixture import Mixture
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
@@ -56,6 +57,7 @@ __all__ = [
     "PaddedEpisodes",
     "Proportional",
     "RankBased",
+    "RateLimiter",
     "Recent",
     "Record",
     "ReplayBuffer",

@@ -75,6 +75,8 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
             yield "", f"{steps - stream.transitions:,} of the {steps:,} steps are resets or gaps, and no transitions"
         if stream.ends is not None:
             yield "  ends", ", ".join(f"{count:,} {cause}" for cause, count in stream.ends.items() if count) or "none"
+        if stream.sampled:
+            yield "  sampled", f"{text.plural(stream.sampled, 'transition')}, by a rate limiter's count"
         writer = f", being written by {stream.writer}" if stream.writer else ""
         yield "  last commit", f"{stream.sequence} at {text.moment(stream.committed)}{writer}"
     if len(facts.streams) > MAX_STREAMS:

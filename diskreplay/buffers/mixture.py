@@ -76,7 +76,7 @@ class Mixture(Generic[SomeBatch]):
                 raise InputError(f"a part must be an open buffer, such as ReplayBuffer.open(path), got {part!r:.200}")
         if len({id(part) for part in parts}) < len(parts):
             raise InputError("a buffer can be one part alone; to draw twice from it, give it a SamplerMixture")
-        self._parts = tuple(parts)
+        self._parts: tuple[SampledBuffer[SomeBatch], ...] = tuple(parts)
         given = [1.0] * len(parts) if fractions is None else fractions
         self._shares = shares.of("fractions", given, len(parts))
         self._fractions = tuple(float(fraction) for fraction in given)
@@ -238,10 +238,11 @@ class Mixture(Generic[SomeBatch]):
             batches.append(batch)
         if not batches:
             return self._parts[0].get(own)
-        joined = Joint([len(batch) for batch in batches]).join(batches)
+        joined = cast(SomeBatch, Joint([len(batch) for batch in batches]).join(batches))
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        return cast(SomeBatch, joined.map(lambda array: array[back]))
+        found: SomeBatch = joined.map(lambda array: array[back])
+        return found
 
     def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader:
         """An endless iterator of batches that a background thread samples ahead.

@@ -297,6 +297,7 @@ class StoredBuffer:
         log = self._appender.log
         self._last_commit = time.monotonic()
         if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
+            writer.commit_sampled(self._lock)
             writer.reclaim(self._lock)  # a checkpoint may have been dropped
             return
         with self._lock:

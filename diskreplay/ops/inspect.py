@@ -105,6 +105,7 @@ class StreamFacts:
         sequence, timeline, committed: of the commit record; ``committed`` is its time, seconds since the epoch.
         patches: final observations and the like in the patch table.
         ends: episodes that ended by each cause, as ``stats()["streams"][name]["ends"]``; None when that cannot be read.
+        sampled: transitions that its writer has drawn, by the count of a rate limiter; 0 without one.
         writer: the process that holds its lock, as far as the system tells.
     """
 
@@ -119,6 +120,7 @@ class StreamFacts:
     timeline: int
     committed: float
     ends: dict[str, int] | None
+    sampled: int
     writer: str | None
 
 
@@ -308,7 +310,7 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         StreamFacts(
             name, commit.num_envs, commit.capacity, commit.begin, commit.end, transitions,
             commit.patch_end - commit.patch_begin, commit.sequence, commit.timeline, commit.time, causes,
-            writer if writer.startswith("process") else None,
+            commit.sampled, writer if writer.startswith("process") else None,
         )
     )  # fmt: skip
 

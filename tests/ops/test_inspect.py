@@ -149,3 +149,15 @@ def test_checkpoints_of_a_mixture_say_so(tmp_path: pathlib.Path) -> None:
     assert other.mixture == {"keeper": buffers[0].schema.identity}
     assert shown[0][""].endswith("of a mixture that has drawn [2, 4] of its parts")
     assert shown[1]["checkpoint"].endswith("of a mixture kept in another store")
+
+
+def test_what_a_rate_limiter_has_counted_is_shown(tmp_path: pathlib.Path) -> None:
+    space = gymnasium.spaces.Discrete(3)
+    with dr.ReplayBuffer.create(tmp_path / "a.replay", space, space, capacity=10) as buffer:
+        buffer.add(0, 0, 0.0, 1, False, False)
+        assert "  sampled" not in dict(page._lines(inspect(tmp_path / "a.replay")))
+        dr.RateLimiter(buffer, 8, 1, 9).wait_to_sample(4)
+        buffer.commit()
+        facts = inspect(tmp_path / "a.replay")
+    assert facts.streams[0].sampled == facts.to_json()["streams"][0]["sampled"] == 4
+    assert dict(page._lines(facts))["  sampled"].startswith("4 transitions")
