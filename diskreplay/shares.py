@@ -29,8 +29,11 @@ class Shares:
     def counts(self, given: Sequence[int], size: int) -> list[int]:
         """How many of the next ``size`` each part gives, after it has given so many."""
         whole, after = sum(self.weights), sum(given) + size
-        upto = [max(have, after * weight // whole) for have, weight in zip(given, self.weights, strict=True)]
-        left = after - sum(upto)
+        upto, left = [], after
+        for have, weight in zip(given, self.weights, strict=True):
+            owed = after * weight // whole
+            upto.append(owed if owed > have else have)
+            left -= upto[-1]
         if left:
             open_parts = [k for k, weight in enumerate(self.weights) if upto[k] * whole < after * weight]
             for k in sorted(open_parts, key=lambda k: -(-(upto[k] + 1) * whole // self.weights[k]))[:left]:

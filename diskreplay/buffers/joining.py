@@ -7,7 +7,6 @@ ones that turn out not to lie behind one another, are copied together.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -54,14 +53,13 @@ class Joint:
         first = batches[0]
         if len(batches) == 1:
             return first
-        fields = {
-            field.name: self._joined([getattr(batch, field.name) for batch in batches])
-            for field in dataclasses.fields(first)
-        }
-        return type(first)(**fields)
+        parts = [vars(batch) for batch in batches]
+        return type(first)(**{name: self._joined([part[name] for part in parts]) for name in parts[0]})
 
     def _joined(self, values: Sequence[Any]) -> Any:
         first = values[0]
+        if type(first) is np.ndarray and not self._wholes:  # nearly all of small batches: this is most of the time
+            return np.concatenate(values)
         if first is None:
             return None
         if isinstance(first, Mapping):

@@ -30,7 +30,7 @@ from diskreplay.buffers.state import restore_sampler, rng_to_json, sampler_facts
 from diskreplay.buffers.stored import LATEST, State
 from diskreplay.checks import check_count
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
-from diskreplay.ids import Ids, stream_of
+from diskreplay.ids import Ids
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.mixture import has_priorities
@@ -397,10 +397,10 @@ def _layout(name: str, value: Any) -> list[tuple[str, str]]:
 
 def _to_mixture(index: Ids, number: int, part: SampledBuffer[Any]) -> Ids:
     """The indices of a part as those of the mixture."""
-    if len(index) and index.max() >> PART_SHIFT:
+    if part._streams.newest >= MAX_STREAMS:
         raise InputError(
-            f"part {number}, {part.path!r}, has a stream with the number {int(stream_of(index.max()))}; in a mixture "
-            f"streams have numbers below {MAX_STREAMS}"
+            f"part {number}, {part.path!r}, has a stream with the number {part._streams.newest}; in a mixture streams "
+            f"have numbers below {MAX_STREAMS}"
         )
     return index | (number << PART_SHIFT) if number else index
 

@@ -61,6 +61,11 @@ class Streams:
         return sum(len(stream.log) for stream in self)
 
     @property
+    def newest(self) -> int:
+        """The largest number of a stream, the last in their order."""
+        return next(reversed(self._open.values())).log.stream
+
+    @property
     def all(self) -> list[OpenStream]:
         return list(self)
 
