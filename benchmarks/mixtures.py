@@ -1,8 +1,8 @@
 """What composition costs: batches of a mixture of stores beside those of its parts, and a limiter that does not block.
 
-Two stores of Atari steps, the four games by turns, 84x84 uint8 frames, stacks of 4, caches that hold them; and two of 17
-float32. `Mixture.sample(256)` and 128 of each part alone alternate in one run, both after warming up. Of the limiter each
-figure is the median of many runs of a thousand calls that need not wait.
+Two stores of Atari steps, the four games by turns, 84x84 uint8 frames, stacks of 4, caches that hold them; and two of
+17 float32. `Mixture.sample(256)` and 128 of each part alone alternate in one run, both after warming up. Of the limiter
+each figure is the median of many runs of a thousand calls that need not wait.
 """
 
 from __future__ import annotations
