@@ -116,6 +116,7 @@ class Mixture(Generic[SomeBatch]):
         wanted = [_checked_part(part) for part in parts]
         written = [(path, options) for path, options in wanted if options.get("mode", "r+") == "r+"]
         cut = _find(written, checkpoint, or_last_commit) if checkpoint is not None else None
+        state = None if cut is None else _stored(cut, wanted)
         keeper = _store(*written[0]) if written else None
         with contextlib.ExitStack() as opened:
             buffers = []
@@ -125,7 +126,6 @@ class Mixture(Generic[SomeBatch]):
                     if cut is not None:
                         options = {**options, "checkpoint": cut.name}
                 buffers.append(opened.enter_context(buffer.open(path, **options)))
-            state = None if cut is None else _stored(cut, len(parts))
             mixture = cls(buffers, state[FRACTIONS] if fractions is None and state is not None else fractions)
             if cut is not None and state is not None and keeper is not None:
                 mixture._restore(state, keeper.read_arrays(cut), cut.name)
@@ -338,9 +338,6 @@ class Mixture(Generic[SomeBatch]):
     def _restore(self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], name: str) -> None:
         """Goes on from what a checkpoint holds; CorruptionError where that is no state."""
         for number, (part, stored) in enumerate(zip(self._parts, state[READ], strict=True)):
-            if part._read_only != (stored is not None):
-                how = "read" if stored is not None else "written"
-                raise InputError(f"at the checkpoint {name!r} part {number}, {part.path!r}, was {how}; open it so")
             if stored is not None:
                 mark = f"part{number}."
                 own = {key[len(mark) :]: value for key, value in arrays.items() if key.startswith(mark)}
@@ -442,13 +439,27 @@ def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_comm
     return None
 
 
-def _stored(cut: Checkpoint, parts: int) -> dict[str, Any]:
-    """What a checkpoint holds of a mixture; CheckpointError where it is none of a mixture of so many parts."""
+def _stored(cut: Checkpoint, wanted: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """What a checkpoint holds of a mixture.
+
+    CheckpointError where it is none of a mixture of so many parts, InputError where a part that is read is another
+    store, or is to be written, or the other way round; nothing was opened yet.
+    """
     state = cut.state.get(STATE)
     if not isinstance(state, Mapping) or not all(isinstance(state.get(key), list) for key in (GIVEN, FRACTIONS, READ)):
         raise CheckpointError(f"the checkpoint {cut.name!r} was not made by a Mixture whose first written part this is")
-    if len(state[READ]) != parts:
-        raise CheckpointError(f"the checkpoint {cut.name!r} is of a mixture of {len(state[READ])} parts, not {parts}")
+    if len(state[READ]) != len(wanted):
+        raise CheckpointError(
+            f"the checkpoint {cut.name!r} is of a mixture of {len(state[READ])} parts, not {len(wanted)}"
+        )
+    for number, ((path, options), stored) in enumerate(zip(wanted, state[READ], strict=True)):
+        if (options.get("mode", "r+") == "r") != (stored is not None):
+            how = "read" if stored is not None else "written"
+            raise InputError(f"at the checkpoint {cut.name!r} part {number}, {path!r}, was {how}; open it so")
+        if stored is not None and (
+            not isinstance(stored, Mapping) or stored.get("store") != _key(_store(path, options))
+        ):
+            raise InputError(f"{path!r} is another store than part {number} of the checkpoint {cut.name!r}")
     return dict(state)
 
 
@@ -477,8 +488,6 @@ def _restore_reader(
     part: SampledBuffer[Any], stored: Mapping[str, Any], arrays: dict[str, NDArray[Any]], name: str
 ) -> None:
     """Gives a part that is only read its random state, and its sampler's where that is still the same."""
-    if stored["store"] != _key(part._store):
-        raise InputError(f"{part.path!r} is another store than the one of the checkpoint {name!r}")
     same = sampler_facts(part.sampler) == stored["sampler"]
     with part._lock:
         if same and registry.same_items(stored["view"], part.view.to_json()):

@@ -306,7 +306,7 @@ def test_what_is_not_a_checkpoint_of_the_mixture_is_said(tmp_path: pathlib.Path)
         assert mixture.checkpoints == ["both"]
     with pytest.raises(CheckpointError, match="of a mixture of 2 parts, not 1"):
         dr.Mixture.open([one], checkpoint="both")
-    with pytest.raises(InputError, match="is another store than the one of the checkpoint"):
+    with pytest.raises(InputError, match="is another store than part 1 of the checkpoint"):
         dr.Mixture.open([one, (str(VECTORS.create(str(tmp_path / "c")).path), {"mode": "r"})], checkpoint="both")
     with pytest.raises(InputError, match="opened at the mixture's checkpoint"):
         dr.Mixture.open([(one, {"checkpoint": "both"})])
@@ -315,6 +315,24 @@ def test_what_is_not_a_checkpoint_of_the_mixture_is_said(tmp_path: pathlib.Path)
     with dr.Mixture.open([(one, {"mode": "r"})]) as mixture, pytest.raises(ReadOnlyError, match="no part"):
         mixture.checkpoint("c")
     dr.ReplayBuffer.open(one).close()  # every lock was given back
+
+
+def test_what_does_not_fit_a_checkpoint_costs_no_rows(tmp_path: pathlib.Path) -> None:
+    """Opening at a checkpoint goes back to it: before that, all is looked at."""
+    pair = Pair(VECTORS, tmp_path)
+    pair.add(0, 20), pair.add(1, 20)
+    with dr.Mixture(pair.buffers) as mixture:
+        mixture.checkpoint("here")
+        pair.add(0, 7), pair.add(1, 7)
+    one, two = pair.paths
+    for parts, error in (([two, one], CheckpointError), ([one, (two, {"mode": "r"})], InputError)):
+        with pytest.raises(error, match=r"was not made by a Mixture|was written; open it so"):
+            dr.Mixture.open(parts, checkpoint="here")
+        for path in pair.paths:
+            with dr.ReplayBuffer.open(path) as buffer:
+                assert buffer.stats()["streams"]["0"]["end"] == 27
+    with dr.Mixture.open([one, two], checkpoint="here") as mixture:
+        assert [part.stats()["streams"]["0"]["end"] for part in mixture.parts] == [20, 20]
 
 
 def test_a_damaged_count_is_an_error_with_a_name(tmp_path: pathlib.Path) -> None:
