@@ -104,10 +104,11 @@ class RateLimiter:
             self._buffer.commit()
 
     def _add_fits(self) -> bool:
-        inserts = (self._log.end + 1) * self._envs + self._other_inserts
-        if inserts <= self._min_size:
+        inserts = self._log.end * self._envs + self._other_inserts
+        if inserts < self._min_size:  # else nobody could go on where a step of all environments passes it by far
             return True
-        return inserts * self._ratio - self._writer.sampled - self._other_samples <= self._most
+        after = (inserts + self._envs) * self._ratio
+        return after - self._writer.sampled - self._other_samples <= self._most
 
     # Before sampling
 

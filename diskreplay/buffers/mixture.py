@@ -294,7 +294,7 @@ class Mixture(Generic[SomeBatch]):
     @property
     def checkpoints(self) -> list[str]:
         """Names of the mixture's checkpoints, oldest first; ReadOnlyError where no part is written."""
-        return [one.name for one in self._written()[0]._store.checkpoints() if GIVEN in one.state.get(STATE, {})]
+        return [one.name for one in self._written()[0]._store.checkpoints() if GIVEN in _held(one)]
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
         """The metadata that the checkpoint was made with; CheckpointError when there is none of that name."""
@@ -428,7 +428,7 @@ def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_comm
     keeper = _store(*written[0])
     if name != LATEST or LATEST in keeper.checkpoint_names():
         return keeper.checkpoint(name)
-    made = [one for one in keeper.checkpoints() if GIVEN in one.state.get(STATE, {})]
+    made = [one for one in keeper.checkpoints() if GIVEN in _held(one)]
     if made:
         return max(made, key=lambda one: (sum(commit.sequence for commit in one.cut.values()), one.time, one.name))
     if not or_last_commit:
@@ -439,14 +439,20 @@ def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_comm
     return None
 
 
+def _held(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """What a checkpoint holds of a mixture; empty where it holds nothing."""
+    found = checkpoint.state.get(STATE)
+    return found if isinstance(found, Mapping) else {}
+
+
 def _stored(cut: Checkpoint, wanted: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """What a checkpoint holds of a mixture.
 
     CheckpointError where it is none of a mixture of so many parts, InputError where a part that is read is another
     store, or is to be written, or the other way round; nothing was opened yet.
     """
-    state = cut.state.get(STATE)
-    if not isinstance(state, Mapping) or not all(isinstance(state.get(key), list) for key in (GIVEN, FRACTIONS, READ)):
+    state = _held(cut)
+    if not all(isinstance(state.get(key), list) for key in (GIVEN, FRACTIONS, READ)):
         raise CheckpointError(f"the checkpoint {cut.name!r} was not made by a Mixture whose first written part this is")
     if len(state[READ]) != len(wanted):
         raise CheckpointError(
@@ -468,11 +474,7 @@ def _leftovers(store: Store, keeper: Store) -> list[str]:
     if store.path == keeper.path:
         return []
     kept = set(keeper.checkpoint_names())
-    return [
-        one.name
-        for one in store.checkpoints()
-        if one.name not in kept and one.state.get(STATE, {}).get(KEEPER) == _key(keeper)
-    ]
+    return [one.name for one in store.checkpoints() if one.name not in kept and _held(one).get(KEEPER) == _key(keeper)]
 
 
 def _drop_leftovers(kind: type[SampledBuffer[Any]], path: str, options: Mapping[str, Any], keeper: Store) -> None:

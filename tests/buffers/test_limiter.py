@@ -40,7 +40,7 @@ class Definition:
     def may_add(self) -> bool:
         after = self.inserts + self.envs
         surplus = after * self.ratio - self.samples
-        return after <= self.min_size or surplus <= self.min_size * self.ratio + self.error
+        return self.inserts < self.min_size or surplus <= self.min_size * self.ratio + self.error
 
     def may_sample(self, count: int) -> bool:
         surplus = self.inserts * self.ratio - self.samples - count
@@ -115,6 +115,18 @@ def test_steps_and_batches_never_wait_for_each_other(path: str) -> None:
         assert abs(limiter.inserts * 3 - limiter.samples - 15) <= 5
         with pytest.raises(InputError, match=r"error_buffer must be at least 5\.5 for a batch of 8"):
             limiter.wait_to_sample(8)
+
+
+def test_a_step_of_many_environments_may_pass_the_least_size(path: str) -> None:
+    """At 8 of 9 rows the learner may not sample yet, and the actor's next four would pass the bound."""
+    config = Config("limited", Leaf((2,), np.float32), num_envs=4, capacity=40)
+    with config.create(path) as buffer:
+        limiter, recording = dr.RateLimiter(buffer, 1.0, 9, 2.5), Recording(config)
+        for _ in range(3):
+            limiter.wait_to_add(timeout=0)
+            recording.add(buffer, 1)
+        assert not limiter.may_add()
+        assert limiter.may_sample(1)
 
 
 @pytest.mark.parametrize(
