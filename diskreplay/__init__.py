@@ -15,7 +15,9 @@
 
 from diskreplay import errors
 from diskreplay.buffers.autoreset import final_observations
+from diskreplay.buffers.limiter import RateLimiter
 from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.mixture import Mixture
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch, MultiAgentRolloutBatch
 from diskreplay.buffers.multi_agent_rollout import MultiAgentRolloutBuffer
@@ -24,8 +26,10 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.rollout import RolloutBuffer
 from diskreplay.index.episodes import Episode
 from diskreplay.recording import Record, VectorRecord
+from diskreplay.sampling.mixture import SamplerMixture
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
+from diskreplay.sampling.recent import Recent
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Codec, Column, Schema, Start
 from diskreplay.views.batch import Batch, EpisodeBatch, HindsightBatch, RolloutBatch, SequenceBatch
@@ -45,6 +49,7 @@ __all__ = [
     "Hindsight",
     "HindsightBatch",
     "Loader",
+    "Mixture",
     "MultiAgentBatch",
     "MultiAgentReplayBuffer",
     "MultiAgentRolloutBatch",
@@ -52,10 +57,13 @@ __all__ = [
     "PaddedEpisodes",
     "Proportional",
     "RankBased",
+    "RateLimiter",
+    "Recent",
     "Record",
     "ReplayBuffer",
     "RolloutBatch",
     "RolloutBuffer",
+    "SamplerMixture",
     "Schema",
     "Sequence",
     "SequenceBatch",

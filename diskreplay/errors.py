@@ -7,6 +7,7 @@ catch                         and then
 :class:`SampleError`          add more data, or sample again
 :class:`OpenError`            name another path, version or checkpoint
 :class:`LockedError`          close the other writer, or open with ``mode="r"``
+:class:`RateLimitError`       look whether the process on the other side still runs, then call again
 :class:`StateError`           reopen the store, or do not use it after ``close``
 :class:`CorruptionError`      run ``diskreplay verify``; restore the named file
 :class:`ReadFailedError`      mend the disk or its mount, then call again
@@ -99,6 +100,12 @@ class LockedError(DiskReplayError):
     """Another process writes this stream."""
 
     code = "locked"
+
+
+class RateLimitError(DiskReplayError, TimeoutError):
+    """The other side of a rate limiter did not come far enough in the time that was given. Nothing was counted."""
+
+    code = "rate-limit"
 
 
 class StateError(DiskReplayError):

@@ -11,7 +11,7 @@ from diskreplay.errors import NotEnoughDataError
 from diskreplay.index.log import NOW
 
 
-class Recent:
+class Newest:
     """Any of the newest ``count`` transitions of all streams."""
 
     def __init__(self, count: int) -> None:
@@ -33,11 +33,11 @@ class Recent:
         return np.isin(ids, newest) / len(newest)
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "Recent", "count": self.count}
+        return {"kind": "Newest", "count": self.count}
 
 
 @dataclasses.dataclass
-class Rarest(Recent):
+class Rarest(Newest):
     """Those that were drawn least often; of them, whose error was largest. Equal ones are equal: it has no hash."""
 
     count: int = 1 << 30

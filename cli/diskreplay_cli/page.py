@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -74,6 +75,8 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
             yield "", f"{steps - stream.transitions:,} of the {steps:,} steps are resets or gaps, and no transitions"
         if stream.ends is not None:
             yield "  ends", ", ".join(f"{count:,} {cause}" for cause, count in stream.ends.items() if count) or "none"
+        if stream.sampled:
+            yield "  sampled", f"{text.plural(stream.sampled, 'transition')}, by a rate limiter's count"
         writer = f", being written by {stream.writer}" if stream.writer else ""
         yield "  last commit", f"{stream.sequence} at {text.moment(stream.committed)}{writer}"
     if len(facts.streams) > MAX_STREAMS:
@@ -81,11 +84,20 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
     for place, checkpoint in enumerate(facts.checkpoints[-MAX_CHECKPOINTS:]):
         ends = ", ".join(f"{end:,}" for _, end in checkpoint.rows.values())
         label = "checkpoint" if len(facts.checkpoints) == 1 else "checkpoints"
-        yield "" if place else label, f"{checkpoint.name}: row {ends}, {text.moment(checkpoint.time)}"
+        told = f"{checkpoint.name}: row {ends}, {text.moment(checkpoint.time)}{_mixture(checkpoint.mixture)}"
+        yield "" if place else label, told
     if not facts.checkpoints:
         yield "checkpoints", "none"
     elif len(facts.checkpoints) > MAX_CHECKPOINTS:
         yield "", f"and {len(facts.checkpoints) - MAX_CHECKPOINTS} older ones"
+
+
+def _mixture(stored: dict[str, Any] | None) -> str:
+    """What a checkpoint says of a mixture of stores."""
+    if stored is None:
+        return ""
+    given = stored.get("given")
+    return f", of a mixture that has drawn {given} of its parts" if given else ", of a mixture kept in another store"
 
 
 def _space(space: str) -> str:
@@ -99,9 +111,18 @@ def _settings(facts: Facts) -> str:
     for key in ("view", "sampler"):
         stored = facts.settings.get(key)
         if isinstance(stored, dict):
-            options = ", ".join(f"{name}={value}" for name, value in stored.items() if name != "kind")
-            parts.append(f"{stored.get('kind')}({options})")
+            parts.append(_call(stored))
     return ", ".join(parts) or "unknown"
+
+
+def _call(stored: object) -> str:
+    """A view or sampler as it is written in Python; those in a list within it too."""
+    if isinstance(stored, list):
+        return f"[{', '.join(map(_call, stored))}]"
+    if not isinstance(stored, dict):
+        return str(stored)
+    options = ", ".join(f"{name}={_call(value)}" for name, value in stored.items() if name != "kind")
+    return f"{stored.get('kind')}({options})"
 
 
 def _episodes(facts: EpisodeFacts, plain: bool) -> RenderableType:

@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from diskreplay.errors import InputError
+from diskreplay.sampling.mixture import SamplerMixture
 from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.schema import Schema
 
@@ -34,6 +35,11 @@ def store_key(schema: Schema, path: str) -> str:
     return schema.identity or path
 
 
+def _with_parts(sampler: Sampler | None) -> tuple[Sampler | None, ...]:
+    """A sampler and, of a mixture, those that it is made of."""
+    return (sampler, *sampler.samplers) if isinstance(sampler, SamplerMixture) else (sampler,)
+
+
 def check_free(sampler: Sampler | None, store: str | None) -> None:
     """InputError where a sampler with priorities is another buffer's.
 
@@ -41,6 +47,11 @@ def check_free(sampler: Sampler | None, store: str | None) -> None:
         sampler: as it was given.
         store: the key of the store that is opened; None for a new one.
     """
+    for part in _with_parts(sampler):
+        _check_free(part, store)
+
+
+def _check_free(sampler: Sampler | None, store: str | None) -> None:
     owned = _owned.get(id(sampler))
     if not isinstance(sampler, Prioritized) or owned is None or owned.sampler() is not sampler:
         return
@@ -58,7 +69,12 @@ def check_free(sampler: Sampler | None, store: str | None) -> None:
 
 def take(sampler: Sampler, buffer: StoredBuffer) -> None:
     """Makes a buffer the one that a sampler belongs to."""
-    if isinstance(sampler, Prioritized):
-        key = id(sampler)
-        gone = weakref.ref(sampler, lambda _: _owned.pop(key, None))
-        _owned[key] = Owned(gone, weakref.ref(buffer), store_key(buffer.schema, buffer.path))
+    for part in _with_parts(sampler):
+        if isinstance(part, Prioritized):
+            _take(part, buffer)
+
+
+def _take(sampler: Prioritized, buffer: StoredBuffer) -> None:
+    key = id(sampler)
+    gone = weakref.ref(sampler, lambda _: _owned.pop(key, None))
+    _owned[key] = Owned(gone, weakref.ref(buffer), store_key(buffer.schema, buffer.path))

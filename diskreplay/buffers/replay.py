@@ -77,10 +77,11 @@ class ReplayBuffer(SampledBuffer[Batch]):
                 :func:`diskreplay.provenance` makes of an environment.
             view: what a sample looks like: ``Transition(...)``, as if None, ``Sequence(...)``, ``Hindsight(...)`` or
                 ``PaddedEpisodes(...)``.
-            sampler: which transitions it holds: ``Uniform()``, as if None, ``Proportional(...)``, ``RankBased(...)`` or
-                an object of your own class (``docs/samplers.md``), one for each buffer. One with priorities that was
-                another's, or still is, is refused; after that buffer was closed, ``open`` takes it for the same store,
-                whose priorities it goes on with, and ``sampler.clear()`` frees it for any.
+            sampler: which transitions it holds: ``Uniform()``, as if None, ``Recent(...)``, ``Proportional(...)``,
+                ``RankBased(...)``, ``SamplerMixture(...)`` or an object of your own class (``docs/samplers.md``), one
+                for each buffer. One with priorities that was another's, or still is, is refused; after that buffer was
+                closed, ``open`` takes it for the same store, whose priorities it goes on with, and
+                ``sampler.clear()`` frees it for any.
             cache_bytes: RAM for decoded chunks.
             commit_rows, commit_seconds: how much may be lost when the process is killed.
             seed: of the sampler's random generator; from the system's entropy if None.

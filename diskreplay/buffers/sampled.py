@@ -20,7 +20,8 @@ from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, EvictedError, InputError, NotEnoughDataError
 from diskreplay.index.log import NOW
 from diskreplay.paths import PathLike, full_path
-from diskreplay.reading.reads import Reads
+from diskreplay.reading import blocks
+from diskreplay.reading.reads import Empty, Reads
 from diskreplay.reading.stream import OpenStream
 from diskreplay.sampling.registry import is_own, takes_over
 from diskreplay.sampling.window import Prioritized, Sampler, checked_draw
@@ -209,8 +210,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             NotEnoughDataError: when fewer are in the buffer.
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
-        batch_size = check_count("batch_size", batch_size)
-        return cast(SomeBatch, self._beside_writers(lambda reads: self._draft(batch_size, reads)))
+        return self._sample(check_count("batch_size", batch_size))
+
+    def _sample(self, batch_size: int, empty: Empty = blocks.empty) -> SomeBatch:
+        """As :meth:`sample`; ``empty`` makes the large arrays of the batch."""
+        return cast(SomeBatch, self._beside_writers(lambda reads: self._draft(batch_size, reads), empty))
 
     def _draft(self, batch_size: int, reads: Reads) -> Batch:
         held = len(self._streams)
@@ -256,6 +260,12 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             if self._priorities is None:
                 raise InputError(f"{self._sampler!r} has no priorities; create or open the store with Proportional()")
             self._priorities.update(index, priorities, self._streams.windows(), self._standing)
+
+    def _check_given(self, ids: NDArray[np.int64]) -> None:
+        """InputError where an index is that of no item, and never was."""
+        with self._lock:
+            self._check_open()
+            self._streams.check_given(self._view, ids)
 
     def get(self, index: Any) -> SomeBatch:
         """The transitions that ``index``, int64 ``(B,)`` of some batch, names.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import check_key
 from diskreplay.errors import CorruptionError, FormatVersionError, InputError, SchemaError
+from diskreplay.sampling import conforming
 from diskreplay.sampling import registry as samplers
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Prioritized, Sampler
@@ -33,7 +34,7 @@ def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | No
         ) from error
     if not isinstance(view, View) or isinstance(view, type):
         raise InputError(f"view must be one such as Transition(), Sequence(20) or PaddedEpisodes(100), got {view!r}")
-    samplers.check(sampler)
+    conforming.check(sampler)
     sampler_facts(sampler)
     return view, sampler
 

@@ -36,7 +36,8 @@ from diskreplay.errors import (
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
-from diskreplay.reading.reads import Reads
+from diskreplay.reading import blocks
+from diskreplay.reading.reads import Empty, Reads
 from diskreplay.schema import Schema
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.metadata import plain
@@ -55,6 +56,10 @@ PIN_ATTEMPTS = 50
 """How often a checkpoint is written anew because another stream's writer evicted meanwhile what it pins."""
 WAITING_ROWS = 64
 """After every so many rows it is counted how many bytes wait."""
+
+
+State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+"""Of a checkpoint: facts for JSON, and arrays ``(n,)`` by name."""
 
 
 class StoredBuffer:
@@ -312,6 +317,7 @@ class StoredBuffer:
         log = self._appender.log
         self._last_commit = time.monotonic()
         if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
+            writer.commit_sampled(self._lock)
             writer.reclaim(self._lock)  # a checkpoint may have been dropped
             return
         with self._lock:
@@ -335,6 +341,10 @@ class StoredBuffer:
 
         Raises InputError or CheckpointError for a bad name or metadata, and what :meth:`commit` raises.
         """
+        self._checkpoint_with(name, metadata, lambda: ({}, {}))
+
+    def _checkpoint_with(self, name: str, metadata: Mapping[str, Any] | None, beside: Callable[[], State]) -> None:
+        """As :meth:`checkpoint`; ``beside`` gives more that it is to hold, and is called with the lock held."""
         with self._write_lock:
             writer = self._writable()
             given = plain("metadata", metadata or {})
@@ -345,9 +355,9 @@ class StoredBuffer:
                     state, arrays = self._state()
                     cut = self._streams.commits
                     state["rng"] = rng_to_json(self._rng)
-                    if self._companion is not None:
-                        facts, more = self._companion.state()
-                        state, arrays = {**state, **facts}, {**arrays, **more}
+                    for more in (beside, self._companion.state if self._companion is not None else None):
+                        facts, values = more() if more is not None else ({}, {})
+                        state, arrays = {**state, **facts}, {**arrays, **values}
                 if self._store.write_checkpoint(writer, Checkpoint(name, cut, state, given, time.time()), arrays):
                     return
                 self.refresh()
@@ -364,11 +374,14 @@ class StoredBuffer:
 
     # Reading
 
-    def _beside_writers(self, draft: Callable[[Reads], Batch]) -> Batch:
-        """A batch; made again after a refresh where another process changed meanwhile what was to be read."""
+    def _beside_writers(self, draft: Callable[[Reads], Batch], empty: Empty = blocks.empty) -> Batch:
+        """A batch; made again after a refresh where another process changed meanwhile what was to be read.
+
+        ``empty`` makes its large arrays.
+        """
 
         def batch() -> Batch:
-            reads = Reads()
+            reads = Reads(empty)
             with self._lock:
                 self._check_open()
                 drafted = draft(reads)
@@ -493,6 +506,12 @@ class StoredBuffer:
             self._appender.take_back()
         if self._companion is not None:
             self._companion.settle()
+
+    @property
+    def _read_only(self) -> bool:
+        """Whether it was opened with mode "r"; ClosedError after :meth:`close`."""
+        self._check_open()
+        return self._streams.writer is None
 
     def _writable(self) -> StreamWriter:
         self._check_open()

@@ -61,6 +61,11 @@ class Streams:
         return sum(len(stream.log) for stream in self)
 
     @property
+    def newest(self) -> int:
+        """The largest number of a stream, the last in their order."""
+        return next(reversed(self._open.values())).log.stream
+
+    @property
     def all(self) -> list[OpenStream]:
         return list(self)
 
@@ -154,6 +159,13 @@ class Streams:
         bad = ids[~known] if not known.all() else ids[self.standing(view, ids) != NOW]
         if len(bad):
             raise InputError(f"index {bad[0]} names no transition that can be sampled")
+
+    def check_given(self, view: View, ids: Ids) -> None:
+        """As :meth:`check`, but ids that have left the window pass."""
+        gone = np.zeros(len(ids), bool)
+        for stream in self:
+            gone |= (stream_of(ids) == stream.log.stream) & (ids < stream.log.first_id)
+        self.check(view, ids[~gone])
 
     def outrun(self, any_commit: bool) -> bool:
         """Whether another writer has evicted, or rewritten, rows of a window that is open here, or just committed."""

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.buffers.mixture import FRACTIONS, GIVEN, KEEPER
+from diskreplay.buffers.mixture import STATE as MIXTURE
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.ops.disk import file_bytes, tree_bytes
 from diskreplay.ops.problems import DAMAGE
@@ -25,7 +27,7 @@ from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Span
 from diskreplay.storage.files import LocalFiles
-from diskreplay.storage.store import PROVENANCE, STREAMS, Store
+from diskreplay.storage.store import PROVENANCE, STREAMS, Checkpoint, Store
 
 HISTOGRAM_BINS = 24
 MAX_SHARDS_LISTED = 1 << 16
@@ -103,6 +105,7 @@ class StreamFacts:
         sequence, timeline, committed: of the commit record; ``committed`` is its time, seconds since the epoch.
         patches: final observations and the like in the patch table.
         ends: episodes that ended by each cause, as ``stats()["streams"][name]["ends"]``; None when that cannot be read.
+        sampled: transitions that its writer has drawn, by the count of a rate limiter; 0 without one.
         writer: the process that holds its lock, as far as the system tells.
     """
 
@@ -117,17 +120,27 @@ class StreamFacts:
     timeline: int
     committed: float
     ends: dict[str, int] | None
+    sampled: int
     writer: str | None
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointFacts:
-    """One checkpoint: its window's rows by stream, its time, the user's metadata."""
+    """One checkpoint.
+
+    Attributes:
+        name, time: of it; the time in seconds since the epoch.
+        rows: of its window by stream, half-open.
+        metadata: the user's own.
+        mixture: what it holds of a :class:`diskreplay.Mixture`: ``fractions``, and what each part has ``given``; or the
+            ``keeper``, the store with the part that does. None where it is of this store alone.
+    """
 
     name: str
     time: float
     rows: dict[str, tuple[int, int]]
     metadata: dict[str, Any]
+    mixture: dict[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,7 +310,7 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         StreamFacts(
             name, commit.num_envs, commit.capacity, commit.begin, commit.end, transitions,
             commit.patch_end - commit.patch_begin, commit.sequence, commit.timeline, commit.time, causes,
-            writer if writer.startswith("process") else None,
+            commit.sampled, writer if writer.startswith("process") else None,
         )
     )  # fmt: skip
 
@@ -347,6 +360,13 @@ def _checkpoints(store: Store, found: _Found) -> tuple[CheckpointFacts, ...]:
         found.problems.append(str(error))
         return ()
     return tuple(
-        CheckpointFacts(c.name, c.time, {s: (cut.begin, cut.end) for s, cut in c.cut.items()}, c.metadata)
+        CheckpointFacts(c.name, c.time, {s: (cut.begin, cut.end) for s, cut in c.cut.items()}, c.metadata, _mixture(c))
         for c in checkpoints
     )
+
+
+def _mixture(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    stored = checkpoint.state.get(MIXTURE)
+    if not isinstance(stored, dict):
+        return None
+    return {name: stored[name] for name in (FRACTIONS, GIVEN, KEEPER) if name in stored}

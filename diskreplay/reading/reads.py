@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
-from diskreplay.reading import gather
+from numpy.typing import DTypeLike, NDArray
+
+from diskreplay.reading import blocks, gather
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.target import Target
 from diskreplay.storage.column import ColumnReader
 
+Empty = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
+"""As :func:`diskreplay.reading.blocks.empty`."""
+
 
 class Reads:
-    """The steps that fill the arrays of one batch, in order: chunks to read, and what is made of them afterwards."""
+    """The steps that fill the arrays of one batch, in order: chunks to read, and what is made of them afterwards.
 
-    def __init__(self) -> None:
+    Args:
+        empty: as ``numpy.empty``.
+    """
+
+    def __init__(self, empty: Empty = blocks.empty) -> None:
+        self.empty = empty
+        """Makes the large arrays that are filled."""
         self._steps: list[Callable[[], None]] = []
 
     def fetch(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.ids import Ids, stream_of
-from diskreplay.reading import blocks, observations, resident
+from diskreplay.reading import observations, resident
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import NEXT
@@ -165,7 +165,7 @@ class Samples:
         return out
 
     def _empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        out = blocks.empty(shape, dtype)
+        out = self.reads.empty(shape, dtype)
         if self._partial:
             absent = np.ones(self.size, bool)
             for _, place, _, _ in self.groups:

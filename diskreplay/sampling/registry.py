@@ -1,32 +1,26 @@
-"""The package's own samplers by their names, and what any object must have to be one.
+"""The package's own samplers by their names.
 
-A sampler is known by its methods, not by its class. A store keeps ``to_json`` of it; what this module knows by name is
-made from that when the store is opened. Any other kind is given to ``open`` each time, and is asked more closely: what
-it draws is checked, its state is too. Which of its arguments may differ from those that a state was made with is for
-its ``restore`` to say.
+A store keeps ``to_json`` of its sampler; what this module knows by name is made from that when the store is opened. Any
+other kind is given to ``open`` each time, and is asked more closely: what it draws is checked, its state is too. Which
+of its arguments may differ from those that a state was made with is for its ``restore`` to say.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from diskreplay.errors import InputError
-from diskreplay.sampling import proportional, rank_based, uniform
+from diskreplay.sampling import mixture, proportional, rank_based, recent, uniform
 from diskreplay.sampling.window import Sampler
 
 SAMPLERS: dict[str, Callable[[dict[str, Any]], Sampler]] = {
     "Uniform": uniform.from_json,
+    "Recent": recent.from_json,
     "Proportional": proportional.from_json,
     "RankBased": rank_based.from_json,
+    "SamplerMixture": lambda stored: mixture.from_json(stored, from_json),
 }
-OWN = (uniform.Uniform, proportional.Proportional, rank_based.RankBased)
-
-NEEDED = ("sample", "probability", "to_json")
-NEEDED_WITH_PRIORITIES = ("update", "forget", "clear", "is_new", "state", "restore")
-MARKS_OF_PRIORITIES = frozenset({"update", "forget", "state", "restore"})
-"""Who has one of these means to have priorities, or another state, and must have all that goes with them."""
+OWN = (uniform.Uniform, recent.Recent, proportional.Proportional, rank_based.RankBased)
 
 
 def from_json(stored: Mapping[str, Any]) -> Sampler:
@@ -35,49 +29,22 @@ def from_json(stored: Mapping[str, Any]) -> Sampler:
 
 
 def is_own(sampler: object) -> bool:
-    """Whether it is one of this package's, whose answers need no check."""
+    """Whether it is one of this package's, whose answers need no check; of a mixture, whether all in it are."""
+    if type(sampler) is mixture.SamplerMixture:
+        return all(type(part) in OWN for part in sampler.samplers)
     return type(sampler) in OWN
 
 
 def takes_over(given: Sampler, stored: Mapping[str, Any]) -> bool:
     """Whether a sampler that is given to ``open`` goes on from a checkpoint's state.
 
-    One of this package begins anew: without one, its like is made from the checkpoint. Of another kind it is the only
-    way to go on.
+    One of this package begins anew: without one, its like is made from the checkpoint. Of another kind, or of a mixture
+    with one in it, it is the only way to go on.
     """
-    kind = stored.get("kind")
-    return kind not in SAMPLERS and kind == given.to_json()["kind"]
+    return not is_own(given) and _kinds(stored) == _kinds(given.to_json())
 
 
-def check(sampler: object) -> None:
-    """InputError where an object is no sampler."""
-    if isinstance(sampler, type):
-        raise InputError(f"sampler must be an object, got the class {sampler.__name__}; write {sampler.__name__}(...)")
-    lacking = _lacking(sampler, NEEDED)
-    if lacking:
-        raise InputError(
-            "sampler must be Uniform, Proportional, RankBased or an object with sample, probability and to_json, got "
-            f"{sampler!r}, which lacks {', '.join(lacking)}"
-        )
-    marks = [name for name in NEEDED_WITH_PRIORITIES if name in MARKS_OF_PRIORITIES and hasattr(type(sampler), name)]
-    if not marks:
-        return
-    lacking = _lacking(sampler, NEEDED_WITH_PRIORITIES)
-    if lacking:
-        raise InputError(
-            f"sampler {sampler!r} has {marks[0]}, so it must have all of {', '.join(NEEDED_WITH_PRIORITIES)}; it lacks "
-            f"{', '.join(lacking)}"
-        )
-    try:
-        weakref.ref(sampler)
-    except TypeError:
-        raise InputError(
-            f"a sampler with priorities must take weak references, got {sampler!r}; add '__weakref__' to its __slots__"
-        ) from None
-
-
-def _lacking(sampler: object, names: tuple[str, ...]) -> list[str]:
-    kind = type(sampler)
-    return [
-        name for name in names if not hasattr(kind, name) or (name != "is_new" and not callable(getattr(kind, name)))
-    ]
+def _kinds(stored: Mapping[str, Any]) -> list[Any]:
+    """The kind of a document by ``to_json``; of a mixture, also those of what it is made of."""
+    parts = stored.get("samplers", ()) if stored.get("kind") == "SamplerMixture" else ()
+    return [stored.get("kind"), *(part.get("kind") for part in parts)]

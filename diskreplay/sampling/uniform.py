@@ -8,7 +8,7 @@ to be enough. Where half as many were drawn as the windows hold, the transitions
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,30 +41,22 @@ class Uniform:
         if not spans:
             raise NotEnoughDataError("the window is empty; add some steps")
         lengths = [stop - start for start, stop in spans]
-        weights = np.ones(size, np.float32)
-        ids = draw(rng, spans, lengths, size)
-        good = standing(ids) == NOW
-        if good.all():
-            return ids, weights
-        found, drawn, most = ids[good], size, int(MAX_DRAWN_SHARE * sum(lengths))
-        while len(found) < size and drawn < most:
-            missing = size - len(found)
-            more = draw(rng, spans, lengths, min(missing + missing * drawn // max(1, len(found)), most - drawn))
-            drawn += len(more)
-            found = np.concatenate([found, more[standing(more) == NOW]])
-        if len(found) < size:
-            listed = _transitions(spans, standing)
-            if not len(listed):
+
+        def listed(count: int) -> Ids:
+            every = transitions(windows, standing)
+            if not len(every):
                 raise NotEnoughDataError("no row in the window is a transition yet; add more steps")
-            found = np.concatenate([found, listed[rng.integers(len(listed), size=size - len(found))]])
-        return found[:size], weights
+            return every[rng.integers(len(every), size=count)]
+
+        ids = accepted(lambda count: draw(rng, spans, lengths, count), listed, standing, size, sum(lengths))
+        return ids, np.ones(size, np.float32)
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> NDArray[np.float64]:
         """One over the number of transitions for ids ``(B,)`` of transitions, 0 for others, float64 ``(B,)``.
 
         Looks at all ids of the windows.
         """
-        listed = _transitions(_spans(windows), standing)
+        listed = transitions(windows, standing)
         return np.isin(checked_ids(ids), listed) / max(1, len(listed))
 
     def to_json(self) -> dict[str, Any]:
@@ -86,10 +78,36 @@ def _spans(windows: Windows) -> Spans:
     return [(window.first, window.stop) for window in windows if window.stop > window.first]
 
 
-def _transitions(spans: Spans, standing: Standings) -> Ids:
-    """All of them."""
-    held = np.concatenate([np.empty(0, np.int64), *(np.arange(start, stop) for start, stop in spans)])
+def transitions(windows: Windows, standing: Standings) -> Ids:
+    """The ids of all that are transitions, window by window."""
+    every = [np.arange(start, stop) for start, stop in _spans(windows)]
+    held = np.concatenate(every) if every else np.empty(0, np.int64)
     return held[standing(held) == NOW] if len(held) else held
+
+
+def accepted(
+    draw: Callable[[int], Ids], listed: Callable[[int], Ids], standing: Standings, size: int, held: int
+) -> Ids:
+    """``size`` ids of a distribution over ``held`` ids, given that they are transitions.
+
+    Args:
+        draw: gives as many ids of the distribution as it is asked for.
+        listed: likewise of its transitions alone, by listing them; asked where too many were drawn in vain.
+    """
+    ids = draw(size)
+    good = standing(ids) == NOW
+    if good.all():
+        return ids
+    found: Ids = ids[good]
+    drawn, most = size, int(MAX_DRAWN_SHARE * held)
+    while len(found) < size and drawn < most:
+        missing = size - len(found)
+        more = draw(min(missing + missing * drawn // max(1, len(found)), most - drawn))
+        drawn += len(more)
+        found = np.concatenate([found, more[standing(more) == NOW]])
+    if len(found) < size:
+        found = np.concatenate([found, listed(size - len(found))])
+    return found[:size]
 
 
 def from_json(stored: dict[str, Any]) -> Uniform:

@@ -17,6 +17,7 @@ from diskreplay.schema import Column, is_patch
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
 MAX_IDS = 1 << 48
+MAX_SAMPLED = 1 << 62
 """Both together are what the ids of transitions, int64, can name."""
 
 
@@ -62,6 +63,7 @@ class Commit:
         patch_begin, patch_end: likewise of the patch table.
         tails: of each array that has rows, by its path below the stream's group.
         time: seconds since the epoch, for people; nothing depends on it.
+        sampled: transitions that the process which writes the stream has drawn, as it counts them; for a rate limiter.
     """
 
     stream: int
@@ -75,6 +77,7 @@ class Commit:
     patch_end: int = 0
     tails: dict[str, Tail] = dataclasses.field(default_factory=dict)
     time: float = 0.0
+    sampled: int = 0
 
     def floor(self, context: int) -> int:
         """The first row that is needed: ``context`` rows before the window, or before the newest row if it is empty."""
@@ -93,7 +96,10 @@ class Commit:
         return max(1, self.capacity // self.num_envs)
 
     def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "tails": {k: [t.shard, t.size] for k, t in self.tails.items()}}
+        fields = {**dataclasses.asdict(self), "tails": {k: [t.shard, t.size] for k, t in self.tails.items()}}
+        if not self.sampled:
+            del fields["sampled"]  # optional, and a store without a limiter has none
+        return fields
 
     @classmethod
     def from_json(cls, stored: Any, file: str) -> Commit:
@@ -115,6 +121,7 @@ class Commit:
                 name: check_count(name, stored[name], least=0)
                 for name in ("stream", "sequence", "timeline", "begin", "end", "patch_begin", "patch_end")
             }
+            counts["sampled"] = check_count("sampled", stored.get("sampled", 0), least=0, most=MAX_SAMPLED)
             counts["num_envs"] = check_count("num_envs", stored["num_envs"], most=MAX_ENVS)
             counts["capacity"] = check_count("capacity", stored["capacity"])
             tails = {

@@ -119,6 +119,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._lock: fs.Lock | None = None
         self._pinned = pinned
         self.failure: WriteFailedError | None = None
+        self.sampled = 0
+        """Transitions that were drawn, by the count of a rate limiter; the next commit makes it durable."""
         self.cut_short = False
         """Whether a block of :meth:`whole` ended early by something else than a failed write, such as an interrupt."""
         self._process = os.getpid()
@@ -131,6 +133,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             super().__init__(files, path, schema, commit, ColumnWriter)
             # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
             self._pinned_shards: dict[str, set[int]] = {path: set() for path, _ in self.columns()}
+            self.sampled = commit.sampled
             self._first_shards = self._recover(newest, commit)
             for path, column in self.columns():
                 column.resume(commit.span(path, schema.context).end)
@@ -307,6 +310,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             patch_end=self.patch_end,
             tails={**self.commit_record.tails, **{path: appended[-1].tail for path, appended in staged.items()}},
             time=time.time(),
+            sampled=self.sampled,
         )
         with self.whole("committing"):
             self._append(staged)
@@ -338,6 +342,17 @@ class StreamWriter(_Stream[ColumnWriter]):
         _sync(written)
         for directory in directories:
             self.files.sync_dir(directory)
+
+    def commit_sampled(self, publish: contextlib.AbstractContextManager[object]) -> None:
+        """Makes durable how many transitions were drawn, where that changed; rows stay. ``publish`` as in commit."""
+        if self.sampled == self.commit_record.sampled:
+            return
+        newest = self.commit_record
+        record = dataclasses.replace(newest, sequence=newest.sequence + 1, sampled=self.sampled, time=time.time())
+        with self.whole("committing"):
+            self.replace_record(record)
+            with publish:
+                self.commit_record = record
 
     def replace_record(self, record: Commit) -> None:
         """Atomically and durably makes ``record`` the commit of the stream: the point of no return."""
@@ -465,7 +480,7 @@ def largest_record(schema: Schema) -> Commit:
     """A record with numbers as large as they can be: what the records of a store will never exceed."""
     most = 1 << 62
     tails = dict.fromkeys(schema.arrays, Tail(most, most))
-    return Commit(most, most, most, most, most, most, most, most, most, tails, 1 / 3)
+    return Commit(most, most, most, most, most, most, most, most, most, tails, 1 / 3, most)
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

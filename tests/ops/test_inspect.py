@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import pathlib
 
+import gymnasium
 import numpy as np
 import pytest
+from diskreplay_cli import page
 from ops.stores import fill, images
 
 import diskreplay as dr
@@ -121,3 +123,41 @@ def test_spread() -> None:
     assert many is not None
     assert sum(many.counts) == 100
     assert len(many.edges) == len(many.counts) + 1 <= 25
+
+
+def test_a_mixture_of_samplers_is_shown_as_it_is_written(tmp_path: pathlib.Path) -> None:
+    sampler = dr.SamplerMixture([dr.Recent(newest=20), dr.Uniform()], weights=(1, 2))
+    space = gymnasium.spaces.Discrete(3)
+    dr.ReplayBuffer.create(tmp_path / "a.replay", space, space, capacity=10, sampler=sampler).close()
+    shown = page._settings(inspect(tmp_path / "a.replay"))
+    assert shown.endswith("SamplerMixture(samplers=[Recent(newest=20), Uniform()], weights=[1.0, 2.0])")
+
+
+def test_checkpoints_of_a_mixture_say_so(tmp_path: pathlib.Path) -> None:
+    space, paths = gymnasium.spaces.Discrete(3), [tmp_path / "a.replay", tmp_path / "b.replay"]
+    buffers = [dr.ReplayBuffer.create(path, space, space, capacity=10, seed=0) for path in paths]
+    with dr.Mixture(buffers, fractions=(1, 2)) as mixture:
+        for buffer in buffers:
+            for step in range(6):
+                buffer.add(step % 3, 0, 0.0, (step + 1) % 3, False, False)
+        buffers[0].checkpoint("alone")
+        mixture.sample(6)
+        mixture.checkpoint("both")
+        shown = [dict(page._lines(inspect(path))) for path in paths]
+    assert [one.mixture for one in inspect(paths[0]).checkpoints] == [None, {"fractions": [1, 2], "given": [2, 4]}]
+    (other,) = inspect(paths[1]).checkpoints
+    assert other.mixture == {"keeper": buffers[0].schema.identity}
+    assert shown[0][""].endswith("of a mixture that has drawn [2, 4] of its parts")
+    assert shown[1]["checkpoint"].endswith("of a mixture kept in another store")
+
+
+def test_what_a_rate_limiter_has_counted_is_shown(tmp_path: pathlib.Path) -> None:
+    space = gymnasium.spaces.Discrete(3)
+    with dr.ReplayBuffer.create(tmp_path / "a.replay", space, space, capacity=10) as buffer:
+        buffer.add(0, 0, 0.0, 1, False, False)
+        assert "  sampled" not in dict(page._lines(inspect(tmp_path / "a.replay")))
+        dr.RateLimiter(buffer, 8, 1, 9).wait_to_sample(4)
+        buffer.commit()
+        facts = inspect(tmp_path / "a.replay")
+    assert facts.streams[0].sampled == facts.to_json()["streams"][0]["sampled"] == 4
+    assert dict(page._lines(facts))["  sampled"].startswith("4 transitions")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from configs import Config
 from model import Leaf
-from own_samplers import Rarest, Recent
+from own_samplers import Newest, Rarest
 from recording import Recording, reopen
 
 import diskreplay as dr
@@ -27,7 +27,7 @@ def created(path: str, sampler: Any, rows: int = 50) -> dr.ReplayBuffer:
 
 
 def test_a_plain_class_draws_and_goes_on_from_a_checkpoint(path: str) -> None:
-    with created(path, Recent(5)) as buffer:
+    with created(path, Newest(5)) as buffer:
         newest = buffer.sampler._newest(buffer._streams.windows(), buffer._standing)  # type: ignore[attr-defined]
         assert set(np.concatenate([buffer.sample(9).index for _ in range(9)]).tolist()) == set(newest.tolist())
         assert buffer.sample(3).weight.dtype == np.float32
@@ -38,21 +38,21 @@ def test_a_plain_class_draws_and_goes_on_from_a_checkpoint(path: str) -> None:
             buffer.update_priorities(newest, np.ones(5))
         buffer.checkpoint("here")
         expected = [buffer.sample(4).index.tolist() for _ in range(9)]
-    with reopen(CONFIG, path, checkpoint="here", sampler=Recent(5)) as buffer:
+    with reopen(CONFIG, path, checkpoint="here", sampler=Newest(5)) as buffer:
         assert [buffer.sample(4).index.tolist() for _ in range(9)] == expected
-    with reopen(CONFIG, path, mode="r", sampler=Recent(1), seed=0) as buffer:
+    with reopen(CONFIG, path, mode="r", sampler=Newest(1), seed=0) as buffer:
         assert set(buffer.sample(9).index.tolist()) == {newest[-1]}
     with reopen(CONFIG, path, sampler=dr.Proportional(), seed=0) as buffer:
         assert len(set(buffer.sample(20).index.tolist())) > 5
 
 
 def test_a_store_of_another_kind_of_sampler_is_opened_with_one(path: str) -> None:
-    created(path, Recent(5)).close()
-    with pytest.raises(FormatVersionError, match=r"'Recent'.*sampler=\.\.\."):
+    created(path, Newest(5)).close()
+    with pytest.raises(FormatVersionError, match=r"'Newest'.*sampler=\.\.\."):
         reopen(CONFIG, path)
     assert verify(path).ok
     compact(path)
-    with reopen(CONFIG, path, sampler=Recent(5)) as buffer:
+    with reopen(CONFIG, path, sampler=Newest(5)) as buffer:
         assert len(buffer.sample(3)) == 3
 
 
@@ -108,7 +108,7 @@ def without(*names: str, base: Any = Rarest) -> Any:
     return type("Own", (), {name: value for name, value in kept.items() if name not in names})()
 
 
-class Facts(Recent):
+class Facts(Newest):
     def __init__(self, facts: Any) -> None:
         super().__init__(3)
         self.facts = facts
@@ -152,7 +152,7 @@ def test_a_class_with_slots_is_told_what_to_add(path: str) -> None:
     assert not pathlib.Path(path).exists()
 
 
-class Answers(Recent):
+class Answers(Newest):
     """Draws what it is told to."""
 
     def __init__(self, answer: Any) -> None:

@@ -1,0 +1,213 @@
+"""Samples per insert, kept within bounds between one writer and one learner, in one process or in two.
+
+1. Inserts are the rows x environments that the streams of the store ever held: what their commit records say, and the
+   newest row of the stream that is written here.
+2. Samples are what the learner has announced; they are counted in the stream that its buffer writes, and become durable
+   with that stream's commits, in the same record as its rows. A learner in a process of its own writes a stream of its
+   own, which need not hold a row.
+3. ``surplus = inserts * samples_per_insert - samples`` is held at ``min_size * samples_per_insert``, plus or minus
+   ``error_buffer``: above, adding waits; below, sampling does. Up to ``min_size`` inserts only sampling waits.
+4. What the other process did after its last commit is not seen, which errs on the safe side: inserts that are not seen
+   make the learner wait, samples that are not seen make the writer wait. So that nobody waits for what has been done
+   already, each side commits before it waits, and whenever it has gone an eighth of the band on since its last commit.
+   In one process nobody commits for the other's sake.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from diskreplay.buffers.stored import StoredBuffer
+from diskreplay.checks import check_count, checked_number
+from diskreplay.errors import InputError, RateLimitError
+
+POLL_SECONDS = 0.01
+"""How often a side that waits looks at the other one's records."""
+PUBLISHED_SHARE = 0.125
+"""Of the band between the bounds, in samples: who has gone so far since the last commit commits."""
+TOLERANCE = 0.1
+"""Of the samples that ``min_size`` inserts allow: the error buffer where none is given."""
+
+
+class RateLimiter:
+    """Says when a step may be added and when a batch may be sampled, so that the two keep their ratio.
+
+    Over a buffer that writes. In one process both sides use one limiter; in two processes each makes one, with the same
+    arguments, over its own buffer of the store. The counts are the store's: they come back with its
+    commits and checkpoints. A call that needs not wait takes about a microsecond.
+
+    Args:
+        buffer: open with mode "r+". A learner in a process of its own opens the store with ``stream="learner"``.
+        samples_per_insert: transitions that are sampled for each that is added, on average.
+        min_size: transitions that must have been added before the first is sampled.
+        error_buffer: how many samples too many, or too few, there may be; a tenth of ``min_size *
+            samples_per_insert`` if None. At least half of a batch and the samples of one step of all environments.
+
+    Raises InputError where an argument is out of range, ReadOnlyError where the buffer does not write.
+    """
+
+    def __init__(
+        self, buffer: StoredBuffer, samples_per_insert: float, min_size: int, error_buffer: float | None = None
+    ) -> None:
+        if not isinstance(buffer, StoredBuffer):
+            raise InputError(f"buffer must be an open buffer of a store, got {buffer!r:.200}")
+        self._ratio = checked_number("samples_per_insert", samples_per_insert, above=True)
+        self._min_size = check_count("min_size", min_size)
+        middle = self._min_size * self._ratio
+        self._error = TOLERANCE * middle if error_buffer is None else checked_number("error_buffer", error_buffer)
+        self._writer = buffer._writable()
+        self._buffer, self._log, self._envs = buffer, buffer._appender.log, buffer.num_envs
+        self._least, self._most = middle - self._error, middle + self._error
+        self._largest = 2 * self._error - self._envs * self._ratio
+        """The largest batch: with a larger one, both sides could wait for each other."""
+        self._publish = PUBLISHED_SHARE * 2 * self._error
+        self._check_band("a step", 0)
+        self._look()
+
+    # Facts
+
+    @property
+    def inserts(self) -> int:
+        """Transitions, rows x environments, that were ever added to the store, as far as this process knows."""
+        return self._log.end * self._envs + self._other_inserts
+
+    @property
+    def samples(self) -> int:
+        """Transitions that were ever announced to be sampled, as far as this process knows."""
+        return self._writer.sampled + self._other_samples
+
+    def __repr__(self) -> str:
+        return (
+            f"RateLimiter({self._buffer!r}, samples_per_insert={self._ratio}, min_size={self._min_size}, "
+            f"error_buffer={self._error})"
+        )
+
+    # Before adding
+
+    def may_add(self) -> bool:
+        """Whether the next step of all environments may be added now; looks again at the records where it seems not."""
+        return self._add_fits() or (self._look_again() and self._add_fits())
+
+    def wait_to_add(self, timeout: float | None = None) -> None:
+        """Returns when the next step of all environments may be added; at once, nearly always.
+
+        Args:
+            timeout: seconds to wait; for ever if None.
+
+        Raises RateLimitError when the time is over, and what ``commit`` of the buffer raises. A Ctrl-C ends it.
+        """
+        if not self._add_fits():
+            self._wait("add a step", self._add_fits, timeout)
+        unpublished = (self._log.end - self._writer.commit_record.end) * self._envs * self._ratio
+        if unpublished >= self._publish and self._shared:
+            self._buffer.commit()
+
+    def _add_fits(self) -> bool:
+        inserts = self._log.end * self._envs + self._other_inserts
+        if inserts < self._min_size:  # else nobody could go on where a step of all environments passes it by far
+            return True
+        after = (inserts + self._envs) * self._ratio
+        return after - self._writer.sampled - self._other_samples <= self._most
+
+    # Before sampling
+
+    def may_sample(self, count: int) -> bool:
+        """Whether ``count`` transitions may be sampled now; counts nothing. Looks again where it seems not."""
+        count = self._checked(count)
+        return self._sample_fits(count) or (self._look_again() and self._sample_fits(count))
+
+    def wait_to_sample(self, count: int, timeout: float | None = None) -> None:
+        """Counts ``count`` transitions as sampled, when that many may be; at once, nearly always.
+
+        Where it had to look at other streams, the buffer has gone on to their newest commits.
+
+        Args:
+            count: of the batch that is sampled next.
+            timeout: seconds to wait; for ever if None.
+
+        Raises InputError where so many are never allowed at once, RateLimitError when the time is over; then, and where
+        a Ctrl-C ends the waiting, nothing was counted. Raises what ``commit`` of the buffer raises, too.
+        """
+        if type(count) is not int or not 0 < count <= self._largest:
+            count = self._checked(count)
+        if not self._counted(count):
+            self._wait(f"sample {count} transitions", lambda: self._counted(count), timeout)
+        if self._writer.sampled - self._writer.commit_record.sampled >= self._publish and self._shared:
+            self._buffer.commit()
+
+    def _counted(self, count: int) -> bool:
+        with self._buffer._lock:
+            fits = self._sample_fits(count)
+            if fits:
+                self._writer.sampled += count
+        return fits
+
+    def _sample_fits(self, count: int) -> bool:
+        inserts = self._log.end * self._envs + self._other_inserts
+        if inserts < self._min_size:
+            return False
+        return inserts * self._ratio - self._writer.sampled - self._other_samples - count >= self._least
+
+    def _checked(self, count: Any) -> int:
+        checked = check_count("count", count)
+        self._check_band("a batch", checked)
+        return checked
+
+    def _check_band(self, what: str, count: int) -> None:
+        """InputError where the band is too narrow for what the two sides do at once."""
+        if count > self._largest:
+            least = (count + self._envs * self._ratio) / 2
+            raise InputError(
+                f"error_buffer must be at least {least:g} for {what} of {count or self._envs}, with "
+                f"{self._envs} environments and {self._ratio:g} samples per insert, got {self._error:g}"
+            )
+
+    # The other side
+
+    def _look(self) -> None:
+        """Takes the counts of the other streams over, as they are open here."""
+        own = self._writer.name
+        records = {name: commit for name, commit in self._buffer._streams.commits.items() if name != own}
+        self._shared = bool(records)
+        """Whether there are other streams, in whose processes it matters what is committed here."""
+        self._other_inserts = sum(commit.end * commit.num_envs for commit in records.values())
+        self._other_samples = sum(commit.sampled for commit in records.values())
+
+    def _look_again(self) -> bool:
+        """Goes on to the newest commits of the other streams; True."""
+        self._buffer.refresh()
+        self._look()
+        return True
+
+    def _wait(self, what: str, fits: Any, timeout: float | None) -> None:
+        """Commits, so that the other side sees what was done here, and returns when it has done enough itself."""
+        if timeout is not None:
+            timeout = checked_number("timeout", timeout)
+        start = time.monotonic()
+        while not (self._look_again() and fits()):
+            record = self._writer.commit_record
+            if self._shared and (self._log.end, self._writer.sampled) != (record.end, record.sampled):
+                self._buffer.commit()  # the other side may have come just now
+            waited = time.monotonic() - start
+            if timeout is not None and waited >= timeout:
+                raise RateLimitError(f"no leave to {what} after {waited:.1f} s: {self._standing()}")
+            time.sleep(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout - waited))
+
+    def _standing(self) -> str:
+        """The counts, and who writes the other streams."""
+        files, streams = self._buffer._store.files, self._buffer._streams.commits
+        others = [
+            f"{name!r} is {'written by ' + holder if holder.startswith('process') else 'not being written'}"
+            for name, holder in (
+                (name, files.lock_holder(self._buffer._store.stream_path(name)))
+                for name in streams
+                if name != self._writer.name
+            )
+        ]
+        surplus = self.inserts * self._ratio - self.samples
+        return (
+            f"{self.inserts} inserts (at least {self._min_size}), {self.samples} samples, a surplus of {surplus:g} "
+            f"where {self._least:g} to {self._most:g} is allowed; "
+            + (f"the stream {', '.join(others)}" if others else "the store has no other stream, so both sides are here")
+        )

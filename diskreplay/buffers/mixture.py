@@ -1,0 +1,502 @@
+"""A mixture of stores: every batch holds a fixed share of each.
+
+1. How many items of a batch each part gives follows from the fractions and from what was drawn before
+   (:mod:`diskreplay.shares`). A batch holds the items of the first part, then those of the second, and so on.
+2. An index of the mixture is ``part << 59 | index``: that of the first part is its own. So indices of different stores,
+   which are the same numbers, are kept apart, in the one int64 that a buffer's batch has.
+3. A checkpoint of the mixture is one of each part that is written, under one name. That of the first of them, the
+   keeper, is made last and dropped first, and holds what has been drawn of each part, and the sampler and random state
+   of the parts that are only read. So the mixture's checkpoint exists if and only if the keeper's does; what a crash
+   left of one in other parts is known by the keeper that it names, and is dropped by the next that needs its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Self, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay import shares
+from diskreplay.buffers.joining import Joint
+from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.owners import store_key
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.buffers.sampled import SampledBuffer
+from diskreplay.buffers.state import restore_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
+from diskreplay.buffers.stored import LATEST, State
+from diskreplay.checks import check_count
+from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
+from diskreplay.ids import Ids
+from diskreplay.interrupts import held_back
+from diskreplay.paths import PathLike, full_path
+from diskreplay.sampling.mixture import has_priorities
+from diskreplay.sampling.window import Prioritized, checked_ids, checked_updates
+from diskreplay.storage.files import Files, LocalFiles
+from diskreplay.storage.metadata import plain
+from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.views import registry
+from diskreplay.views.batch import Batch
+
+PART_SHIFT = 59
+"""Bits of an index that a part's own may have: its stream's number has the last 11 of them."""
+MAX_PARTS = 1 << (63 - PART_SHIFT)
+MAX_STREAMS = 1 << (PART_SHIFT - 48)
+STATE = "mixture"
+"""The part of a checkpoint's state that is the mixture's."""
+GIVEN, FRACTIONS, READ, KEEPER = "given", "fractions", "read", "keeper"
+
+SomeBatch = TypeVar("SomeBatch", bound=Batch)
+PartToOpen = PathLike | tuple[PathLike, Mapping[str, Any]]
+
+
+class Mixture(Generic[SomeBatch]):
+    """Samples from several stores, from each its share, as when learning online with prior data.
+
+    Steps are added to the parts themselves. Several threads may sample; what one thread draws, another adds to.
+
+    Args:
+        parts: open buffers, 1 to 16, of any classes and modes, each with the view and the sampler that it has. Their
+            batches must have the same class, and each field one shape and dtype.
+        fractions: numbers above 0, one for each part, in proportion to their shares; all equal if None. Where a share
+            of a batch is no whole number, batches take turns, so that of all that was ever drawn each part has given
+            its share, to less than one.
+
+    Raises InputError where an argument is none of that, before anything is drawn.
+    """
+
+    def __init__(self, parts: Sequence[SampledBuffer[SomeBatch]], fractions: Sequence[float] | None = None) -> None:
+        if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= MAX_PARTS:
+            raise InputError(f"parts must be a list of 1 to {MAX_PARTS} buffers, got {parts!r:.200}")
+        for part in parts:
+            if not isinstance(part, SampledBuffer):
+                raise InputError(f"a part must be an open buffer, such as ReplayBuffer.open(path), got {part!r:.200}")
+        if len({id(part) for part in parts}) < len(parts):
+            raise InputError("a buffer can be one part alone; to draw twice from it, give it a SamplerMixture")
+        self._parts: tuple[SampledBuffer[SomeBatch], ...] = tuple(parts)
+        given = [1.0] * len(parts) if fractions is None else fractions
+        self._shares = shares.of("fractions", given, len(parts))
+        self._fractions = tuple(float(fraction) for fraction in given)
+        _check_fit(self._parts)
+        self._lock = threading.RLock()
+        """Held while what was drawn is counted."""
+        self._given = [0] * len(parts)
+        """Items that each part has given so far."""
+
+    @classmethod
+    def open(
+        cls,
+        parts: Sequence[PartToOpen],
+        fractions: Sequence[float] | None = None,
+        *,
+        checkpoint: str | None = None,
+        or_last_commit: bool = False,
+        buffer: type[SampledBuffer[Any]] = ReplayBuffer,
+    ) -> Self:
+        """Opens the stores of a mixture at their last commits, or at a checkpoint of the mixture.
+
+        At a checkpoint, parts that are written are where they were; a part that is only read draws with the sampler and
+        random state that it had, from what its store holds now.
+
+        Args:
+            parts: of each the path, to write to it, or the path and a dict with any options of ``open``, such as
+                ``{"mode": "r"}``; not ``checkpoint``, but for a part that is only read.
+            fractions: as of the class; those of the checkpoint if None. Where they are others, counting begins anew.
+            checkpoint: name of one that :meth:`checkpoint` made; "latest" is the newest one.
+            or_last_commit: where there is no checkpoint "latest" yet, open at the last commits.
+            buffer: the class to open with.
+
+        Raises InputError, what ``open`` of a buffer raises, and CheckpointError where there is no such checkpoint.
+        """
+        if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= MAX_PARTS:
+            raise InputError(f"parts must be a list of 1 to {MAX_PARTS} paths, got {parts!r:.200}")
+        wanted = [_checked_part(part) for part in parts]
+        written = [(path, options) for path, options in wanted if options.get("mode", "r+") == "r+"]
+        cut = _find(written, checkpoint, or_last_commit) if checkpoint is not None else None
+        state = None if cut is None else _stored(cut, wanted)
+        keeper = _store(*written[0]) if written else None
+        with contextlib.ExitStack() as opened:
+            buffers = []
+            for path, options in wanted:
+                if keeper is not None and options.get("mode", "r+") == "r+":
+                    _drop_leftovers(buffer, path, options, keeper)
+                    if cut is not None:
+                        options = {**options, "checkpoint": cut.name}
+                buffers.append(opened.enter_context(buffer.open(path, **options)))
+            mixture = cls(buffers, state[FRACTIONS] if fractions is None and state is not None else fractions)
+            if cut is not None and state is not None and keeper is not None:
+                mixture._restore(state, keeper.read_arrays(cut), cut.name)
+            opened.pop_all()
+        return mixture
+
+    # Facts
+
+    @property
+    def parts(self) -> tuple[SampledBuffer[SomeBatch], ...]:
+        """The buffers, as they were given."""
+        return self._parts
+
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        """As they were given."""
+        return self._fractions
+
+    def __len__(self) -> int:
+        """Transitions in the windows of all parts."""
+        return sum(len(part) for part in self._parts)
+
+    def __repr__(self) -> str:
+        return f"<Mixture {list(self._parts)}, fractions={self._fractions}>"
+
+    # Sampling
+
+    def sample(self, batch_size: int) -> SomeBatch:
+        """A batch of ``batch_size`` transitions: those of the first part first, then those of the second, and so on.
+
+        Its fields are those of the parts' batches; ``index`` names each transition in the mixture, and :meth:`split`
+        takes it apart; ``weight`` is as each part gives it.
+
+        Raises:
+            NotEnoughDataError: when a part holds fewer than it is to give; names the part.
+            CorruptionError: when a chunk on disk is damaged; names the place.
+        """
+        batch_size = check_count("batch_size", batch_size)
+        with self._lock:
+            counts = self._shares.counts(self._given, batch_size)
+            self._given = [before + count for before, count in zip(self._given, counts, strict=True)]
+        try:
+            return self._batch(counts)
+        except BaseException:
+            with self._lock:
+                self._given = [after - count for after, count in zip(self._given, counts, strict=True)]
+            raise
+
+    def _batch(self, counts: list[int]) -> SomeBatch:
+        joint = Joint(counts)
+        batches: list[SomeBatch] = []
+        for number, (part, count) in enumerate(zip(self._parts, counts, strict=True)):
+            if count:
+                try:
+                    batch = part._sample(count, joint.part(number))
+                except NotEnoughDataError as error:
+                    raise NotEnoughDataError(f"part {number} of the mixture, {part.path!r}: {error}") from error
+                batch.index = _to_mixture(batch.index, number, part)
+                batches.append(batch)
+        return cast(SomeBatch, joint.join(batches))
+
+    def split(self, index: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The number of the part, and the index in it, of each of ``index`` ``(B,)``: two arrays int64 ``(B,)``.
+
+        Raises InputError where an index is none of a mixture of so many parts.
+        """
+        ids = checked_ids(index)
+        numbers: Ids = ids >> PART_SHIFT
+        wrong = ids[(numbers < 0) | (numbers >= len(self._parts))]
+        if len(wrong):
+            raise InputError(f"index {wrong[0]} is none of a mixture of {len(self._parts)} parts")
+        return numbers, ids & ((1 << PART_SHIFT) - 1)
+
+    def update_priorities(self, index: Any, priorities: Any) -> None:
+        """Tells each part whose sampler has priorities the TD errors of its transitions; those of others are ignored.
+
+        Args:
+            index: ``(B,)`` integers, of batches of this mixture. Those that have left the window since are ignored.
+            priorities: ``(B,)`` TD errors, or their magnitudes; of a repeated index the last one counts.
+
+        Raises InputError, with no priority changed, where a priority is not finite, an index names no transition, or no
+        part has priorities.
+        """
+        ids, errors = checked_updates(index, priorities)
+        numbers, own = self.split(ids)
+        told = [number for number, part in enumerate(self._parts) if has_priorities(part.sampler)]
+        if not told:
+            raise InputError("no part of the mixture has priorities; open one with sampler=Proportional()")
+        if not np.isfinite(errors).all():
+            raise InputError(f"priorities must be finite, got {errors[~np.isfinite(errors)][0]}")
+        given = [(self._parts[number], numbers == number) for number in told]
+        for part, here in given:
+            part._check_given(own[here])
+        with held_back():
+            for part, here in given:
+                if here.any():
+                    part.update_priorities(own[here], errors[here])
+
+    def get(self, index: Any) -> SomeBatch:
+        """The transitions that ``index``, int64 ``(B,)`` of batches of this mixture, names, in this order.
+
+        Raises EvictedError where one has left the window, InputError where one was never given.
+        """
+        numbers, own = self.split(index)
+        order = np.argsort(numbers, kind="stable")
+        batches: list[SomeBatch] = []
+        for number in np.unique(numbers).tolist():
+            batch = self._parts[number].get(own[numbers == number])
+            batch.index = _to_mixture(batch.index, number, self._parts[number])
+            batches.append(batch)
+        if not batches:
+            return self._parts[0].get(own)
+        joined = cast(SomeBatch, Joint([len(batch) for batch in batches]).join(batches))
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        found: SomeBatch = joined.map(lambda array: array[back])
+        return found
+
+    def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader:
+        """An endless iterator of batches that a background thread samples ahead.
+
+        Args:
+            batch_size: of each.
+            prefetch: batches that may wait; a checkpoint holds the random states with them already drawn.
+        """
+        batch_size = check_count("batch_size", batch_size)
+        check_count("prefetch", prefetch, most=1 << 16)
+        return Loader(lambda: self.sample(batch_size), prefetch)
+
+    # What is kept
+
+    def commit(self) -> None:
+        """Makes everything that was added to the parts durable; raises what ``commit`` of a buffer raises."""
+        for part in self._written():
+            part.commit()
+
+    def refresh(self) -> bool:
+        """Goes on to the newest commits of the streams that others write; whether anything changed."""
+        return any([part.refresh() for part in self._parts])
+
+    def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
+        """Commits, and names this point in all parts that are written: :meth:`open` with this name goes on from it.
+
+        It also holds how much each part has given, and the sampler and random state of the parts that are only read;
+        their rows are not pinned.
+
+        Args:
+            name, metadata: as of a buffer's ``checkpoint``.
+
+        Raises ReadOnlyError where no part is written, InputError or CheckpointError for a bad name or metadata, with
+        nothing changed, and what ``commit`` of a buffer raises.
+        """
+        with self._lock:
+            keeper, *others = self._written()
+            plain("metadata", metadata or {})
+            keeper._store.check_new_checkpoint(name)
+            for part in others:
+                if name in _leftovers(part._store, keeper._store):
+                    part.drop_checkpoint(name)
+                part._store.check_new_checkpoint(name)
+            mark = {STATE: {KEEPER: _key(keeper._store)}}
+            for part in others:
+                part._checkpoint_with(name, metadata, lambda: (mark, {}))
+            keeper._checkpoint_with(name, metadata, self._state)
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Names of the mixture's checkpoints, oldest first; ReadOnlyError where no part is written."""
+        return [one.name for one in self._written()[0]._store.checkpoints() if GIVEN in _held(one)]
+
+    def checkpoint_metadata(self, name: str) -> dict[str, Any]:
+        """The metadata that the checkpoint was made with; CheckpointError when there is none of that name."""
+        return self._written()[0].checkpoint_metadata(name)
+
+    def drop_checkpoint(self, name: str) -> None:
+        """Forgets a checkpoint in all parts; their next commits give back the space that only it needed."""
+        keeper, *others = self._written()
+        if name not in self.checkpoints:
+            raise CheckpointError(f"there is no checkpoint {name!r} of the mixture; there are {self.checkpoints}")
+        keeper.drop_checkpoint(name)
+        for part in others:
+            if name in _leftovers(part._store, keeper._store):
+                part.drop_checkpoint(name)
+
+    def _written(self) -> list[SampledBuffer[SomeBatch]]:
+        """The parts that are written, the keeper first."""
+        found = [part for part in self._parts if not part._read_only]
+        if not found:
+            raise ReadOnlyError("no part of the mixture is written; open one with mode='r+' to keep checkpoints in it")
+        return found
+
+    def _state(self) -> State:
+        """What has been drawn, and the state of the parts that are only read."""
+        read: list[Any] = []
+        arrays: dict[str, NDArray[Any]] = {}
+        for number, part in enumerate(self._parts):
+            if not part._read_only:
+                read.append(None)
+                continue
+            with part._lock:
+                part._check_open()
+                priorities, values = sampler_state(part.sampler)
+                timelines = {str(stream.log.stream): stream.disk.commit_record.timeline for stream in part._streams}
+                facts = {"rng": rng_to_json(part._rng), "priorities": priorities, "timelines": timelines}
+                facts |= {"sampler": sampler_facts(part.sampler), "view": part.view.to_json()}
+            read.append({**facts, "store": _key(part._store)})
+            arrays |= {f"part{number}.{name}": value.copy() for name, value in values.items()}
+        return {STATE: {GIVEN: list(self._given), FRACTIONS: list(self._fractions), READ: read}}, arrays
+
+    def _restore(self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], name: str) -> None:
+        """Goes on from what a checkpoint holds; CorruptionError where that is no state."""
+        for number, (part, stored) in enumerate(zip(self._parts, state[READ], strict=True)):
+            if stored is not None:
+                mark = f"part{number}."
+                own = {key[len(mark) :]: value for key, value in arrays.items() if key.startswith(mark)}
+                try:
+                    _restore_reader(part, stored, own, name)
+                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                    if isinstance(error, InputError):
+                        raise
+                    raise CorruptionError(f"the mixture of checkpoint {name!r} cannot be read: {error!r}") from error
+        if list(self._fractions) == list(state[FRACTIONS]):
+            try:
+                self._given = self._shares.checked(state[GIVEN])
+            except ValueError as error:
+                raise CorruptionError(f"the mixture of checkpoint {name!r} cannot be read: {error}") from error
+
+    # End
+
+    def close(self) -> None:
+        """Closes all parts, the last one first; raises what ``close`` of a buffer raises, when all were closed."""
+        with contextlib.ExitStack() as closing:
+            for part in self._parts:
+                closing.callback(part.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _check_fit(parts: Sequence[SampledBuffer[Any]]) -> None:
+    """InputError where the batches of two parts cannot be one; asks each for a batch of nothing."""
+    empty = [part.get(np.empty(0, np.int64)) for part in parts]
+    for number, batch in enumerate(empty[1:], 1):
+        of = f"the batches of part {number}, {parts[number].path!r}, do not fit those of part 0, {parts[0].path!r}"
+        if type(batch) is not type(empty[0]):
+            raise InputError(f"{of}: they are {type(batch).__name__} and {type(empty[0]).__name__}; give one view")
+        ours, theirs = (dict(_layout("", vars(each))) for each in (batch, empty[0]))
+        for name in sorted(ours.keys() | theirs.keys()):
+            if ours.get(name) != theirs.get(name):
+                one, other = (each.get(name, "missing") for each in (ours, theirs))
+                raise InputError(f"{of}: {name} is {one} here, and {other} there")
+
+
+def _layout(name: str, value: Any) -> list[tuple[str, str]]:
+    """Of each array of a nested value its name, and the dtype and shape of an item."""
+    if value is None:
+        return [(name, "None")]
+    if isinstance(value, Mapping | tuple):
+        members = value.items() if isinstance(value, Mapping) else enumerate(value)
+        return [found for key, part in members for found in _layout(f"{name}/{key}" if name else str(key), part)]
+    return [(name, f"{value.dtype} {value.shape[1:]}")]
+
+
+def _to_mixture(index: Ids, number: int, part: SampledBuffer[Any]) -> Ids:
+    """The indices of a part as those of the mixture."""
+    if part._streams.newest >= MAX_STREAMS:
+        raise InputError(
+            f"part {number}, {part.path!r}, has a stream with the number {part._streams.newest}; in a mixture streams "
+            f"have numbers below {MAX_STREAMS}"
+        )
+    return index | (number << PART_SHIFT) if number else index
+
+
+def _checked_part(part: PartToOpen) -> tuple[str, dict[str, Any]]:
+    """A part's path and options."""
+    path, options = part if isinstance(part, tuple) else (part, {})
+    if not isinstance(options, Mapping):
+        raise InputError(f"a part must be a path, or a path and a dict of options, got {part!r:.200}")
+    if "checkpoint" in options and options.get("mode", "r+") == "r+":
+        raise InputError("a part that is written is opened at the mixture's checkpoint: Mixture.open(checkpoint=name)")
+    return full_path(path), dict(options)
+
+
+def _store(path: str, options: Mapping[str, Any]) -> Store:
+    files: Files = options.get("files") or LocalFiles()
+    return Store(path, files)
+
+
+def _key(store: Store) -> str:
+    return store_key(store.schema, store.path)
+
+
+def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_commit: bool) -> Checkpoint | None:
+    """The keeper's checkpoint of that name; None where the last commits are to be opened in its place."""
+    if not written:
+        raise InputError("a mixture without a part that is written has no checkpoints")
+    keeper = _store(*written[0])
+    if name != LATEST or LATEST in keeper.checkpoint_names():
+        return keeper.checkpoint(name)
+    made = [one for one in keeper.checkpoints() if GIVEN in _held(one)]
+    if made:
+        return max(made, key=lambda one: (sum(commit.sequence for commit in one.cut.values()), one.time, one.name))
+    if not or_last_commit:
+        raise CheckpointError(
+            f"the mixture has no checkpoint yet in {keeper.path!r}; make one with checkpoint(name), or open the last "
+            "commits with or_last_commit=True"
+        )
+    return None
+
+
+def _held(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """What a checkpoint holds of a mixture; empty where it holds nothing."""
+    found = checkpoint.state.get(STATE)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _stored(cut: Checkpoint, wanted: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """What a checkpoint holds of a mixture.
+
+    CheckpointError where it is none of a mixture of so many parts, InputError where a part that is read is another
+    store, or is to be written, or the other way round; nothing was opened yet.
+    """
+    state = _held(cut)
+    if not all(isinstance(state.get(key), list) for key in (GIVEN, FRACTIONS, READ)):
+        raise CheckpointError(f"the checkpoint {cut.name!r} was not made by a Mixture whose first written part this is")
+    if len(state[READ]) != len(wanted):
+        raise CheckpointError(
+            f"the checkpoint {cut.name!r} is of a mixture of {len(state[READ])} parts, not {len(wanted)}"
+        )
+    for number, ((path, options), stored) in enumerate(zip(wanted, state[READ], strict=True)):
+        if (options.get("mode", "r+") == "r") != (stored is not None):
+            how = "read" if stored is not None else "written"
+            raise InputError(f"at the checkpoint {cut.name!r} part {number}, {path!r}, was {how}; open it so")
+        if stored is not None and (
+            not isinstance(stored, Mapping) or stored.get("store") != _key(_store(path, options))
+        ):
+            raise InputError(f"{path!r} is another store than part {number} of the checkpoint {cut.name!r}")
+    return dict(state)
+
+
+def _leftovers(store: Store, keeper: Store) -> list[str]:
+    """Checkpoints of a part whose keeper has none of that name: it died while making or dropping it."""
+    if store.path == keeper.path:
+        return []
+    kept = set(keeper.checkpoint_names())
+    return [one.name for one in store.checkpoints() if one.name not in kept and _held(one).get(KEEPER) == _key(keeper)]
+
+
+def _drop_leftovers(kind: type[SampledBuffer[Any]], path: str, options: Mapping[str, Any], keeper: Store) -> None:
+    """Drops what is left of the keeper's checkpoints in a part that is to be written."""
+    names = _leftovers(_store(path, options), keeper)
+    if names:
+        with kind.open(path, **options) as part:
+            for name in names:
+                part.drop_checkpoint(name)
+
+
+def _restore_reader(
+    part: SampledBuffer[Any], stored: Mapping[str, Any], arrays: dict[str, NDArray[Any]], name: str
+) -> None:
+    """Gives a part that is only read its random state, and its sampler's where that is still the same."""
+    same = sampler_facts(part.sampler) == stored["sampler"]
+    with part._lock:
+        if same and registry.same_items(stored["view"], part.view.to_json()):
+            restore_sampler(part.sampler, stored["priorities"], arrays, name)
+            if isinstance(part.sampler, Prioritized):
+                for stream in part._streams:
+                    was = stored["timelines"].get(str(stream.log.stream))
+                    if was is not None and was != stream.disk.commit_record.timeline:
+                        part.sampler.forget(stream.log.stream)
+        set_rng(part._rng, stored, name)

@@ -1,0 +1,46 @@
+"""What any object must have to be a sampler: it is known by its methods, not by its class."""
+
+from __future__ import annotations
+
+import weakref
+
+from diskreplay.errors import InputError
+
+NEEDED = ("sample", "probability", "to_json")
+NEEDED_WITH_PRIORITIES = ("update", "forget", "clear", "is_new", "state", "restore")
+MARKS_OF_PRIORITIES = frozenset({"update", "forget", "state", "restore"})
+"""Who has one of these means to have priorities, or another state, and must have all that goes with them."""
+
+
+def check(sampler: object) -> None:
+    """InputError where an object is no sampler."""
+    if isinstance(sampler, type):
+        raise InputError(f"sampler must be an object, got the class {sampler.__name__}; write {sampler.__name__}(...)")
+    lacking = _lacking(sampler, NEEDED)
+    if lacking:
+        raise InputError(
+            "sampler must be Uniform, Recent, Proportional, RankBased, SamplerMixture or an object with sample, "
+            f"probability and to_json, got {sampler!r}, which lacks {', '.join(lacking)}"
+        )
+    marks = [name for name in NEEDED_WITH_PRIORITIES if name in MARKS_OF_PRIORITIES and hasattr(type(sampler), name)]
+    if not marks:
+        return
+    lacking = _lacking(sampler, NEEDED_WITH_PRIORITIES)
+    if lacking:
+        raise InputError(
+            f"sampler {sampler!r} has {marks[0]}, so it must have all of {', '.join(NEEDED_WITH_PRIORITIES)}; it lacks "
+            f"{', '.join(lacking)}"
+        )
+    try:
+        weakref.ref(sampler)
+    except TypeError:
+        raise InputError(
+            f"a sampler with priorities must take weak references, got {sampler!r}; add '__weakref__' to its __slots__"
+        ) from None
+
+
+def _lacking(sampler: object, names: tuple[str, ...]) -> list[str]:
+    kind = type(sampler)
+    return [
+        name for name in names if not hasattr(kind, name) or (name != "is_new" and not callable(getattr(kind, name)))
+    ]

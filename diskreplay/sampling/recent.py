@@ -1,0 +1,175 @@
+"""Recent experience: the newest rows alone, or all rows with a probability that halves with their age.
+
+1. The age of a row is counted in its own stream, as capacity is, in rows x environments: ids say nothing of the time
+   between streams. All environments of a row have the same age, so that none is preferred.
+2. With ``newest`` or ``fraction`` each stream's window is cut to its newest rows, and transitions are drawn from what
+   is left with equal probability.
+3. With ``half_life`` a row of age ``a`` has the mass ``2 ** (-a / half_life)``; ages are drawn by the inverse of their
+   distribution, which is a geometric one that ends with the window.
+4. Ids that are no transition are passed over, as in :mod:`diskreplay.sampling.uniform`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.checks import check_count, check_share, checked_number
+from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.ids import Ids
+from diskreplay.sampling.uniform import accepted, transitions
+from diskreplay.sampling.window import Standings, Window, Windows, checked_ids
+
+Floats = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Recent:
+    """Draws recent transitions, with replacement; one of the three arguments says which they are.
+
+    Rows are counted as capacity is, in rows x environments, those among them that are no transition included, and in
+    each stream by itself. The importance weights are all one: what is drawn is biased towards the present on purpose.
+
+    Args:
+        newest: only so many of the newest of each stream, rounded up to whole rows; each with the same probability.
+        fraction: only this share of what each stream's window holds, in (0, 1], rounded up to whole rows; likewise.
+        half_life: all of the window; the probability halves with so many that are newer.
+
+    Raises InputError where none or several are given, or one is out of range.
+    """
+
+    newest: int | None = None
+    fraction: float | None = None
+    half_life: float | None = None
+
+    def __post_init__(self) -> None:
+        given = list(self._given())
+        if len(given) != 1:
+            raise InputError(f"Recent takes one of newest, fraction and half_life, got {' and '.join(given) or 'none'}")
+        if self.newest is not None:
+            object.__setattr__(self, "newest", check_count("newest", self.newest))
+        if self.fraction is not None:
+            object.__setattr__(self, "fraction", check_share("fraction", self.fraction))
+            if not self.fraction:
+                raise InputError("fraction must be above 0")
+        if self.half_life is not None:
+            object.__setattr__(self, "half_life", checked_number("half_life", self.half_life, above=True))
+
+    def __repr__(self) -> str:
+        return f"Recent({', '.join(f'{name}={value}' for name, value in self._given().items())})"
+
+    def _given(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def sample(
+        self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
+    ) -> tuple[Ids, NDArray[np.float32]]:
+        """Draws ``size`` ids, int64, and their importance weights, float32, which are all one.
+
+        Raises NotEnoughDataError when none of the rows that may be drawn is a transition.
+        """
+        held = self._narrowed(windows)
+        if not held:
+            raise NotEnoughDataError("the window is empty; add some steps")
+        masses = np.array([self._total(window) for window in held])
+        ends = np.cumsum(masses) / masses.sum()
+
+        def draw(count: int) -> Ids:
+            if len(held) == 1:
+                return self._draw(rng, held[0], count)
+            which = np.minimum(np.searchsorted(ends, rng.random(count), side="right"), len(held) - 1)
+            ids = np.empty(count, np.int64)
+            for number, window in enumerate(held):
+                here = np.flatnonzero(which == number)
+                ids[here] = self._draw(rng, window, len(here))
+            return ids
+
+        def listed(count: int) -> Ids:
+            ids = transitions(held, standing)
+            if not len(ids):
+                raise NotEnoughDataError(
+                    f"none of the rows that {self} draws from is a transition yet; add more steps, or draw from more"
+                )
+            logs = self._log_masses(ids, held)
+            reached = np.cumsum(np.exp(logs - logs.max()))
+            at = np.searchsorted(reached, rng.random(count) * reached[-1], side="right")
+            found: Ids = ids[np.minimum(at, len(ids) - 1)]
+            return found
+
+        ids = accepted(draw, listed, standing, size, sum(window.stop - window.first for window in held))
+        return ids, np.ones(size, np.float32)
+
+    def probability(self, ids: Any, windows: Windows, standing: Standings) -> Floats:
+        """Of ids ``(B,)`` in the next draw, float64 ``(B,)``; 0 for what cannot be drawn.
+
+        Looks at all ids of the windows.
+        """
+        held, asked = self._narrowed(windows), checked_ids(ids)
+        listed = transitions(held, standing)
+        found = np.zeros(len(asked))
+        here = np.isin(asked, listed)
+        if here.any():
+            logs = self._log_masses(listed, held)
+            most = logs.max()
+            found[here] = np.exp(self._log_masses(asked[here], held) - most) / np.exp(logs - most).sum()
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "Recent", **self._given()}
+
+    def _narrowed(self, windows: Windows) -> list[Window]:
+        """The windows that hold rows, cut to those that may be drawn."""
+        held = [window for window in windows if window.stop > window.first]
+        if self.half_life is not None:
+            return held
+        narrowed = []
+        for window in held:
+            envs = window.num_envs
+            rows = (window.stop - window.first) // envs
+            wanted = math.ceil(self.fraction * rows) if self.fraction is not None else -(-(self.newest or 0) // envs)
+            narrowed.append(window._replace(first=window.stop - min(rows, wanted) * envs))
+        return narrowed
+
+    def _draw(self, rng: np.random.Generator, window: Window, count: int) -> Ids:
+        first, stop, _, envs = window
+        ids: Ids
+        if self.half_life is None:
+            ids = rng.integers(first, stop, count)
+            return ids
+        rows, rate = (stop - first) // envs, self._rate(envs)
+        ages = np.floor(np.log1p(rng.random(count) * math.expm1(-rate * rows)) / -rate).astype(np.int64)
+        ids = stop - (np.minimum(ages, rows - 1) + 1) * envs
+        return ids + rng.integers(envs, size=count) if envs > 1 else ids
+
+    def _rate(self, envs: int) -> float:
+        """Of the decay from a row to the next older one: its mass falls by ``exp(-rate)``."""
+        assert self.half_life is not None
+        return math.log(2) * envs / self.half_life
+
+    def _total(self, window: Window) -> float:
+        """The mass of all ids of a window."""
+        first, stop, _, envs = window
+        if self.half_life is None:
+            return float(stop - first)
+        rate = self._rate(envs)
+        return envs * math.expm1(-rate * ((stop - first) // envs)) / math.expm1(-rate)
+
+    def _log_masses(self, ids: Ids, held: list[Window]) -> Floats:
+        """The logarithms of the masses of ids of the windows, the newest row's being 0."""
+        found = np.zeros(len(ids))
+        if self.half_life is not None:
+            for first, stop, _, envs in held:
+                here = (ids >= first) & (ids < stop)
+                found[here] = -self._rate(envs) * ((stop - 1 - ids[here]) // envs)
+        return found
+
+
+def from_json(stored: dict[str, Any]) -> Recent:
+    """The sampler of a document by ``to_json``."""
+    if stored.get("kind") != "Recent":
+        raise ValueError(f"unknown sampler {stored!r}")
+    return Recent(**{key: value for key, value in stored.items() if key != "kind"})
