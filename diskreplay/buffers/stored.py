@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from diskreplay.buffers import copies, forks, provenance, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.companion import Companion
+from diskreplay.buffers.facts import checked as checked_facts
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.buffers.options import RUN_DEFAULTS, OpenOptions, RunOptions
+from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
@@ -32,11 +34,12 @@ from diskreplay.errors import (
     ReadOnlyError,
     StateError,
 )
-from diskreplay.index.episodes import Episode, ends, episodes
+from diskreplay.index.episodes import Episode, around, ends, episodes, newest
+from diskreplay.index.where import Where
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.reads import Reads
-from diskreplay.schema import Schema
+from diskreplay.schema import VALID, Schema
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
@@ -106,7 +109,9 @@ class StoredBuffer:
             self._streams.open(stream, checkpoint)
             written = self._streams.written
             if self._streams.writer is not None and written is not None:
-                self._appender = Appender(store.schema, self._streams.writer, written.log, self.FREEDOMS)
+                self._appender = Appender(
+                    store.schema, self._streams.writer, written.log, written.facts, self.FREEDOMS
+                )  # fmt: skip
                 self._appender.resume(written.pending())
             self._last_commit = time.monotonic()
             forks.watch(self)
@@ -159,7 +164,23 @@ class StoredBuffer:
     def episodes(self) -> list[Episode]:
         """Episodes in the windows of all streams, in the order of streams, first rows and environments."""
         with self._lock:
-            return [episode for stream in self._settled() for episode in episodes(stream.log)]
+            return [episode for stream in self._settled() for episode in episodes(stream.log, stream.facts)]
+
+    def select(self, where: str) -> Selection:
+        """The episodes for which a condition holds, for ``sample`` and ``shuffled`` to keep to: ``within=selection``.
+
+        It is of the episodes as they are now, committed or not. Selecting again finds what was added since.
+
+        Args:
+            where: such as ``"return > 100 and tag = 'expert'"``, over ``return``, ``length``, ``end``, ``stream``,
+                ``environment`` and the facts of :meth:`begin_episode`; see :mod:`diskreplay.index.where`.
+
+        Raises InputError, which names the character, for what is not in the language.
+        """
+        read = Where(where)
+        with self._lock:
+            self._check_open()
+            return Selection(read, self._streams.all)
 
     @property
     def checkpoints(self) -> list[str]:
@@ -245,6 +266,87 @@ class StoredBuffer:
                 raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
             self._appender.cut(wanted)
 
+    def begin_episode(self, env: int | None = None, **facts: Any) -> None:
+        """Says that the next step begins a new episode, and what is known of it: its seed, tags, the policy's version.
+
+        As :meth:`cut`, with facts, which are durable with the commit that has the step. Without a step they are lost.
+
+        Args:
+            env: number of the environment; all, each with the same facts, if None.
+            **facts: by name, anything that JSON holds, 4,096 bytes an episode. ``seed`` must be an integer from 0 on,
+                ``success`` True or False, ``tags`` a list of texts; what others mean is yours. None says nothing.
+
+        Raises InputError, before anything changes, and what :meth:`add` raises where this buffer takes no rows.
+        """
+        found = checked_facts(facts, {})
+        with self._write_lock, self._lock:
+            self._writable().check()
+            envs = self._environments(env)
+            self._appender.cut(np.isin(np.arange(self.num_envs), envs))
+            self._appender.facts.wait(envs, found)
+
+    def annotate_episode(self, episode: Episode | None = None, /, env: int | None = None, **facts: Any) -> None:
+        """Says more of an episode, as at its end: facts are added, and those of the same name replaced.
+
+        They are durable with the next commit.
+
+        Args:
+            episode: one of the stream that is written, from ``episodes`` or a selection; the newest if None, which
+                after :meth:`begin_episode` is the one that has no step yet.
+            env: number of the environment whose newest episode is meant; each one's if None.
+            **facts: as of :meth:`begin_episode`.
+
+        Raises InputError, before anything changes, where there is no such episode (any more), and what
+        :meth:`begin_episode` raises.
+        """
+        with self._write_lock, self._lock:
+            self._writable().check()
+            log, noted = self._appender.log, self._appender.facts
+            changes = []
+            if episode is not None:
+                changes.append((episode.env, self._row_of(episode, env)))
+            else:
+                for each in self._environments(env):
+                    row = newest(log, each) if noted.waiting(each) is None else None
+                    if row is None and noted.waiting(each) is None:
+                        raise InputError(f"environment {each} has no episode yet: begin_episode says what one begins")
+                    changes.append((each, row))
+            given = []
+            for each, row in changes:
+                if row is None:
+                    given.append((each, None, checked_facts(facts, noted.waiting(each) or {})))
+                    continue
+                start, stop, complete = around(log, row, each)
+                before = noted.noted(start, each, complete)
+                found = checked_facts(facts, before.facts if before else {})
+                given.append((each, (before, start, stop), found))
+            for each, place, found in given:
+                if place is None:
+                    noted.wait([each], found)
+                elif found:
+                    before, start, stop = place
+                    noted.note(before, start, each, stop, found)
+
+    def _row_of(self, episode: Episode, env: int | None) -> int:
+        """A row of an episode in the window of the stream that is written; InputError where it has none there."""
+        log = self._appender.log
+        if not isinstance(episode, Episode):
+            raise InputError(f"the episode must be one of episodes, got {episode!r:.100}")
+        if env not in (None, episode.env):
+            raise InputError(f"the episode is of environment {episode.env}, not {env}")
+        if episode.stream != log.stream:
+            raise InputError(f"the episode is of stream number {episode.stream}; this buffer writes {log.stream}")
+        row = max(episode.start, log.begin)
+        inside = row < min(episode.stop, log.end) and 0 <= episode.env < log.num_envs
+        if not inside or not log.take(VALID, np.array([row]), np.array([episode.env]))[0]:
+            raise InputError(f"the episode of rows {episode.start} to {episode.stop} is not in the window (any more)")
+        return row
+
+    def _environments(self, env: int | None) -> list[int]:
+        if env is None:
+            return list(range(self.num_envs))
+        return [check_count("env", env, least=0, most=self.num_envs - 1)]
+
     def _extend(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
@@ -291,14 +393,18 @@ class StoredBuffer:
     def _commit(self, writer: StreamWriter) -> None:
         log = self._appender.log
         self._last_commit = time.monotonic()
-        if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
+        facts, same = self._appender.facts, log.end == writer.commit_record.end
+        if same and log.begin == writer.commit_record.begin and not facts.unwritten:
             writer.reclaim(self._lock)  # a checkpoint may have been dropped
             return
         with self._lock:
             self._appender.patch_pending()
             patch_begin = log.drop_patches()
-        writer.commit(log.begin, patch_begin, self._lock)
+            lines = facts.lines(log.begin)
+            at = writer.put_info(lines.data)
+        writer.commit(log.begin, patch_begin, self._lock, at if lines.begin < 0 else lines.begin)
         with self._lock:
+            facts.written(lines, at)
             self._streams.size_cache()
 
     def _clear(self) -> None:
@@ -408,7 +514,8 @@ class StoredBuffer:
             return
         self._settled()
         log, record = self._appender.log, writer.commit_record
-        if writer.cut_short and (self._companion is not None or (log.begin, log.end) != (record.begin, record.end)):
+        lost = (log.begin, log.end) != (record.begin, record.end) or self._appender.facts.unwritten
+        if writer.cut_short and (self._companion is not None or lost):
             writer.check()
 
     def _finish(self) -> None:
