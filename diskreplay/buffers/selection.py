@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.episodes import Episode, EpisodeTable, listed
+from diskreplay.index.episodes import table as table_of
 from diskreplay.index.facts import Facts
-from diskreplay.reading.stream import OpenStream
-from diskreplay.sampling.selected import Ranges
 from diskreplay.index.selecting import chosen_rows
 from diskreplay.index.where import Where
-from diskreplay.index.episodes import table as table_of
+from diskreplay.reading.stream import OpenStream
+from diskreplay.sampling.selected import Ranges
+
 
 class Selection:
     """The episodes that :meth:`ReplayBuffer.select` has found, as they were then; ``len`` counts them.

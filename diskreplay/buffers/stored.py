@@ -144,6 +144,12 @@ class StoredBuffer:
         return copy.deepcopy(self._store.provenance)
 
     @property
+    def stream(self) -> str | None:
+        """Name of the stream that is written; None with mode "r"."""
+        writer = self._streams.writer
+        return writer.name if writer else None
+
+    @property
     def num_envs(self) -> int:
         """Environments of the stream that is written, or of the first."""
         writer = self._streams.writer

@@ -10,6 +10,7 @@ Facts of an episode without a step wait; the step that begins it takes them alon
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
@@ -90,7 +91,7 @@ class EpisodeFacts:
     # Giving
 
     def wait(self, envs: Sequence[int], facts: Facts) -> None:
-        """The facts of the episodes that the next steps of environments begin; without any, what waited is forgotten."""
+        """The facts of the episodes that the next steps of environments begin; none, and what waited is forgotten."""
         others = {env: given for env, given in self._waiting.items() if env not in envs}
         self._waiting = {**others, **dict.fromkeys(envs, facts)} if facts else others
 
@@ -253,6 +254,15 @@ class EpisodeFacts:
         return min((one.at for one in kept.values() if one.at != NOWHERE), default=self.end), held
 
     # Reading
+
+    def overlapping(self) -> list[tuple[int, int]]:
+        """Row and environment of what is noted of an episode that others are noted of, too."""
+        places = sorted((one.env, one.row, one.stop) for one in self._noted.values())
+        return [
+            (row, env)
+            for (before, _, stop), (env, row, _) in itertools.pairwise(places)
+            if before == env and (stop is None or stop > row)
+        ]
 
     def find(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> list[Facts]:
         """The facts of the episodes that begin, in the window, at these rows ``(n,)``; empty where there are none."""

@@ -174,7 +174,9 @@ class Where:
         at = self._peek()
         literal = self._literal()
         where = f"where: at character {at.at + 1}"
-        if name in NUMBERS and not isinstance(literal, int | float) or (name in NUMBERS and isinstance(literal, bool)):
+        if (name in NUMBERS and not isinstance(literal, int | float)) or (
+            name in NUMBERS and isinstance(literal, bool)
+        ):
             raise InputError(f"{where} {name!r} is a number and is compared with {at.text[:40]}: {_short(self.text)}")
         if name in TEXTS and not isinstance(literal, str):
             raise InputError(f"{where} {name!r} is text, which stands in quotes, not {at.text[:40]}")

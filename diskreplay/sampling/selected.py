@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.errors import NotEnoughDataError
 from diskreplay.ids import Ids
