@@ -1,18 +1,23 @@
-"""The facts of episodes as they are given: checked, before anything changes."""
+"""The facts of episodes as they are given: checked, before anything changes, and noted with their episodes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import InputError
-from diskreplay.index.facts import Facts
+from diskreplay.index.episodes import Episode, around, newest
+from diskreplay.index.facts import Facts, Noted
 from diskreplay.index.where import NAME, OWN
+from diskreplay.schema import VALID
 from diskreplay.storage.metadata import plain
+
+if TYPE_CHECKING:
+    from diskreplay.buffers.appender import Appender
 
 MAX_BYTES = 4096
 """Of the JSON of one episode's facts."""
@@ -20,6 +25,75 @@ MAX_DEPTH = 16
 """Levels of lists and objects in it."""
 MAX_NAME = 64
 """Characters of a fact's name."""
+
+
+def begin(appender: Appender, env: int | None, given: Mapping[str, Any]) -> None:
+    """The next steps begin new episodes, of which these facts are known."""
+    found, envs = checked(given, {}), _environments(appender, env)
+    appender.cut(np.isin(np.arange(appender.num_envs), envs))
+    appender.facts.wait(envs, found)
+
+
+def annotate(appender: Appender, episode: Episode | None, env: int | None, given: Mapping[str, Any]) -> None:
+    """More facts of an episode, or of the newest of one environment, or of each."""
+    log, noted = appender.log, appender.facts
+    if episode is not None:
+        found = [_place(appender, episode.env, _row_of(appender, episode, env), given)]
+    else:
+        found = []
+        for each in _environments(appender, env):
+            waiting = noted.waiting(each)
+            if waiting is not None:
+                found.append(_Change(each, None, checked(given, waiting)))
+            elif (row := newest(log, each)) is not None:
+                found.append(_place(appender, each, row, given))
+            else:
+                raise InputError(f"environment {each} has no episode yet: begin_episode says what one begins with")
+    for change in found if given else []:
+        if change.place is None:
+            noted.wait([change.env], change.facts)
+        else:
+            before, start, stop = change.place
+            noted.note(before, start, change.env, stop, change.facts)
+
+
+class _Change(NamedTuple):
+    """Facts that an environment's episode comes to have; of that which its next step begins, where there is no place.
+
+    The place is what was noted of the episode, its first row, and the one where the next episode begins if it is known.
+    """
+
+    env: int
+    place: tuple[Noted | None, int, int | None] | None
+    facts: Facts
+
+
+def _place(appender: Appender, env: int, row: int, given: Mapping[str, Any]) -> _Change:
+    start, stop, complete = around(appender.log, row, env)
+    before = appender.facts.noted(start, env, complete)
+    return _Change(env, (before, start, stop), checked(given, before.facts if before else {}))
+
+
+def _row_of(appender: Appender, episode: Episode, env: int | None) -> int:
+    """A row of an episode in the window of the stream that is written; InputError where it has none there."""
+    log = appender.log
+    if not isinstance(episode, Episode):
+        raise InputError(f"the episode must be one of rb.episodes, got {episode!r:.100}")
+    if env not in (None, episode.env):
+        raise InputError(f"the episode is of environment {episode.env}, not {env}")
+    if episode.stream != log.stream:
+        raise InputError(f"the episode is of the stream number {episode.stream}; this buffer writes {log.stream}")
+    row = max(episode.start, log.begin)
+    inside = row < min(episode.stop, log.end) and 0 <= episode.env < log.num_envs
+    if not inside or not log.take(VALID, np.array([row]), np.array([episode.env]))[0]:
+        raise InputError(f"the episode of rows {episode.start} to {episode.stop} is not in the window (any more)")
+    return row
+
+
+def _environments(appender: Appender, env: int | None) -> list[int]:
+    if env is None:
+        return list(range(appender.num_envs))
+    return [check_count("env", env, least=0, most=appender.num_envs - 1)]
 
 
 def checked(given: Mapping[str, Any], before: Mapping[str, Any]) -> Facts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,8 +34,7 @@ class Selection:
         for stream in streams:
             table = table_of(stream.log)
             wanted = chosen_rows(where, table, stream.facts, stream.disk.name)
-            columns = {name: values[wanted] for name, values in table.arrays().items()}
-            part = dataclasses.replace(table, **columns)
+            part = table.only(wanted)
             self._parts.append((part, stream.facts.find(part.start, part.env)))
         tables = [table for table, _ in self._parts]
         none = [np.empty(0, np.int64)]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers import copies, forks, provenance, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.companion import Companion
-from diskreplay.buffers.facts import checked as checked_facts
+from diskreplay.buffers.facts import annotate, begin
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.buffers.options import RUN_DEFAULTS, OpenOptions, RunOptions
 from diskreplay.buffers.selection import Selection
@@ -34,12 +34,12 @@ from diskreplay.errors import (
     ReadOnlyError,
     StateError,
 )
-from diskreplay.index.episodes import Episode, around, ends, episodes, newest
+from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.where import Where
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading.reads import Reads
-from diskreplay.schema import VALID, Schema
+from diskreplay.schema import Schema
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
@@ -284,12 +284,9 @@ class StoredBuffer:
 
         Raises InputError, before anything changes, and what :meth:`add` raises where this buffer takes no rows.
         """
-        found = checked_facts(facts, {})
         with self._write_lock, self._lock:
             self._writable().check()
-            envs = self._environments(env)
-            self._appender.cut(np.isin(np.arange(self.num_envs), envs))
-            self._appender.facts.wait(envs, found)
+            begin(self._appender, env, facts)
 
     def annotate_episode(self, episode: Episode | None = None, /, env: int | None = None, **facts: Any) -> None:
         """Says more of an episode, as at its end: facts are added, and those of the same name replaced.
@@ -307,51 +304,7 @@ class StoredBuffer:
         """
         with self._write_lock, self._lock:
             self._writable().check()
-            log, noted = self._appender.log, self._appender.facts
-            changes = []
-            if episode is not None:
-                changes.append((episode.env, self._row_of(episode, env)))
-            else:
-                for each in self._environments(env):
-                    row = newest(log, each) if noted.waiting(each) is None else None
-                    if row is None and noted.waiting(each) is None:
-                        raise InputError(f"environment {each} has no episode yet: begin_episode says what one begins")
-                    changes.append((each, row))
-            given = []
-            for each, row in changes:
-                if row is None:
-                    given.append((each, None, checked_facts(facts, noted.waiting(each) or {})))
-                    continue
-                start, stop, complete = around(log, row, each)
-                before = noted.noted(start, each, complete)
-                found = checked_facts(facts, before.facts if before else {})
-                given.append((each, (before, start, stop), found))
-            for each, place, found in given:
-                if place is None:
-                    noted.wait([each], found)
-                elif found:
-                    before, start, stop = place
-                    noted.note(before, start, each, stop, found)
-
-    def _row_of(self, episode: Episode, env: int | None) -> int:
-        """A row of an episode in the window of the stream that is written; InputError where it has none there."""
-        log = self._appender.log
-        if not isinstance(episode, Episode):
-            raise InputError(f"the episode must be one of episodes, got {episode!r:.100}")
-        if env not in (None, episode.env):
-            raise InputError(f"the episode is of environment {episode.env}, not {env}")
-        if episode.stream != log.stream:
-            raise InputError(f"the episode is of stream number {episode.stream}; this buffer writes {log.stream}")
-        row = max(episode.start, log.begin)
-        inside = row < min(episode.stop, log.end) and 0 <= episode.env < log.num_envs
-        if not inside or not log.take(VALID, np.array([row]), np.array([episode.env]))[0]:
-            raise InputError(f"the episode of rows {episode.start} to {episode.stop} is not in the window (any more)")
-        return row
-
-    def _environments(self, env: int | None) -> list[int]:
-        if env is None:
-            return list(range(self.num_envs))
-        return [check_count("env", env, least=0, most=self.num_envs - 1)]
+            annotate(self._appender, episode, env, facts)
 
     def _extend(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,

@@ -127,7 +127,7 @@ def recognise(path: pathlib.Path) -> bool:
 
 FORMATS = (
     Format(
-        "minari", "Minari: a dataset directory, stored as HDF5", "directory", Holds(next_obs=False, facts=True), recognise,
-        read, write, COMPRESSIONS,
+        "minari", "Minari: a dataset directory, stored as HDF5", "directory", Holds(next_obs=False, facts=True),
+        recognise, read, write, COMPRESSIONS,
     ),
 )  # fmt: skip

@@ -93,6 +93,10 @@ class EpisodeTable:
         """The columns by name, in the order of :class:`Episode`."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[2:]}
 
+    def only(self, wanted: NDArray[np.bool_]) -> EpisodeTable:
+        """Some of the episodes."""
+        return EpisodeTable(self.stream, self.num_envs, *(values[wanted] for values in self.arrays().values()))
+
     def hold(self, ids: Ids) -> NDArray[np.bool_]:
         """Which ids ``(B,)`` of the stream are those of a row of these episodes."""
         if not len(self):
@@ -149,7 +153,7 @@ def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
     if not known:
         return [Episode(found.stream, *values) for values in zip(*columns, strict=True)]
     return [
-        Episode(found.stream, *values, copied(one) if one else {})
+        Episode(found.stream, *values, facts=copied(one) if one else {})
         for *values, one in zip(*columns, known, strict=True)
     ]  # fmt: skip
 

@@ -11,7 +11,7 @@ It is read by hand and never run as Python: comparisons of a name with a literal
 ``12``, ``-0.5``, ``1e3``, ``'it''s'``, ``"a"``  literals; also ``true``, ``false`` and ``null``
 ==============================================  ======================================================================
 
-A comparison with a fact that an episode does not have is false, ``!=`` too; ``x = null`` asks just that. Values of two
+A comparison with a fact that an episode does not have, or that is null, is false, ``!=`` too; ``x = null`` asks just that. Values of two
 kinds, such as a text and a number, are not equal and neither is less. Of a list it is asked whether one of its elements
 is so, and with ``!=`` whether none is equal. A name alone says that the fact is ``true``.
 """
@@ -174,9 +174,7 @@ class Where:
         at = self._peek()
         literal = self._literal()
         where = f"where: at character {at.at + 1}"
-        if (name in NUMBERS and not isinstance(literal, int | float)) or (
-            name in NUMBERS and isinstance(literal, bool)
-        ):
+        if name in NUMBERS and type(literal) not in (int, float):
             raise InputError(f"{where} {name!r} is a number and is compared with {at.text[:40]}: {_short(self.text)}")
         if name in TEXTS and not isinstance(literal, str):
             raise InputError(f"{where} {name!r} is text, which stands in quotes, not {at.text[:40]}")
@@ -198,7 +196,7 @@ class Where:
                 return bool(test(value, literal))
             if type(value) is list:
                 return all(map(holds, value)) if unlike else any(map(holds, value))
-            return unlike and value is not MISSING
+            return unlike and value is not MISSING and value is not None
 
         return lambda c, n: _mask((test(v, literal) if type(v) in kinds else holds(v) for v in c(name)), n)
 

@@ -135,8 +135,8 @@ def split(
         vacant(target, OTHER_NAME)
     with open_selected(path, Selection(where=where)) as whole:
         every = numbered_lengths(whole)
-    numbers = list(every)
-    dealt = [tuple(numbers[at] for at in each) for each in deal(list(every.values()), shares, seed)]
+    known = list(every)
+    dealt = [tuple(known[at] for at in each) for each in deal(list(every.values()), shares, seed)]
     total = sum(every.values())
     done = 0
     written = []

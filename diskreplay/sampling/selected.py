@@ -55,4 +55,5 @@ class Ranges:
             if not len(every):
                 raise NotEnoughDataError("what was selected has left the window, or cannot be sampled yet: select anew")
             found = np.concatenate([found, every[rng.integers(len(every), size=size - len(found))]])
-        return found[:size]
+        chosen: Ids = found[:size]
+        return chosen

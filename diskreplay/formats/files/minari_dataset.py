@@ -251,8 +251,9 @@ def _facts(where: str, stored: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"{where}: {LAYOUT} must hold the facts of the episode, got {type(facts).__name__}")
         return checked_facts(facts, {})
     seed = stored.get("seed")
-    known = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 1 << 64
-    return {"seed": int(seed)} if known else {}
+    if isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 1 << 64:
+        return {"seed": int(seed)}
+    return {}
 
 
 def source(
