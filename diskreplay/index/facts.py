@@ -116,9 +116,9 @@ class EpisodeFacts:
         one = before or Noted(row, env, stop, {}, NOWHERE, 0)
         key = self.key(one.row, env)
         self._unwritten[key] = None
-        self._noted[key] = one._replace(stop=stop, facts=facts)
         if stop is None:
             self._open[env] = key
+        self._noted[key] = one._replace(stop=stop, facts=facts)  # the last: now it has happened
 
     # A row that begins episodes
 
