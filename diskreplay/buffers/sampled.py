@@ -13,7 +13,7 @@ from diskreplay.buffers.either import open_or_make, reopening
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
-from diskreplay.buffers.selection import Selection, timelines
+from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings
 from diskreplay.buffers.stored import StoredBuffer, create_store, open_store
 from diskreplay.checks import check_count
@@ -205,32 +205,29 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         """
         batch_size = check_count("batch_size", batch_size)
         if within is not None:
-            self._check_selection(within)
             return cast(SomeBatch, self._beside_writers(lambda reads: self._draft_within(batch_size, within, reads)))
         return cast(SomeBatch, self._beside_writers(lambda reads: self._draft(batch_size, reads)))
 
     def _draft_within(self, batch_size: int, within: Selection, reads: Reads) -> Batch:
-        ids = within.ranges.sample(self._rng, self._standing_now, batch_size)
-        weight = np.ones(batch_size, np.float32)
-        return self._shown.draft(self.schema, self._streams.all, ids, weight, self._rng, reads)
+        streams = self._streams.all
+        self._check_selection(within, streams)
+        whole = len(streams) == 1 and within.ranges.least >= streams[0].log.first_id
+        ids = within.ranges.sample(self._rng, self._standing if whole else self._standing_now, batch_size)
+        return self._shown.draft(self.schema, streams, ids, np.ones(batch_size, np.float32), self._rng, reads)
 
     def _standing_now(self, ids: NDArray[np.int64]) -> NDArray[np.int8]:
         """As :meth:`_standing`, of ids that may have left the windows."""
-        streams = self._streams.all
-        if len(streams) == 1 and int(ids.min(initial=streams[0].log.first_id)) >= streams[0].log.first_id:
-            return self._standing(ids)
-        here = shuffle.in_windows(streams, ids)
+        here = shuffle.in_windows(self._streams.all, ids)
         found = np.full(len(ids), NEVER, np.int8)
         found[here] = self._standing(ids[here])
         return found
 
-    def _check_selection(self, within: Any) -> None:
+    @staticmethod
+    def _check_selection(within: Any, streams: list[OpenStream]) -> None:
         if not isinstance(within, Selection):
             raise InputError(f"within must be a selection, as rb.select(where) gives it, got {within!r:.100}")
-        with self._lock:
-            self._check_open()
-            if not within.timelines.items() <= timelines(self._streams.all).items():
-                raise InputError(f"{within!r} is of another buffer, or from before a checkpoint was returned to")
+        if not within.is_of(streams):
+            raise InputError(f"{within!r} is of another buffer, or from before a checkpoint was returned to")
 
     def _draft(self, batch_size: int, reads: Reads) -> Batch:
         held = len(self._streams)
@@ -338,8 +335,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         check_count("pool_bytes", pool_bytes)
         with self._lock:
             self._check_open()
-        if within is not None:
-            self._check_selection(within)
+            if within is not None:
+                self._check_selection(within, self._streams.all)
 
         def begin() -> Iterator[SomeBatch]:
             batches = shuffle.Pass(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,13 +30,16 @@ class Selection:
     def __init__(self, where: Where, streams: Sequence[OpenStream]) -> None:
         self.where = where.text
         self._parts: list[tuple[EpisodeTable, list[Facts]]] = []
-        self.timelines = timelines(streams)
+        self._timelines = {stream.log.stream: (stream.disk.path, _timeline(stream)) for stream in streams}
         """Of the streams that it is of, by their numbers: after going back the ids are those of other steps."""
         for stream in streams:
             table = table_of(stream.log)
-            wanted = chosen_rows(where, table, stream.facts, stream.disk.name)
+            wanted, known = chosen_rows(where, table, stream.facts, stream.disk.name)
             part = table.only(wanted)
-            self._parts.append((part, stream.facts.find(part.start, part.env)))
+            if known is None:
+                self._parts.append((part, stream.facts.find(part.start, part.env)))
+            else:
+                self._parts.append((part, list(itertools.compress(known, wanted.tolist()))))
         tables = [table for table, _ in self._parts]
         none = [np.empty(0, np.int64)]
         self.ranges = Ranges(
@@ -61,6 +65,12 @@ class Selection:
         """In the order of streams, first rows and environments."""
         return [episode for table, facts in self._parts for episode in listed(table, facts)]
 
+    def is_of(self, streams: Sequence[OpenStream]) -> bool:
+        """Whether these are the streams whose episodes it has; there may be more of them since."""
+        known = self._timelines
+        found = sum(known.get(one.log.stream) == (one.disk.path, _timeline(one)) for one in streams)
+        return found == len(known)
+
     def holds(self, ids: Ids) -> NDArray[np.bool_]:
         """Which ids are those of its transitions."""
         found = np.zeros(len(ids), bool)
@@ -70,6 +80,5 @@ class Selection:
         return found
 
 
-def timelines(streams: Sequence[OpenStream]) -> dict[tuple[str, int], int]:
-    """The timeline of each stream by the path and the number of it."""
-    return {(stream.disk.path, stream.log.stream): stream.disk.commit_record.timeline for stream in streams}
+def _timeline(stream: OpenStream) -> int:
+    return stream.disk.commit_record.timeline

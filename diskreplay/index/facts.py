@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,11 @@ class Noted(NamedTuple):
     def line(self) -> bytes:
         text = json.dumps([self.row, self.stop, self.env, self.facts], separators=(",", ":"), allow_nan=False)
         return text.encode() + b"\n"
+
+
+NOTHING = Noted(0, 0, None, {}, NOWHERE, 0)
+"""Of an episode of which nothing is noted."""
+FACTS_OF: Callable[[Noted], Facts] = operator.attrgetter("facts")
 
 
 class Lines(NamedTuple):
@@ -266,18 +272,17 @@ class EpisodeFacts:
 
     def find(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> list[Facts]:
         """The facts of the episodes that begin, in the window, at these rows ``(n,)``; empty where there are none."""
-        nothing: Facts = {}
-        if not self._noted:
-            return [nothing] * len(starts)
-        held = self._noted
-        found = [held.get(key) for key in (starts * self.num_envs + envs).tolist()]
+        if not self._noted or not len(starts):
+            return [NOTHING.facts] * len(starts)
+        get, nothing = self._noted.get, NOTHING
+        found = [get(key, nothing) for key in (starts * self.num_envs + envs).tolist()]
         # The first rows of an episode can have left the window only where it begins.
-        late = [at for at in np.flatnonzero(starts == starts.min()).tolist() if found[at] is None] if found else []
+        late = [at for at in np.flatnonzero(starts == starts.min()).tolist() if found[at] is nothing]
         if late:
             reaching = self._reaching({int(envs[at]) for at in late}, int(starts[late[0]]))
             for at in late:
-                found[at] = reaching.get(int(envs[at]))
-        return [nothing if one is None else one.facts for one in found]
+                found[at] = reaching.get(int(envs[at]), nothing)
+        return list(map(FACTS_OF, found))
 
 
 def _alive(one: Noted, first_row: int) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.episodes import Episode, EpisodeTable
-from diskreplay.index.facts import EpisodeFacts
+from diskreplay.index.facts import EpisodeFacts, Facts
 from diskreplay.index.where import MISSING, Where, part_of
 
 End = Literal["terminated", "truncated", "both", "cut", "running"]
@@ -27,9 +27,14 @@ def end_of(episode: Episode) -> End:
     return "cut" if episode.ended else "running"
 
 
-def chosen_rows(where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str) -> NDArray[np.bool_]:
-    """Which episodes of a table are selected: bool ``(n,)``; ``stream`` is the stream's name."""
-    known: list[dict[str, Any]] | None = None
+def chosen_rows(
+    where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str
+) -> tuple[NDArray[np.bool_], list[Facts] | None]:
+    """Which episodes of a table are selected: bool ``(n,)``; ``stream`` is the stream's name.
+
+    Then the facts of all of them, if they were asked for.
+    """
+    known: list[Facts] | None = None
 
     def column(name: str) -> Sequence[Any] | NDArray[Any]:
         nonlocal known
@@ -48,7 +53,7 @@ def chosen_rows(where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: 
             known = facts.find(table.start, table.env)
         return _of_facts(known, name)
 
-    return where.matches(column, len(table))
+    return where.matches(column, len(table)), known
 
 
 def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]) -> list[bool]:
@@ -76,5 +81,6 @@ def _of_facts(known: Sequence[dict[str, Any]], name: str) -> list[Any]:
         path = name.split(".")
         return [part_of(facts, path) for facts in known]
     if name == "tags":  # every episode has them, if none
-        return [tags if (tags := facts.get(name)) is not None else [] for facts in known]
+        none: list[str] = []
+        return [facts.get(name, none) for facts in known]
     return [facts.get(name, MISSING) for facts in known]

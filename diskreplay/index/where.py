@@ -11,9 +11,9 @@ It is read by hand and never run as Python: comparisons of a name with a literal
 ``12``, ``-0.5``, ``1e3``, ``'it''s'``, ``"a"``  literals; also ``true``, ``false`` and ``null``
 ==============================================  ======================================================================
 
-A comparison with a fact that an episode does not have, or that is null, is false, ``!=`` too; ``x = null`` asks just that. Values of two
-kinds, such as a text and a number, are not equal and neither is less. Of a list it is asked whether one of its elements
-is so, and with ``!=`` whether none is equal. A name alone says that the fact is ``true``.
+A comparison with a fact that an episode does not have, or that is null, is false, ``!=`` too; ``x = null`` asks just
+that. Values of two kinds, such as a text and a number, are not equal and neither is less. Of a list it is asked whether
+one of its elements is so, and with ``!=`` whether none is equal. A name alone says that the fact is ``true``.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Where:
             return lambda c, n: np.logical_or.reduce([part(c, n) for part in parts])
         if denied or name in (*NUMBERS, *TEXTS):
             raise self._wrong("'in'" if denied else "a comparison")
-        return lambda c, n: _mask((_is(value, True) for value in c(name)), n)
+        return lambda c, n: np.array([value is True or _has_true(value) for value in c(name)], bool)
 
     def _compared(self, name: str, sign: str) -> Test:
         at = self._peek()
@@ -184,7 +184,7 @@ class Where:
             raise InputError(f"{where} {at.text} is neither less nor more than anything")
         if literal is None:
             there = sign == "!="
-            return lambda c, n: _mask(((value is not MISSING and value is not None) == there for value in c(name)), n)
+            return lambda c, n: np.array([(v is not MISSING and v is not None) == there for v in c(name)], bool)
         test = _TESTS[sign]
         if name in NUMBERS:
             return lambda c, n: np.asarray(test(np.asarray(c(name)), literal), bool)
@@ -198,7 +198,12 @@ class Where:
                 return all(map(holds, value)) if unlike else any(map(holds, value))
             return unlike and value is not MISSING and value is not None
 
-        return lambda c, n: _mask((test(v, literal) if type(v) in kinds else holds(v) for v in c(name)), n)
+        if name == "tags" and sign == "=" and isinstance(literal, str):  # what is asked most, as fast as it can be
+            return lambda c, n: np.array([literal in v if type(v) is list else holds(v) for v in c(name)], bool)
+        kind = kinds[0]
+        if len(kinds) == 1:
+            return lambda c, n: np.array([test(v, literal) if type(v) is kind else holds(v) for v in c(name)], bool)
+        return lambda c, n: np.array([test(v, literal) if type(v) in kinds else holds(v) for v in c(name)], bool)
 
     def _literal(self) -> Any:
         token = self._peek()
@@ -218,12 +223,8 @@ class Where:
         return {"true": True, "false": False, "null": None}[word.text]
 
 
-def _is(value: Any, wanted: bool) -> bool:
-    return value is wanted or (type(value) is list and any(_is(part, wanted) for part in value))
-
-
-def _mask(values: Any, count: int) -> Mask:
-    return np.fromiter(values, bool, count)
+def _has_true(value: Any) -> bool:
+    return type(value) is list and any(part is True or _has_true(part) for part in value)
 
 
 def _short(text: str) -> str:

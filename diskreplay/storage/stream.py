@@ -218,10 +218,12 @@ class StreamWriter(_Stream[ColumnWriter]):
     def _resume_info(self, commit: Commit) -> None:
         """Has facts go on after the shards that checkpoints pin, where the record names none."""
         there = [shard for shard, _ in self.info.shards_on_disk()]
+        self._info_first = 0
         if INFO not in commit.tails and there:
             first = max(there) + 1
             self.info.entries.restart(first * self.info.shard_chunks)
             self.info.resume(first * self.info.column.shard_rows)
+            self._info_first = self.info.end
 
     def _remove_half_made(self, path: str) -> None:
         """Removes a stream that a process which died was adding; who lives holds the store's lock."""
@@ -350,7 +352,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             time=time.time(),
         )
         if INFO in record.tails:
-            first = max(info_begin, self.commit_record.info_begin)
+            first = max(info_begin, self.commit_record.info_begin, self._info_first)
             record = dataclasses.replace(record, info_begin=first, info_end=self.info.end)
         with self.whole("committing"):
             if INFO in staged:

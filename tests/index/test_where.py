@@ -47,7 +47,7 @@ def chosen(text: str, columns: dict[str, Any] = COLUMNS) -> list[int]:
         ("not return > 100 and not success", [1, 2]),
         ("tag = 'expert' and tag = 'human'", [1]),
         ("tags != 'expert'", [2, 3]),
-        ('tag = "it\'s" or tag = \'it\'\'s\'', [3]),
+        ("tag = \"it's\" or tag = 'it''s'", [3]),
         ("success", [0, 3]),
         ("success = false", [1]),
         ("success != true", [1]),
