@@ -38,8 +38,8 @@ def annotate(appender: Appender, episode: Episode | None, env: int | None, given
     """More facts of an episode, or of the newest of one environment, or of each."""
     log, noted = appender.log, appender.facts
     if episode is not None:
-        row = _row_of(appender, episode, env)
-        found = [_place(appender, episode.env, row, given)]
+        there = _row_of(appender, episode, env)
+        found = [_place(appender, episode.env, there, given)]
     else:
         found = []
         for each in _environments(appender, env):

@@ -150,12 +150,9 @@ def episodes(log: StreamLog, facts: EpisodeFacts | None = None) -> list[Episode]
 def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
     """The episodes of a table, with copies of their facts if these are given."""
     columns = [values.tolist() for values in found.arrays().values()]
-    if not known:
-        return [Episode(found.stream, *values) for values in zip(*columns, strict=True)]
-    return [
-        Episode(found.stream, *values, facts=copied(one) if one else {})
-        for *values, one in zip(*columns, known, strict=True)
-    ]  # fmt: skip
+    if known:
+        columns.append([copied(one) for one in known])
+    return [Episode(found.stream, *values) for values in zip(*columns, strict=True)]
 
 
 def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:

@@ -45,7 +45,6 @@ from diskreplay.ops.repair_stream import StreamLoss, StreamRepair
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import Verified, check_checkpoint, verify
 from diskreplay.paths import PathLike, checked_path
-from diskreplay.schema import INFO
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import shard_number
@@ -159,8 +158,8 @@ class _StoreRepair:
                         self.store, name, self.recorded[name], commit, self.quarantine, self._lengths(name)
                     )
                     loss = work.run(functools.partial(self.release, commits, name))
-                    pinned = self._lengths(name).get(INFO, {}).keys()
-                    if facts := give_up_facts(self.store, name, self.quarantine, set(pinned)):
+                    cuts = [one.cut[name] for one in self._readable_checkpoints() if name in one.cut]
+                    if facts := give_up_facts(self.store, name, self.quarantine, cuts):
                         loss = dataclasses.replace(loss or StreamLoss(name), facts=facts)
                     if loss is not None:
                         self.losses.append(loss)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 
 from diskreplay.ops.problems import Findings
 from diskreplay.ops.quarantine import Quarantine
@@ -31,10 +32,10 @@ def lost_facts(store: Store, name: str, commit: Commit) -> int:
     return max(1, span.end - span.begin) if found.problems else 0
 
 
-def give_up_facts(store: Store, name: str, quarantine: Quarantine, pinned: set[int]) -> int:
+def give_up_facts(store: Store, name: str, quarantine: Quarantine, cuts: Sequence[Commit]) -> int:
     """Commits a stream without its facts where some are damaged; how many bytes of them there were.
 
-    ``pinned`` are the shards that checkpoints need, whose facts are whole.
+    ``cuts`` are the commits of the stream that checkpoints hold, whose facts are whole: their shards stay.
     """
     path = store.stream_path(name)
     commit = stream.read_commit(store.files, path)
@@ -42,6 +43,10 @@ def give_up_facts(store: Store, name: str, quarantine: Quarantine, pinned: set[i
     if not lost:
         return 0
     reader = store.info_reader(name, commit)
+    rows = reader.column.shard_rows
+    pinned = {
+        shard for cut in cuts if INFO in cut.tails for shard in range(cut.info_begin // rows, cut.tails[INFO].shard + 1)
+    }
     if store.files.kind(reader.directory) == "directory":
         for shard, file in list(reader.shards_on_disk()):
             if shard in pinned:
@@ -58,11 +63,6 @@ def give_up_facts(store: Store, name: str, quarantine: Quarantine, pinned: set[i
     for shard, file in list(reader.shards_on_disk()):
         if shard not in pinned:
             quarantine.take(file)
-    rows = (max(pinned) + 1) * reader.column.shard_rows
-    document = os.path.join(reader.directory, metadata.NAME)
-    if store.files.kind(document) != "file" or metadata.read(store.files, reader.directory) != metadata.array_document(
-        reader.column, 1, rows
-    ):
-        quarantine.take(document)
-        metadata.write(store.files, reader.directory, metadata.array_document(reader.column, 1, rows))
+    quarantine.take(os.path.join(reader.directory, metadata.NAME))
+    metadata.write(store.files, reader.directory, metadata.array_document(reader.column, 1, (max(pinned) + 1) * rows))
     return lost
