@@ -77,6 +77,7 @@ NO_THRESHOLD = {
     "index.where.MAX_LENGTH": LIMIT,
     "index.where.MAX_DEPTH": LIMIT,
     "index.facts.NOWHERE": "a mark",
+    "index.facts.SHARED_LENGTH": "which texts in RAM are one object; no result depends on it",
     "index.episodes.ROW_BITS": FORMAT,
     "buffers.on_policy.EPSILON": PRECISION,
     "buffers.shuffle.POOL_BYTES": SETTING,

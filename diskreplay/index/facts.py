@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 
 SLACK_BYTES = 64 << 10
 """By which the log may grow, beside doubling, before it is looked at what of it is dead."""
+SHARED_LENGTH = 64
+"""Characters of a text that is shared by all facts that have it."""
 NOWHERE = -1
 
 Facts = dict[str, Any]
@@ -124,7 +127,7 @@ class EpisodeFacts:
         self._unwritten[key] = None
         if stop is None:
             self._open[env] = key
-        self._noted[key] = one._replace(stop=stop, facts=facts)  # the last: now it has happened
+        self._noted[key] = one._replace(stop=stop, facts=shared(facts))  # the last: now it has happened
 
     # A row that begins episodes
 
@@ -151,7 +154,7 @@ class EpisodeFacts:
                 self._open.pop(env, None)
             if given is not None:
                 self._unwritten[key] = None
-                self._noted[key] = Noted(row, env, None, given, NOWHERE, 0)
+                self._noted[key] = Noted(row, env, None, shared(given), NOWHERE, 0)
                 self._open[env] = key
                 self._waiting.pop(env, None)
 
@@ -192,7 +195,7 @@ class EpisodeFacts:
             row, stop, env, facts = self._checked(stored)
             if row < end_row:
                 stop = None if stop is None else min(stop, end_row)
-                self._take(Noted(row, env, stop, facts, at, len(line) + 1))
+                self._take(Noted(row, env, stop, shared(facts), at, len(line) + 1))
             at += len(line) + 1
         self.end = at
         if self._due:
@@ -288,6 +291,16 @@ class EpisodeFacts:
 def _alive(one: Noted, first_row: int) -> bool:
     """Whether it is an episode's that is in a window from ``first_row`` on, or may come to be."""
     return one.stop is None or one.stop > first_row
+
+
+def shared(value: Any) -> Any:
+    """The same, with one text for all that are equal: names, tags and the like come again with each episode."""
+    kind = type(value)
+    if kind is str:
+        return sys.intern(value) if len(value) <= SHARED_LENGTH else value
+    if kind is dict:
+        return {sys.intern(name): shared(part) for name, part in value.items()}
+    return [shared(part) for part in value] if kind is list else value
 
 
 def copied(value: Any) -> Any:
