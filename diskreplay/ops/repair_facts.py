@@ -38,7 +38,7 @@ def give_up_facts(store: Store, name: str, quarantine: Quarantine, cuts: Sequenc
     ``cuts`` are the commits of the stream that checkpoints hold, whose facts are whole: their shards stay.
     """
     path = store.stream_path(name)
-    commit = stream.read_commit(store.files, path)
+    commit = Commit.as_written(metadata.read_attributes(store.files, path), os.path.join(path, metadata.NAME))
     lost = lost_facts(store, name, commit)
     if not lost:
         return 0

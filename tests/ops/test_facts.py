@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -28,6 +29,8 @@ from diskreplay.ops.inspect import inspect
 from diskreplay.ops.repair import repair
 from diskreplay.ops.repair_plan import plan
 from diskreplay.ops.verify import verify
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.stream import read_commit, write_commit
 from diskreplay.testing import small_thresholds
 
 LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
@@ -310,3 +313,14 @@ def test_the_commands(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     cut(store)
     assert "the facts of its episodes" in run("verify", store).output
     assert "its rows stay" in run("verify", "--repair", store).output
+
+
+def test_a_record_whose_facts_begin_after_their_end(store: pathlib.Path) -> None:
+    files, path = LocalFiles(), str(store / "streams/0")
+    record = read_commit(files, path)
+    write_commit(files, path, dataclasses.replace(record, info_begin=record.info_end + 1))
+    with pytest.raises(CorruptionError, match="begin must not pass end"):
+        dr.ReplayBuffer.open(store)
+    assert verify(store).problems
+    assert repair(store).ok
+    assert len(told(store)) == 9
