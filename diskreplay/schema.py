@@ -61,6 +61,10 @@ PLACE_CHUNK_ROWS, PLACE_SHARD_ROWS = 1024, 16384
 PATCH_CHUNK_ROWS, PATCH_SHARD_ROWS = 256, 4096
 LARGE_PATCH_CHUNK_ROWS, LARGE_PATCH_SHARD_ROWS = 1, 256
 """Of the patch table: its places, leaves that are resident, and the others. The format fixes them."""
+INFO = "info"
+"""The array of a stream with the facts of its episodes, which no column can be called; there once there are some."""
+INFO_CHUNK_ROWS, INFO_SHARD_ROWS = 1 << 14, 1 << 20
+"""Of that array, whose rows are bytes. The format fixes them."""
 
 
 Continuity = Literal["observations", "flags"]
@@ -281,6 +285,11 @@ class Schema:
         """Leaves of the action space."""
         first = len(self.stacks)
         return self.columns[first : first + len(spaces.leaves(self.action_tree))]
+
+    @property
+    def info_column(self) -> Column:
+        """The array of bytes that holds the facts of episodes."""
+        return Column(INFO, (), np.dtype(np.uint8), INFO_CHUNK_ROWS, INFO_SHARD_ROWS, Codec("zstd", 1), True)
 
     @functools.cached_property
     def extra_columns(self) -> tuple[Column, ...]:

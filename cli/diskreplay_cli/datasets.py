@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import json
 import os
 import pathlib
 import shlex
@@ -21,6 +22,9 @@ from diskreplay_cli.errors import FAILED, Interrupted
 
 store_argument = click.argument("path", type=click.Path())
 loss_option = click.option("--allow-loss", is_flag=True, help="Go on where something cannot be held; count it.")
+where_option = click.option(
+    "--where", metavar="CONDITION", help="Only episodes for which it holds: \"return > 100 and tag = 'expert'\"."
+)
 
 
 ENDINGS = {".npz": "npz", ".parquet": "parquet", ".zarr": "diffusion-policy", ".replay": "store"}
@@ -115,6 +119,7 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 @click.option("--columns", metavar="NAMES", help="Only these observations and columns, with commas between.")
 @click.option("--min-return", type=float, metavar="X", help="Only episodes with at least this return.")
 @click.option("--envs", type=NumberList(), metavar="N,...", help="Only episodes of these environments.")
+@where_option
 @click.option(
     "--compression", metavar="NAME", help="One of the format's, see diskreplay formats.  [default: the first]"
 )
@@ -123,7 +128,8 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 @output.json_option
 def export(
     path: str, out: str, format_name: str | None, episodes: slice | None, columns: str | None, min_return: float | None,
-    envs: tuple[int, ...] | None, compression: str | None, allow_loss: bool, overwrite: bool, as_json: bool,
+    envs: tuple[int, ...] | None, where: str | None, compression: str | None, allow_loss: bool, overwrite: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Write the transitions of the store at PATH as a dataset OUT.
 
@@ -137,8 +143,8 @@ def export(
     name = format_name or ENDINGS.get(pathlib.PurePath(out).suffix, "d4rl")
     with counting("exporting", written_to(out)) as update:
         result = run(
-            path, out, name, selection=Selection(episodes, min_return, envs, names), allow_loss=allow_loss,
-            overwrite=overwrite, compression=compression, progress=update,
+            path, out, name, selection=Selection(episodes, min_return, envs, names, where),
+            allow_loss=allow_loss, overwrite=overwrite, compression=compression, progress=update,
         )  # fmt: skip
     if as_json:
         output.print_json(result.to_json())
@@ -248,11 +254,13 @@ def merge(out: str, paths: tuple[str, ...], allow_loss: bool, as_json: bool) -> 
     required=True, help="Share of the transitions, for each store; what is left is one more.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), metavar="N", default=0, show_default=True, help="Of the dealing.")
+@where_option
 @loss_option
 @output.json_option
 def split(
-    path: str, outs: tuple[str, ...], fractions: tuple[float, ...], seed: int, allow_loss: bool, as_json: bool
-) -> None:
+    path: str, outs: tuple[str, ...], fractions: tuple[float, ...], seed: int, where: str | None, allow_loss: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Deal the episodes of the store at PATH out to stores OUTS, at random.
 
     Without OUTS, pong.replay becomes pong-1.replay, pong-2.replay and so on. Episodes stay whole.
@@ -261,8 +269,13 @@ def split(
     from diskreplay.ops.combine import split_names
 
     with counting("splitting", written_to(*outs or map(str, split_names(path, fractions)))) as update:
-        results = run(path, fractions, outs, seed=seed, allow_loss=allow_loss, progress=update)
+        results = run(path, fractions, outs, seed=seed, where=where, allow_loss=allow_loss, progress=update)
     _print_written(results, as_json)
+
+
+def _facts(facts: dict[str, Any]) -> str:
+    """Facts as JSON, on one line; nothing where there are none."""
+    return json.dumps(facts, ensure_ascii=False) if facts else ""
 
 
 def _print_written(results: list[Any], as_json: bool) -> None:
@@ -284,35 +297,40 @@ def _print_written(results: list[Any], as_json: bool) -> None:
 )  # fmt: skip
 @click.option("--reverse", is_flag=True, help="The largest first.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first so many.  [default: all]")
+@where_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, with a header.")
 @output.json_option
-def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_csv: bool, as_json: bool) -> None:
-    """List the episodes of the store at PATH: length, return and how each ended.
+def episodes(
+    path: str, sort: str, reverse: bool, limit: int | None, where: str | None, as_csv: bool, as_json: bool
+) -> None:
+    """List the episodes of the store at PATH: length, return, how each ended, facts.
 
     An end is terminated, truncated, both, cut (another step came without a flag) or running. A star stands after the
     length of an episode whose first steps have left the window.
     """
     from diskreplay.ops.episodes import episodes as run
 
-    every = run(path, sort=sort, reverse=reverse)
+    every = run(path, sort=sort, reverse=reverse, where=where)
     lines = every[:limit]
     if as_json:
         output.print_json({"episodes": [line.to_json() for line in lines]})
     elif as_csv:
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["number", "stream", "env", "start", "stop", "length", "total_reward", "end", "complete"])
-        writer.writerows(line.to_json().values() for line in lines)
+        names = ["number", "stream", "env", "start", "stop", "length", "total_reward", "end", "complete", "facts"]
+        writer.writerow(names)
+        writer.writerows({**line.to_json(), "facts": _facts(line.facts)}.values() for line in lines)
         click.echo(file.getvalue(), nl=False)
     else:
+        told = any(line.facts for line in lines)
         rows = [
             (
                 str(line.number), line.stream, str(line.env), f"{line.length:,}{'' if line.complete else '*'}",
-                text.number(line.total_reward), line.end,
+                text.number(line.total_reward), line.end, *([_facts(line.facts)] if told else []),
             )
             for line in lines
         ]  # fmt: skip
-        output.print_table(("number", "stream", "env", "length", "return", "end"), rows)
+        output.print_table(("number", "stream", "env", "length", "return", "end", *(["facts"] if told else [])), rows)
         if len(lines) < len(every):
             click.echo(f"{len(lines):,} of {text.plural(len(every), 'episode')}")
 

@@ -130,6 +130,9 @@ def _episodes(facts: EpisodeFacts, plain: bool) -> RenderableType:
     parts = [f"{facts.complete:,} complete"]
     parts += [f"{count:,} {what}" for count, what in ((facts.running, "going on"), (facts.cut_off, "cut off")) if count]
     title = f"{text.plural(facts.count, 'episode')}: {', '.join(parts)}"
+    if facts.told:
+        known = ", ".join(f"{name} of {count:,}" for name, count in facts.facts.items())
+        title += f"\nfacts of {facts.told:,}: {text.shortened(known, MAX_SPACE)}"
     if not facts.complete:
         return Text(title)
     table = _table("episodes", title)

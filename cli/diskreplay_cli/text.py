@@ -130,10 +130,12 @@ def lost(losses: Iterable[StreamLoss]) -> Iterator[str]:
             yield f"stream {loss.stream!r} given up: its commit record cannot be read, and no checkpoint has it"
         elif loss.went_back_to is not None:
             yield f"stream {loss.stream!r} back at its newest checkpoint, row {loss.went_back_to:,}"
-        else:
+        elif loss.transitions or loss.chunks or not loss.facts:
             ranges = ", ".join(f"{first:,} to {stop:,}" for first, stop in loss.rows) or "none"
             yield (
                 f"stream {loss.stream!r}: {plural(loss.transitions, 'transition')} of "
                 f"{plural(loss.episodes, 'episode')} given up, rows {ranges}; "
                 f"{plural(loss.chunks, 'chunk')} ({size(loss.bytes)}) of {', '.join(loss.columns)} lost"
             )
+        if loss.facts:
+            yield f"stream {loss.stream!r}: the facts of its episodes ({size(loss.facts)}) given up; its rows stay"

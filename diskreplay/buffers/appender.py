@@ -27,6 +27,7 @@ from diskreplay import spaces
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms, Slot, action_slots, check_reward, column_slots, obs_slots
 from diskreplay.buffers.misuse import Watch
 from diskreplay.errors import InputError
+from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import NEXT_PATCH, Mark, StreamLog
 from diskreplay.schema import (
     OBS,
@@ -88,11 +89,16 @@ class ObsLeaf:
 class Appender:
     """Writes one stream: the only way rows come into it. The buffer's lock guards every call."""
 
-    def __init__(self, schema: Schema, writer: StreamWriter, log: StreamLog, freedoms: Freedoms = NO_FREEDOMS) -> None:
+    def __init__(
+        self, schema: Schema, writer: StreamWriter, log: StreamLog, facts: EpisodeFacts,
+        freedoms: Freedoms = NO_FREEDOMS,
+    ) -> None:  # fmt: skip
         num_envs = log.num_envs
         self.schema = schema
         self.writer = writer
         self.log = log
+        self.facts = facts
+        """Of the episodes: the rows that begin some take them along."""
         self.num_envs = num_envs
         self.lead = 0 if num_envs == 1 else 1
         """Axes before the frames: the environments, when there are several."""
@@ -255,6 +261,7 @@ class Appender:
             self._ended, self._follows, self._pending_patched, stacks,
         )  # fmt: skip
         self._replaced = []
+        self.facts.mark()
         self.torn = True
 
     def _added(self) -> None:
@@ -282,6 +289,7 @@ class Appender:
                 leaf.pending = stack
         for env, frames in self._replaced:
             self._put_pending(frames, env)
+        self.facts.take_back()
         self.torn = False
 
     def check_columns(self, extra: Mapping[str, Any]) -> None:
@@ -337,7 +345,9 @@ class Appender:
         else:
             continues = np.zeros(self.num_envs, bool)
         start = np.zeros(self.num_envs, np.uint8)
-        for env in np.flatnonzero(~continues).tolist():
+        begins = np.flatnonzero(~continues).tolist()
+        self.facts.begins(log.end, begins, np.atleast_1d(is_valid))
+        for env in begins:
             start[env] = self._explain(stacks, frames, env) if np.atleast_1d(is_valid)[env] else ZEROS
         return start if self.lead else start[0]
 

@@ -14,11 +14,12 @@ from diskreplay.buffers.either import open_or_make, reopening
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
+from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings
 from diskreplay.buffers.stored import StoredBuffer, create_store, open_store
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, EvictedError, InputError, NotEnoughDataError
-from diskreplay.index.log import NOW
+from diskreplay.index.log import NEVER, NOW
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading import blocks
 from diskreplay.reading.reads import Empty, Reads
@@ -203,18 +204,48 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
     # Sampling
 
-    def sample(self, batch_size: int) -> SomeBatch:
+    def sample(self, batch_size: int, *, within: Selection | None = None) -> SomeBatch:
         """A batch of ``batch_size`` transitions.
 
+        Args:
+            batch_size: of them.
+            within: episodes to keep to, of :meth:`select`: their transitions are drawn uniformly, with replacement and
+                weights of one, whatever the sampler is.
+
         Raises:
+            InputError: for a selection of another buffer, or from before a checkpoint was returned to.
             NotEnoughDataError: when fewer are in the buffer.
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
-        return self._sample(check_count("batch_size", batch_size))
+        batch_size = check_count("batch_size", batch_size)
+        if within is not None:
+            return cast(SomeBatch, self._beside_writers(lambda reads: self._draft_within(batch_size, within, reads)))
+        return self._sample(batch_size)
 
     def _sample(self, batch_size: int, empty: Empty = blocks.empty) -> SomeBatch:
         """As :meth:`sample`; ``empty`` makes the large arrays of the batch."""
         return cast(SomeBatch, self._beside_writers(lambda reads: self._draft(batch_size, reads), empty))
+
+    def _draft_within(self, batch_size: int, within: Selection, reads: Reads) -> Batch:
+        streams = self._streams.all
+        self._check_selection(within, streams)
+        whole = len(streams) == 1 and within.ranges.least >= streams[0].log.first_id
+        ids = within.ranges.sample(self._rng, self._standing if whole else self._standing_now, batch_size)
+        return self._shown.draft(self.schema, streams, ids, np.ones(batch_size, np.float32), self._rng, reads)
+
+    def _standing_now(self, ids: NDArray[np.int64]) -> NDArray[np.int8]:
+        """As :meth:`_standing`, of ids that may have left the windows."""
+        here = shuffle.in_windows(self._streams.all, ids)
+        found = np.full(len(ids), NEVER, np.int8)
+        found[here] = self._standing(ids[here])
+        return found
+
+    @staticmethod
+    def _check_selection(within: Any, streams: list[OpenStream]) -> None:
+        if not isinstance(within, Selection):
+            raise InputError(f"within must be a selection, as rb.select(where) gives it, got {within!r:.100}")
+        if not within.is_of(streams):
+            raise InputError(f"{within!r} is of another buffer, or from before a checkpoint was returned to")
 
     def _draft(self, batch_size: int, reads: Reads) -> Batch:
         held = len(self._streams)
@@ -308,8 +339,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         return Loader(lambda: self.sample(batch_size), prefetch)
 
     def shuffled(
-        self, batch_size: int, epochs: int = 1, *, pool_bytes: int = shuffle.POOL_BYTES, drop_last: bool = False
-    ) -> Iterator[SomeBatch]:
+        self, batch_size: int, epochs: int = 1, *, within: Selection | None = None,
+        pool_bytes: int = shuffle.POOL_BYTES, drop_last: bool = False,
+    ) -> Iterator[SomeBatch]:  # fmt: skip
         """Walks all transitions of the windows without replacement, for offline training.
 
         Each pass reads every chunk once, from many places of the log at the same time, into a shuffle pool of about
@@ -318,6 +350,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         Args:
             batch_size: of every batch but a pass's last.
             epochs: passes.
+            within: episodes to keep to, of :meth:`select`.
             pool_bytes: of decoded frames that are shuffled together.
             drop_last: leave out a last batch that is smaller.
         """
@@ -326,11 +359,13 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         check_count("pool_bytes", pool_bytes)
         with self._lock:
             self._check_open()
+            if within is not None:
+                self._check_selection(within, self._streams.all)
 
         def begin() -> Iterator[SomeBatch]:
             batches = shuffle.Pass(
                 self.schema, self._open_streams, self._shown, self._rng, batch_size, pool_bytes, drop_last, self._lock,
-                self._caught_up,
+                self._caught_up, within.holds if within is not None else None,
             )  # fmt: skip
             return cast(Iterator[SomeBatch], batches)
 

@@ -66,13 +66,13 @@ class Pass(Iterator[Batch]):
     """The batches of one pass; see the module's docstring. Takes the buffer's lock for each batch.
 
     ``streams`` gives the streams, which a refresh may replace; ``caught_up`` is as of :func:`beside_writers`. What left
-    the window is left out.
+    the window is left out; so is what ``among`` says no to.
     """
 
     def __init__(
         self, schema: Schema, streams: Callable[[], Sequence[OpenStream]], view: View, rng: np.random.Generator,
         batch_size: int, pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object],
-        caught_up: Callable[[bool], bool],
+        caught_up: Callable[[bool], bool], among: Callable[[Ids], NDArray[np.bool_]] | None = None,
     ) -> None:  # fmt: skip
         self._schema = schema
         self._pool = ChunkCache(POOL_SLACK * pool_bytes + POOL_SPARE_BYTES)
@@ -85,6 +85,7 @@ class Pass(Iterator[Batch]):
         self._drop_last = drop_last
         self._lock = lock
         self._caught_up = caught_up
+        self._among = among
         wide = [column for column in schema.columns if not column.resident]
         self._chunk_rows = max((column.chunk_rows for column in wide), default=SMALL_CHUNK_ROWS)
         chunk_bytes = max(1, sum(column.item_bytes for column in wide)) * self._chunk_rows
@@ -120,6 +121,8 @@ class Pass(Iterator[Batch]):
         with self._lock:
             streams = self._pooled()
             ids = np.concatenate([cursor.ids_to(row) for cursor, row in zip(cursors, rows, strict=True)])
+            if self._among is not None:
+                ids = ids[self._among(ids)]
             waiting = np.concatenate([waiting, _shuffled(streams, ids, self._view, self._rng)])
             with contextlib.suppress(CorruptionError):  # the batch that needs it will say so
                 _load(self._pool, streams, waiting, self._schema.context, self._view.reach)
@@ -133,7 +136,7 @@ class Pass(Iterator[Batch]):
             reads = Reads()
             with self._lock:
                 streams = self._pooled()
-                present = ids[_present(streams, ids)]
+                present = ids[in_windows(streams, ids)]
                 weight = np.ones(len(present), np.float32)
                 drafted = self._view.draft(self._schema, streams, present, weight, self._rng, reads)
             reads.finish()
@@ -159,7 +162,7 @@ def _cut(streams: Sequence[OpenStream], rng: np.random.Generator, count: int, ch
 
 def _shuffled(streams: Sequence[OpenStream], ids: Ids, view: View, rng: np.random.Generator) -> Ids:
     """Those of the ids that are transitions of the window, permuted."""
-    ids = ids[_present(streams, ids)]
+    ids = ids[in_windows(streams, ids)]
     for stream in streams:
         here = np.flatnonzero(stream_of(ids) == stream.log.stream)
         good = view.standing(stream, ids[here]) == NOW
@@ -167,7 +170,7 @@ def _shuffled(streams: Sequence[OpenStream], ids: Ids, view: View, rng: np.rando
     return rng.permutation(ids)
 
 
-def _present(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:
+def in_windows(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:
     """Which ids have not left their window since."""
     present = np.zeros(len(ids), bool)
     for stream in streams:

@@ -19,8 +19,10 @@ from diskreplay import notebooks
 from diskreplay.buffers import copies, forks, provenance, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.companion import Companion
+from diskreplay.buffers.facts import annotate, begin
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.buffers.options import RUN_DEFAULTS, OpenOptions, RunOptions
+from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import rng_to_json, set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
@@ -34,6 +36,7 @@ from diskreplay.errors import (
     StateError,
 )
 from diskreplay.index.episodes import Episode, ends, episodes
+from diskreplay.index.where import Where
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading import blocks
@@ -112,7 +115,9 @@ class StoredBuffer:
             self._streams.open(stream, checkpoint)
             written = self._streams.written
             if self._streams.writer is not None and written is not None:
-                self._appender = Appender(store.schema, self._streams.writer, written.log, self.FREEDOMS)
+                self._appender = Appender(
+                    store.schema, self._streams.writer, written.log, written.facts, self.FREEDOMS
+                )  # fmt: skip
                 self._appender.resume(written.pending())
             self._last_commit = time.monotonic()
             forks.watch(self)
@@ -143,6 +148,12 @@ class StoredBuffer:
     def provenance(self) -> dict[str, Any]:
         """Where the steps come from, as ``create`` was told; empty where it was not. A copy."""
         return copy.deepcopy(self._store.provenance)
+
+    @property
+    def stream(self) -> str | None:
+        """Name of the stream that is written; None with mode "r"."""
+        writer = self._streams.writer
+        return writer.name if writer else None
 
     @property
     def num_envs(self) -> int:
@@ -185,7 +196,23 @@ class StoredBuffer:
     def episodes(self) -> list[Episode]:
         """Episodes in the windows of all streams, in the order of streams, first rows and environments."""
         with self._lock:
-            return [episode for stream in self._settled() for episode in episodes(stream.log)]
+            return [episode for stream in self._settled() for episode in episodes(stream.log, stream.facts)]
+
+    def select(self, where: str) -> Selection:
+        """The episodes for which a condition holds, for ``sample`` and ``shuffled`` to keep to: ``within=selection``.
+
+        It is of the episodes as they are now, committed or not. Selecting again finds what was added since.
+
+        Args:
+            where: such as ``"return > 100 and tag = 'expert'"``, over ``return``, ``length``, ``end``, ``stream``,
+                ``environment`` and the facts of :meth:`begin_episode`; see :mod:`diskreplay.index.where`.
+
+        Raises InputError, which names the character, for what is not in the language.
+        """
+        read = Where(where)
+        with self._lock:
+            self._check_open()
+            return Selection(read, self._streams.all)
 
     @property
     def checkpoints(self) -> list[str]:
@@ -271,6 +298,40 @@ class StoredBuffer:
                 raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
             self._appender.cut(wanted)
 
+    def begin_episode(self, env: int | None = None, **facts: Any) -> None:
+        """Says that the next step begins a new episode, and what is known of it: its seed, tags, the policy's version.
+
+        As :meth:`cut`, with facts, which are durable with the commit that has the step. Without a step they are lost.
+
+        Args:
+            env: number of the environment; all, each with the same facts, if None.
+            **facts: by name, anything that JSON holds, 4,096 bytes an episode. ``seed`` must be an integer from 0 on,
+                ``success`` True or False, ``tags`` a list of texts; what others mean is yours. None says nothing.
+
+        Raises InputError, before anything changes, and what :meth:`add` raises where this buffer takes no rows.
+        """
+        with self._write_lock, self._lock:
+            self._writable().check()
+            begin(self._appender, env, facts)
+
+    def annotate_episode(self, episode: Episode | None = None, /, env: int | None = None, **facts: Any) -> None:
+        """Says more of an episode, as at its end: facts are added, and those of the same name replaced.
+
+        They are durable with the next commit.
+
+        Args:
+            episode: one of the stream that is written, from ``episodes`` or a selection; the newest if None, which
+                after :meth:`begin_episode` is the one that has no step yet.
+            env: number of the environment whose newest episode is meant; each one's if None.
+            **facts: as of :meth:`begin_episode`.
+
+        Raises InputError, before anything changes, where there is no such episode (any more), and what
+        :meth:`begin_episode` raises.
+        """
+        with self._write_lock, self._lock:
+            self._writable().check()
+            annotate(self._appender, episode, env, facts)
+
     def _extend(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
@@ -316,15 +377,19 @@ class StoredBuffer:
     def _commit(self, writer: StreamWriter) -> None:
         log = self._appender.log
         self._last_commit = time.monotonic()
-        if log.end == writer.commit_record.end and log.begin == writer.commit_record.begin:
+        facts, same = self._appender.facts, log.end == writer.commit_record.end
+        if same and log.begin == writer.commit_record.begin and not facts.unwritten:
             writer.commit_sampled(self._lock)
             writer.reclaim(self._lock)  # a checkpoint may have been dropped
             return
         with self._lock:
             self._appender.patch_pending()
             patch_begin = log.drop_patches()
-        writer.commit(log.begin, patch_begin, self._lock)
+            lines = facts.lines(log.begin)
+            at = writer.put_info(lines.data)
+        writer.commit(log.begin, patch_begin, self._lock, at if lines.begin < 0 else lines.begin)
         with self._lock:
+            facts.written(lines, at)
             self._streams.size_cache()
 
     def _clear(self) -> None:
@@ -441,7 +506,8 @@ class StoredBuffer:
             return
         self._settled()
         log, record = self._appender.log, writer.commit_record
-        if writer.cut_short and (self._companion is not None or (log.begin, log.end) != (record.begin, record.end)):
+        lost = (log.begin, log.end) != (record.begin, record.end) or self._appender.facts.unwritten
+        if writer.cut_short and (self._companion is not None or lost):
             writer.check()
 
     def _finish(self) -> None:

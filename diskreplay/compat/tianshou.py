@@ -4,7 +4,7 @@
 base class draws the batches and walks along episodes, so that with the same seed they are those of its own buffer.
 
 1. Each environment has a store of its own, in a folder of ``path``: Tianshou adds only those that are ready, and each
-   has its own ring (``docs/design/0030-tianshou.md``). The first step makes them, and says what observations look like.
+   has its own ring (``docs/design/0024-tianshou.md``). The first step makes them, and says what observations look like.
 2. Observations are read from disk. What Tianshou walks along (rewards, flags, actions) is in RAM too, in the base
    class's arrays; they are filled from the stores when these are opened, or when an interrupted call left them behind.
 3. A position of an environment's ring is translated into the id of a transition by :class:`~rows.Positions`.

@@ -6,7 +6,8 @@ version 0.5, in its storage "hdf5".
 ===========================  =========================================================================================
 ``data/metadata.json``       spaces as JSON, totals, ``dataset_id``, and the layout as JSON in ``diskreplay``, which
                              Minari does not read
-``data/main_data.hdf5``      a group ``episode_<i>`` for every episode, with the attributes ``id`` and ``total_steps``
+``data/main_data.hdf5``      a group ``episode_<i>`` for every episode, with the attributes ``id`` and ``total_steps``,
+                             ``seed`` where it is known, and all facts of the episode as JSON in ``diskreplay``
 ===========================  =========================================================================================
 
 Nested spaces are nested groups; the parts of a Tuple are ``_index_<i>``. What an episode holds says
@@ -53,7 +54,8 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
                 out.append(f"{group}/{key}", values)
             if episode.ends:
                 out.end_episode()
-                out.file[group].attrs.update({"id": episode.number, "total_steps": episode.stop})
+                told = minari_dataset.told(source, episode.number)
+                out.file[group].attrs.update({"id": episode.number, "total_steps": episode.stop, **told})
                 episodes = episode.number + 1
     minari_dataset.write_metadata(data, STORAGE, source, episodes)
 
@@ -100,7 +102,11 @@ def read(path: pathlib.Path) -> Iterator[Source]:
             where = f"{main}, episode {number}"
             return flat.length(where, "rewards", hdf5.dataset(group(number), "rewards", where))
 
-        yield minari_dataset.source(str(main), metadata, arrays, length)
+        def told(number: int) -> dict[str, Any]:
+            where = f"{main}, episode {number}"
+            return {key: hdf5.attribute(group(number), key, where) for key in minari_dataset.TOLD_OF_EPISODES}
+
+        yield minari_dataset.source(str(main), metadata, arrays, length, told)
 
 
 def _decoded(array: hdf5.Hdf5Array, shape: tuple[int, ...]) -> ArrayLike:
@@ -121,7 +127,7 @@ def recognise(path: pathlib.Path) -> bool:
 
 FORMATS = (
     Format(
-        "minari", "Minari: a dataset directory, stored as HDF5", "directory", Holds(next_obs=False), recognise,
-        read, write, COMPRESSIONS,
+        "minari", "Minari: a dataset directory, stored as HDF5", "directory", Holds(next_obs=False, facts=True),
+        recognise, read, write, COMPRESSIONS,
     ),
 )  # fmt: skip

@@ -67,7 +67,8 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
         batch = _batch(steps, source.layout)
         with pyarrow.ipc.new_file(str(directory / FILE), batch.schema, options=options) as file:
             file.write_batch(batch)
-        (directory / METADATA).write_text(json.dumps({"id": number, "total_steps": len(steps)}))
+        told = minari_dataset.told(source, number)
+        (directory / METADATA).write_text(json.dumps({"id": number, "total_steps": len(steps), **told}))
         episodes = number + 1
     minari_dataset.write_metadata(data, STORAGE, source, episodes)
 
@@ -133,7 +134,11 @@ def read(path: pathlib.Path) -> Iterator[Source]:
         except (KeyError, TypeError) as error:
             raise InputError(f"{file}: does not say how many steps the episode has: {error!r}") from error
 
-    yield minari_dataset.source(str(data), metadata, arrays, length)
+    def told(number: int) -> dict[str, Any]:
+        found = read_json(data / str(number) / METADATA)
+        return {key: found.get(key) for key in minari_dataset.TOLD_OF_EPISODES} if isinstance(found, dict) else {}
+
+    yield minari_dataset.source(str(data), metadata, arrays, length, told)
 
 
 def _arrays(directory: pathlib.Path) -> dict[str, ArrayLike]:
@@ -197,7 +202,8 @@ def recognise(path: pathlib.Path) -> bool:
 FORMATS = (
     Format(
         "minari-arrow", "Minari: a dataset directory, stored as Arrow", "directory",
-        Holds(next_obs=False, dtypes=DTYPES - {"complex64", "complex128"}), recognise, read, write, COMPRESSIONS,
+        Holds(next_obs=False, facts=True, dtypes=DTYPES - {"complex64", "complex128"}), recognise, read, write,
+        COMPRESSIONS,
         requires=("pyarrow",), extra="arrow",
     ),
 )  # fmt: skip

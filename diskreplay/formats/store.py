@@ -14,7 +14,7 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import CorruptionError, OpenError
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.reader import reader
-from diskreplay.formats.core.recorder import add_steps
+from diskreplay.formats.core.recorder import add_facts, add_steps
 from diskreplay.formats.core.selection import open_selected
 from diskreplay.formats.core.transitions import Source
 from diskreplay.storage.files import LocalFiles
@@ -34,7 +34,8 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Writes a source to a new store that has room for just its steps."""
     capacity = max(1, source.steps + source.cuts)
     with Copy.create(target, **source.layout.create_arguments(), capacity=capacity) as buffer:
-        add_steps(buffer, source.blocks())
+        _, episodes = add_steps(buffer, source.blocks())
+        add_facts(buffer, source.facts, episodes)
 
 
 @reader
@@ -57,6 +58,6 @@ def recognise(path: pathlib.Path) -> bool:
 
 FORMATS = (
     Format(
-        "store", "a store of diskreplay's own", "directory", Holds(stacks=True), recognise, read, write,
+        "store", "a store of diskreplay's own", "directory", Holds(facts=True, stacks=True), recognise, read, write,
     ),
 )  # fmt: skip

@@ -7,14 +7,22 @@ window's first row, to a cut. The newest run of an environment that is not cut y
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.ids import Ids, unpack
+from diskreplay.index.facts import EpisodeFacts, Facts, copied
 from diskreplay.index.log import StreamLog
 from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID
 
 CUT_OFF = "cut off"
+ROW_BITS = 43
+"""Of a row, where it stands with its environment, of which there are at most 2^20, in one number."""
+LOOKED_ROWS = 1024
+"""Rows that are looked at at once for where an episode begins or ends."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +36,7 @@ class Episode:
         terminated, truncated: of its last step.
         complete_start: its first step is in the window.
         ended: it was terminated, truncated or cut off by a step that does not continue it.
+        facts: what a program said of it, by name; see :meth:`ReplayBuffer.begin_episode`. A copy.
     """
 
     stream: int
@@ -39,6 +48,7 @@ class Episode:
     truncated: bool
     complete_start: bool
     ended: bool
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     @property
     def length(self) -> int:
@@ -61,32 +71,115 @@ def ends(log: StreamLog) -> dict[str, int]:
     }
 
 
-def episodes(log: StreamLog) -> list[Episode]:
-    """All episodes of a stream's window, by first row, then environment."""
+@dataclasses.dataclass(frozen=True)
+class EpisodeTable:
+    """The episodes of a stream's window as arrays ``(n,)``, by first row, then environment; as of :class:`Episode`."""
+
+    stream: int
+    num_envs: int
+    env: NDArray[np.int64]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+    total_reward: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    complete_start: NDArray[np.bool_]
+    ended: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The columns by name, in the order of :class:`Episode`."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[2:]}
+
+    def only(self, wanted: NDArray[np.bool_]) -> EpisodeTable:
+        """Some of the episodes."""
+        return EpisodeTable(self.stream, self.num_envs, *(values[wanted] for values in self.arrays().values()))
+
+    def hold(self, ids: Ids) -> NDArray[np.bool_]:
+        """Which ids ``(B,)`` of the stream are those of a row of these episodes."""
+        if not len(self):
+            return np.zeros(len(ids), bool)
+        order = np.lexsort((self.start, self.env))
+        rows, envs = unpack(ids, self.num_envs)
+        lanes = (self.env << ROW_BITS) + self.start
+        at = np.searchsorted(lanes[order], (envs << ROW_BITS) + rows, side="right") - 1
+        found = order[np.maximum(at, 0)]
+        held: NDArray[np.bool_] = (at >= 0) & (self.env[found] == envs) & (rows < self.stop[found])
+        return held
+
+
+def table(log: StreamLog) -> EpisodeTable:
+    """All episodes of a stream's window."""
     rows = np.arange(log.begin, log.end)
-    if not len(rows):
-        return []
-
-    def column(name: str) -> NDArray[np.generic]:
-        return log.table.take(name, rows)
-
-    valid, starts = column(VALID), column(START) != CONTINUES
-    terminated, truncated, reward = column(TERMINATED), column(TRUNCATED), column(REWARD)
-    found = []
-    for env in range(log.num_envs):
-        first = starts[:, env].copy()
-        complete = first[0]
+    valid, starts, terminated, truncated, reward = (
+        log.table.take(name, rows) for name in (VALID, START, TERMINATED, TRUNCATED, REWARD)
+    )
+    parts = []
+    for env in range(log.num_envs if len(rows) else 0):
+        first = starts[:, env] != CONTINUES
+        complete = bool(first[0])
         first[0] = True
-        edges = np.append(np.flatnonzero(first), len(rows))
-        totals = np.add.reduceat(reward[:, env].astype(np.float64), edges[:-1])
-        for low, high, total in zip(edges[:-1].tolist(), edges[1:].tolist(), totals.tolist(), strict=True):
-            if not valid[low, env]:
-                continue
-            done = bool(terminated[high - 1, env]), bool(truncated[high - 1, env])
-            found.append(
-                Episode(
-                    log.stream, env, log.begin + low, log.begin + high, total, *done,
-                    complete_start=bool(low or complete), ended=any(done) or high < len(rows),
-                )
-            )  # fmt: skip
-    return sorted(found, key=lambda episode: (episode.start, episode.env))
+        low = np.flatnonzero(first)
+        high = np.append(low[1:], len(rows))
+        totals = np.add.reduceat(reward[:, env].astype(np.float64), low)
+        flags = terminated[high - 1, env], truncated[high - 1, env]
+        found = (
+            np.full(len(low), env), log.begin + low, log.begin + high, totals, *flags,
+            (low > 0) | complete, flags[0] | flags[1] | (high < len(rows)),
+        )  # fmt: skip
+        kept = valid[low, env]
+        parts.append([part[kept] for part in found])
+    if not parts:
+        none, no = np.empty(0, np.int64), np.empty(0, bool)
+        return EpisodeTable(log.stream, log.num_envs, none, none, none, np.empty(0), no, no, no, no)
+    columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
+    if len(parts) > 1:
+        order = np.lexsort((columns[0], columns[1]))
+        columns = [column[order] for column in columns]
+    return EpisodeTable(log.stream, log.num_envs, *columns)
+
+
+def episodes(log: StreamLog, facts: EpisodeFacts | None = None) -> list[Episode]:
+    """All episodes of a stream's window, by first row, then environment, with their ``facts`` if these are given."""
+    found = table(log)
+    return listed(found, facts.find(found.start, found.env) if facts else None)
+
+
+def listed(found: EpisodeTable, known: Sequence[Facts] | None) -> list[Episode]:
+    """The episodes of a table, with copies of their facts if these are given."""
+    columns = [values.tolist() for values in found.arrays().values()]
+    if known:
+        columns.append([copied(one) for one in known])
+    return [Episode(found.stream, *values) for values in zip(*columns, strict=True)]
+
+
+def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
+    """The episode of a row of the window: first row, the row where the next one begins, and if it begins in the window.
+
+    None for the second where it is not known yet.
+    """
+    start, complete = log.begin, False
+    for high in range(row + 1, log.begin, -LOOKED_ROWS):
+        rows = np.arange(max(log.begin, high - LOOKED_ROWS), high)
+        first = np.flatnonzero(log.take(START, rows, np.full(len(rows), env)) != CONTINUES)
+        if len(first):
+            start, complete = int(rows[first[-1]]), True
+            break
+    for low in range(row + 1, log.end, LOOKED_ROWS):
+        rows = np.arange(low, min(low + LOOKED_ROWS, log.end))
+        first = np.flatnonzero(log.take(START, rows, np.full(len(rows), env)) != CONTINUES)
+        if len(first):
+            return start, int(rows[first[0]]), complete
+    return start, None, complete
+
+
+def newest(log: StreamLog, env: int) -> int | None:
+    """The newest row of an environment that is a transition; None where the window has none."""
+    for high in range(log.end, log.begin, -LOOKED_ROWS):
+        rows = np.arange(max(log.begin, high - LOOKED_ROWS), high)
+        there = np.flatnonzero(log.take(VALID, rows, np.full(len(rows), env)))
+        if len(there):
+            return int(rows[there[-1]])
+    return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -89,15 +90,21 @@ def merge(
             continuity="flags" if any(source.layout.continuity == "flags" for source in sources) else "observations",
             provenance=common([dict(source.layout.provenance) for source in sources]),
         )
-        whole = Source(layout, steps, blocks, cuts=cuts)
+        facts = [told for part, source in zip(parts, sources, strict=True) for told in facts_of(part, source)]
+        whole = Source(layout, steps, blocks, cuts=cuts, facts=facts)
         write(whole, temporary, report)
         episodes = sum(len(part.episodes) for part in parts)
     return Written(str(target), steps, episodes, bytes_of(target))
 
 
+def facts_of(part: SelectedStore, source: Source) -> Sequence[Mapping[str, Any]]:
+    """The facts of each episode of a part, empty where there are none."""
+    return source.facts or [{}] * len(part.episodes)
+
+
 def split(
     path: PathLike, fractions: Sequence[float], outs: Sequence[PathLike] = (), *, seed: int = 0,
-    allow_loss: bool = False, progress: Progress | None = None,
+    where: str | None = None, allow_loss: bool = False, progress: Progress | None = None,
 ) -> list[Written]:  # fmt: skip
     """Deals the episodes of the store at ``path`` out to new stores, at random.
 
@@ -107,6 +114,7 @@ def split(
             whole, so that they are met about.
         outs: the new stores; ``pong.replay`` becomes ``pong-1.replay``, ``pong-2.replay`` and so on if empty.
         seed: of the dealing.
+        where: a condition on the episodes, as of :meth:`ReplayBuffer.select`: the others are left out.
         allow_loss: go on where frame stacks cannot be rebuilt.
         progress: called with transitions done and in all.
 
@@ -125,10 +133,11 @@ def split(
     for target in targets:
         apart(given, target)
         vacant(target, OTHER_NAME)
-    with open_selected(path) as whole:
+    with open_selected(path, Selection(where=where)) as whole:
         every = numbered_lengths(whole)
-    dealt = deal(every, shares, seed)
-    total = sum(every)
+    known = list(every)
+    dealt = [tuple(known[at] for at in each) for each in deal(list(every.values()), shares, seed)]
+    total = sum(every.values())
     done = 0
     written = []
     with stoppable(progress) as report, room_for(targets[0].parent), contextlib.ExitStack() as stack:
@@ -164,9 +173,15 @@ def checked_shares(fractions: Sequence[float]) -> list[float]:
     return shares if total > 1 - 1e-9 else [*shares, 1 - total]
 
 
-def numbered_lengths(part: SelectedStore) -> list[int]:
-    """Transitions of each episode by its number."""
-    return [episode.length for rows in part.streams for episode in rows.episodes]
+def numbered_lengths(part: SelectedStore) -> dict[int, int]:
+    """Transitions of each episode of a part, by its number in the store."""
+    every = (episode for rows in part.streams for episode in rows.episodes)
+    chosen = {(episode.stream, episode.env, episode.start) for episode in part.episodes}
+    return {
+        number: episode.length
+        for number, episode in enumerate(every)
+        if (episode.stream, episode.env, episode.start) in chosen
+    }
 
 
 def deal(lengths: Sequence[int], shares: Sequence[float], seed: int) -> list[tuple[int, ...]]:

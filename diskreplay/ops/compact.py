@@ -28,6 +28,7 @@ from diskreplay.ops.disk import tree_bytes
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
 from diskreplay.paths import PathLike, checked_path
+from diskreplay.schema import INFO
 from diskreplay.storage import chunks, stream
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
@@ -123,7 +124,10 @@ class _StreamShards:
     def dead(self) -> Iterator[_Shard]:
         """The shards that can be compacted and have something to give back."""
         context = self.store.schema.context
-        for path, reader in self.store.readers(self.name, self._commit).items():
+        readers = self.store.readers(self.name, self._commit)
+        if INFO in self._commit.tails:
+            readers[INFO] = self.store.info_reader(self.name, self._commit)
+        for path, reader in readers.items():
             span = self._commit.span(path, context)
             needed = [span, *(cut.span(path, context) for cut in self._cuts)]
             named = {cut.tails[path].shard for cut in self._cuts if path in cut.tails}

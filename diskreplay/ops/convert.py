@@ -28,7 +28,7 @@ from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
 from diskreplay.formats.core.format import Format, Loss, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
-from diskreplay.formats.core.recorder import add_steps
+from diskreplay.formats.core.recorder import add_facts, add_steps
 from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selection, open_selected
 from diskreplay.formats.core.target import replacing
 from diskreplay.formats.core.transitions import Source, Transitions
@@ -288,13 +288,14 @@ def store_source(
     room = max(1, source.steps + source.cuts + append)
     newest = Newest(source, counted(source, progress).blocks, capacity)
     if append:
-        stream, transitions, episodes, evicted = appended(source, target, room, capacity, newest.blocks)
+        stream, transitions, episodes, evicted = appended(source, target, room, capacity, newest)
     else:
         with room_for(target), replacing(target, "directory") as temporary:
             arguments = source.layout.create_arguments()
             with kind.create(temporary, **arguments, capacity=capacity or room) as buffer:
                 with prefetched(newest.blocks) as steps:
                     transitions, episodes = add_steps(buffer, steps)
+                add_facts(buffer, source.facts, episodes + newest.episodes)
                 stream, evicted = FIRST_STREAM, transitions - held(buffer, FIRST_STREAM)
     return stream, transitions + newest.steps, episodes + newest.episodes, evicted + newest.steps
 
@@ -337,16 +338,16 @@ class Newest:
 
 
 def appended(
-    source: Source, target: pathlib.Path, room: int, capacity: int | None, blocks: Callable[[], Iterator[Transitions]]
+    source: Source, target: pathlib.Path, room: int, capacity: int | None, newest: Newest
 ) -> tuple[str, int, int, int]:
     """Adds a source to the store at ``target``, or leaves that as it was."""
     with ReplayBuffer.open(target, mode="r", **PLAIN) as buffer:
         check_fits(source.layout, Layout.of(buffer.schema, stacked=True))
         stats = buffer.stats()["streams"]
         rows = stats[FIRST_STREAM]["end"] - stats[FIRST_STREAM]["begin"]
-        newest = [episode for episode in buffer.episodes if not episode.stream][-1:]
+        last = [episode for episode in buffer.episodes if not episode.stream][-1:]
         fits = stats[FIRST_STREAM]["num_envs"] == 1 and capacity is None and rows + room <= buffer.schema.capacity
-        open_end = fits and bool(newest) and not (newest[0].terminated or newest[0].truncated)
+        open_end = fits and bool(last) and not (last[0].terminated or last[0].truncated)
         names = list(stats)
     stream = FIRST_STREAM if fits else str(1 + max(int(name) for name in names if name.isdecimal()))
     name = f"before-import-{os.getpid()}"
@@ -354,8 +355,9 @@ def appended(
     with ReplayBuffer.open(target, stream=stream, **more, **PLAIN) as buffer:
         buffer.checkpoint(name, {IMPORT_MARK: stream})
         try:
-            with prefetched(blocks) as steps:
+            with prefetched(newest.blocks) as steps:
                 counts = add_steps(buffer, steps, open_end=open_end)
+            add_facts(buffer, source.facts, counts[1] + newest.episodes)
             evicted = 0 if fits else counts[0] - held(buffer, stream)
             buffer.commit()
         except BaseException:

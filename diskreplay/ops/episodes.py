@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from diskreplay.checks import check_count
 from diskreplay.errors import InputError
 from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
+from diskreplay.index.selecting import End, chosen, end_of
+from diskreplay.index.where import Where
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike
 from diskreplay.views.transition import Transition
 
-End = Literal["terminated", "truncated", "both", "cut", "running"]
 SORTS = ("number", "length", "return", "end")
 
 
@@ -33,6 +34,7 @@ class EpisodeLine(Result):
         total_reward: undiscounted.
         end: which flags its last step has; "cut" when another step came without one, "running" when it still goes on.
         complete: whether its first step is in the window.
+        facts: what a program said of it, by name.
     """
 
     number: int
@@ -44,23 +46,32 @@ class EpisodeLine(Result):
     total_reward: float
     end: End
     complete: bool
+    facts: dict[str, Any]
 
 
-def episodes(path: PathLike, *, sort: str = "number", reverse: bool = False) -> list[EpisodeLine]:
+def episodes(
+    path: PathLike, *, sort: str = "number", reverse: bool = False, where: str | None = None
+) -> list[EpisodeLine]:
     """The episodes of the store at ``path``, as of its last commit.
 
     Args:
         path: of the store.
         sort: by "number", "length", "return" or "end"; equals stay in the order of their numbers.
         reverse: the largest first.
+        where: a condition on them, as of :meth:`ReplayBuffer.select`; all if None.
 
-    Raises InputError for another order, and what opening the store raises.
+    Raises InputError for another order or what is no condition, and what opening the store raises.
     """
     if sort not in SORTS:
         raise InputError(f"episodes are sorted by {', '.join(SORTS)}, not by {sort!r}")
+    wanted = None if where is None else Where(where)
     with ReplayBuffer.open(path, mode="r", view=Transition()) as buffer:
-        streams = list(buffer.stats()["streams"])
-        lines = [line(number, streams[episode.stream], episode) for number, episode in enumerate(buffer.episodes)]
+        streams, every = list(buffer.stats()["streams"]), buffer.episodes
+        kept = [True] * len(every) if wanted is None else chosen(wanted, every, dict(enumerate(streams)))
+        lines = [
+            line(number, streams[episode.stream], episode)
+            for number, (episode, keep) in enumerate(zip(every, kept, strict=True)) if keep
+        ]  # fmt: skip
     key = {"return": "total_reward"}.get(sort, sort)
     return sorted(lines, key=lambda one: getattr(one, key), reverse=reverse)
 
@@ -68,20 +79,9 @@ def episodes(path: PathLike, *, sort: str = "number", reverse: bool = False) -> 
 def line(number: int, stream: str, episode: Episode) -> EpisodeLine:
     """The facts about an episode."""
     return EpisodeLine(
-        number, stream, episode.env, episode.start, episode.stop, episode.length, episode.total_reward, end(episode),
-        episode.complete_start,
+        number, stream, episode.env, episode.start, episode.stop, episode.length, episode.total_reward,
+        end_of(episode), episode.complete_start, episode.facts,
     )  # fmt: skip
-
-
-def end(episode: Episode) -> End:
-    """How an episode ended."""
-    if episode.terminated and episode.truncated:
-        return "both"
-    if episode.terminated:
-        return "terminated"
-    if episode.truncated:
-        return "truncated"
-    return "cut" if episode.ended else "running"
 
 
 @dataclasses.dataclass(frozen=True)

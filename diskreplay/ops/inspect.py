@@ -7,6 +7,7 @@ every open reads; ``verify`` reads everything.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import pathlib
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from diskreplay.ops.problems import DAMAGE
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_stream
-from diskreplay.schema import FORMAT_VERSION, Column
+from diskreplay.schema import FORMAT_VERSION, INFO, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Span
@@ -30,6 +31,8 @@ from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import PROVENANCE, STREAMS, Checkpoint, Store
 
 HISTOGRAM_BINS = 24
+MAX_NAMES = 64
+"""Of facts that are counted."""
 MAX_SHARDS_LISTED = 1 << 16
 """Shards of a column that are looked for: a damaged record may name any number."""
 
@@ -55,6 +58,8 @@ class EpisodeFacts:
         complete: from the first step to the end; ``lengths`` (steps) and ``returns`` are theirs, None without any.
         running: not ended yet.
         cut_off: begun before the window, or ended by neither termination nor truncation.
+        told: of which facts were given (seed, tags and others).
+        facts: the names of these, and of how many episodes each is known; the most frequent first, at most 64.
     """
 
     count: int
@@ -63,6 +68,8 @@ class EpisodeFacts:
     cut_off: int
     lengths: Spread | None
     returns: Spread | None
+    told: int = 0
+    facts: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,6 +275,8 @@ def _episode_facts(found: Sequence[Episode]) -> EpisodeFacts:
         cut_off=sum(e.ended for e in found) - len(complete),
         lengths=spread([e.length for e in complete]),
         returns=spread([e.total_reward for e in complete]),
+        told=sum(bool(e.facts) for e in found),
+        facts=dict(collections.Counter(name for e in found for name in e.facts).most_common(MAX_NAMES)),
     )
 
 
@@ -294,14 +303,14 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         part = open_stream(store, name, ChunkCache(0))
         commit, transitions, causes = part.disk.commit_record, len(part.log), ends(part.log)
         if found.episodes is not None:
-            found.episodes += episodes(part.log)
+            found.episodes += episodes(part.log, part.facts)
         for problem in _missing_files(store, name, commit):
             found.problems.append(problem)
     except DAMAGE as error:
         found.episodes = None
         found.problems.append(str(error))
         found.problems += _missing_files(store, name, commit)
-    for path, column in store.schema.arrays.items():
+    for path, column in _arrays(store, commit).items():
         span = commit.span(path, store.schema.context)
         facts = _column_facts(pathlib.Path(store.stream_path(name), path), path, column, span)
         found.columns[path] = _merge(found.columns.get(path), facts)
@@ -313,6 +322,11 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
             commit.sampled, writer if writer.startswith("process") else None,
         )
     )  # fmt: skip
+
+
+def _arrays(store: Store, commit: Commit) -> dict[str, Column]:
+    """The arrays of a stream, with that of the facts of its episodes where it has one."""
+    return {**store.schema.arrays, **({INFO: store.schema.info_column} if INFO in commit.tails else {})}
 
 
 def _column_facts(folder: pathlib.Path, path: str, column: Column, span: Span) -> ColumnFacts:
@@ -337,7 +351,7 @@ def _merge(known: ColumnFacts | None, more: ColumnFacts) -> ColumnFacts:
 def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
     """Shards that the commit needs and that are missing or too short."""
     problems = []
-    for path, column in store.schema.arrays.items():
+    for path, column in _arrays(store, commit).items():
         folder = pathlib.Path(store.stream_path(name), path)
         span = commit.span(path, store.schema.context)
         stop = -(-span.end // column.shard_rows) if span.end > span.begin else 0

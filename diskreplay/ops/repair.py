@@ -12,6 +12,8 @@
    timeline. A second commit gives them start codes that continue nothing, a third puts a chunk of zeros in the place of
    each damaged one.
 
+6. Where some of the facts of a stream's episodes cannot be read, all of the stream's are given up, and its rows stay.
+
 All of step 5 is appended, or written beside and renamed, so that a crash leaves a store that is as damaged as before,
 or less; repairing again goes on from there. Whatever is moved, or changed in place, stands in a folder beside the
 store, ``<store>.quarantine-<n>``, with its path below the store.
@@ -37,6 +39,7 @@ from diskreplay.errors import DiskReplayError, LockedError
 from diskreplay.ops.mend import mended
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
+from diskreplay.ops.repair_facts import give_up_facts
 from diskreplay.ops.repair_record import mended_cut, settled
 from diskreplay.ops.repair_stream import StreamLoss, StreamRepair
 from diskreplay.ops.signals import Progress
@@ -155,6 +158,9 @@ class _StoreRepair:
                         self.store, name, self.recorded[name], commit, self.quarantine, self._lengths(name)
                     )
                     loss = work.run(functools.partial(self.release, commits, name))
+                    cuts = [one.cut[name] for one in self._readable_checkpoints() if name in one.cut]
+                    if facts := give_up_facts(self.store, name, self.quarantine, cuts):
+                        loss = dataclasses.replace(loss or StreamLoss(name), facts=facts)
                     if loss is not None:
                         self.losses.append(loss)
 

@@ -38,6 +38,7 @@ class StreamLoss:
         patches: frames of the patch table that could not be read and not be found elsewhere.
         went_back_to: the row that the stream ends at, where its record could not be read.
         whole: the stream was moved aside.
+        facts: bytes of the facts of its episodes, all of which were given up where some were damaged.
     """
 
     stream: str
@@ -50,6 +51,7 @@ class StreamLoss:
     patches: int = 0
     went_back_to: int | None = None
     whole: bool = False
+    facts: int = 0
 
 
 class StreamRepair:

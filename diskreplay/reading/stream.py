@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError
+from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.reading import observations
@@ -18,7 +19,7 @@ from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
-from diskreplay.schema import Schema
+from diskreplay.schema import INFO, Schema
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.stream import StreamReader, StreamWriter
 
@@ -40,8 +41,11 @@ class OpenStream:
             for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
         ]
         self.resident = Resident(schema, self.log)
+        self.facts = EpisodeFacts(commit.num_envs)
+        """What was said of the episodes."""
         self._spans = Spans(self.log)
         self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
+        self.facts.restart(commit.info_begin)
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -57,9 +61,24 @@ class OpenStream:
             log.add_patches({name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays})
         log.slide(commit.begin)
         log.drop_patches()
+        self._catch_up_facts()
         wrong = log.inconsistency()
         if wrong:
             raise CorruptionError(f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name)
+
+    def _catch_up_facts(self) -> None:
+        commit, facts = self.disk.commit_record, self.facts
+        if commit.info_begin > facts.end:
+            facts.restart(commit.info_begin)
+        if commit.info_end > facts.end:
+            data = self.disk.info.read_rows(facts.end, commit.info_end).tobytes()
+            try:
+                facts.take_over(data, commit.begin, commit.end)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise CorruptionError(
+                    f"stream {self.disk.path!r}: the facts of its episodes cannot be read: {error}; run 'diskreplay "
+                    "verify'", stream=self.disk.name, column=INFO,
+                ) from error  # fmt: skip
 
     def spans(self) -> Spans:
         """The episodes of the window, up to date."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import CorruptionError
-from diskreplay.ops.episodes import end
+from diskreplay.index.selecting import end_of
 from diskreplay.ops.result import Result
 from diskreplay.pictures import CHANNELS, newest, pictures_of, space_bounds, spread, to_pixels, to_png
 from diskreplay.report.facts import action_labels, short
@@ -167,7 +167,7 @@ def episode_facts(source: Source, found: Found) -> EpisodeFacts:
     ]
     return EpisodeFacts(
         found.number, found.key, found.rows.name, episode.env, episode.start, episode.length,
-        short(episode.total_reward), end(episode), episode.complete_start, every, tuple(series), views, (),
+        short(episode.total_reward), end_of(episode), episode.complete_start, every, tuple(series), views, (),
         tuple(not_shown), tuple(f"steps {d.start - episode.start} to {d.stop - episode.start - 1}: {d.what}"
         for d in damaged),
     )  # fmt: skip

@@ -18,7 +18,7 @@ import diskreplay
 from diskreplay import spaces
 from diskreplay.errors import DiskReplayError
 from diskreplay.index.episodes import Episode
-from diskreplay.ops.episodes import end
+from diskreplay.index.selecting import end_of
 from diskreplay.ops.result import Result
 from diskreplay.report.source import Source, to_real
 from diskreplay.schema import REWARD, VALID, Column
@@ -195,7 +195,7 @@ def episode_table(source: Source, most: int | None = None) -> EpisodeTable:
         start=tuple(one.episode.start for one in listed),
         length=tuple(one.episode.length for one in listed),
         total_reward=tuple(short(one.episode.total_reward) for one in listed),
-        end=tuple(ENDS.index(end(one.episode)) for one in listed),
+        end=tuple(ENDS.index(end_of(one.episode)) for one in listed),
         complete=tuple(int(one.episode.complete_start) for one in listed),
         unusual=tuple(
             int(is_whole(one) and (_beyond(one.total_reward, returns) or _beyond(one.length, lengths)))

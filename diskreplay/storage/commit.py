@@ -12,7 +12,7 @@ from typing import Any
 
 from diskreplay.checks import check_count
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema import Column, is_patch
+from diskreplay.schema import INFO, Column, is_patch
 
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
@@ -34,7 +34,7 @@ class Span:
     """What a commit needs of one array.
 
     Attributes:
-        begin, end: its rows, half-open; of the patch table's arrays, its patches.
+        begin, end: its rows, half-open; of the patch table's arrays, its patches; of the facts, bytes.
         num_envs: environments that each of them holds.
         tail: the last shard; of size 0 where the record names none.
     """
@@ -61,6 +61,7 @@ class Commit:
         timeline: grows by one when the stream returns to a checkpoint: rows from there on are other rows.
         begin, end: the window's rows, half-open.
         patch_begin, patch_end: likewise of the patch table.
+        info_begin, info_end: likewise the bytes of the facts of episodes; both 0 where ``tails`` has none of them.
         tails: of each array that has rows, by its path below the stream's group.
         time: seconds since the epoch, for people; nothing depends on it.
         sampled: transitions that the process which writes the stream has drawn, as it counts them; for a rate limiter.
@@ -78,6 +79,8 @@ class Commit:
     tails: dict[str, Tail] = dataclasses.field(default_factory=dict)
     time: float = 0.0
     sampled: int = 0
+    info_begin: int = 0
+    info_end: int = 0
 
     def floor(self, context: int) -> int:
         """The first row that is needed: ``context`` rows before the window, or before the newest row if it is empty."""
@@ -88,6 +91,8 @@ class Commit:
         tail = self.tails.get(path, Tail(0, 0))
         if is_patch(path):
             return Span(self.patch_begin, self.patch_end, 1, tail)
+        if path == INFO:
+            return Span(self.info_begin, self.info_end, 1, tail)
         return Span(self.floor(context), self.end, self.num_envs, tail)
 
     @property
@@ -96,10 +101,14 @@ class Commit:
         return max(1, self.capacity // self.num_envs)
 
     def to_json(self) -> dict[str, Any]:
-        fields = {**dataclasses.asdict(self), "tails": {k: [t.shard, t.size] for k, t in self.tails.items()}}
+        stored = dataclasses.asdict(self)
+        span = {"begin": stored.pop("info_begin"), "end": stored.pop("info_end")}
+        tails = {name: [tail.shard, tail.size] for name, tail in self.tails.items()}
+        if INFO in tails:  # apart from the others, whose names older programs know all of
+            stored[INFO] = {**span, "tail": tails.pop(INFO)}
         if not self.sampled:
-            del fields["sampled"]  # optional, and a store without a limiter has none
-        return fields
+            del stored["sampled"]  # optional, and a store without a limiter has none
+        return {**stored, "tails": tails}
 
     @classmethod
     def from_json(cls, stored: Any, file: str) -> Commit:
@@ -109,7 +118,8 @@ class Commit:
         window's move left its first row behind. It begins as many rows before its end as it may hold.
         """
         found = cls.as_written(stored, file)
-        if found.begin > found.end or found.patch_begin > found.patch_end:
+        spans = (found.begin, found.end), (found.patch_begin, found.patch_end), (found.info_begin, found.info_end)
+        if any(begin > end for begin, end in spans):
             raise _unreadable(file, ValueError("begin must not pass end"))
         return dataclasses.replace(found, begin=max(found.begin, found.end - found.rows))
 
@@ -128,6 +138,10 @@ class Commit:
                 str(name): Tail(check_count("shard", shard, 0), check_count("size", size, 0))
                 for name, (shard, size) in stored["tails"].items()
             }
+            if (info := stored.get(INFO)) is not None:
+                shard, size = info["tail"]
+                tails[INFO] = Tail(check_count("shard", shard, 0), check_count("size", size))
+                counts |= {f"info_{name}": check_count(name, info[name], least=0) for name in ("begin", "end")}
             seconds = stored["time"]
             if not isinstance(seconds, int | float) or not math.isfinite(seconds):
                 raise ValueError(f"time must be finite, got {seconds!r}")

@@ -31,7 +31,7 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.schema import FORMAT_VERSION, Schema
+from diskreplay.schema import FORMAT_VERSION, INFO, Schema
 from diskreplay.storage import arrays, metadata, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
@@ -232,7 +232,10 @@ class Store:
             if checkpoint is None or checkpoint.cut[name] == newest:
                 return newest
             cut = checkpoint.cut[name]
-            later = [c.name for c in self.checkpoints() if name in c.cut and c.cut[name].end > cut.end]
+            later = [
+                c.name for c in self.checkpoints() if name in c.cut
+                and (c.cut[name].end > cut.end or (INFO in cut.tails and c.cut[name].info_end > cut.info_end))
+            ]  # fmt: skip
             if later:
                 raise CheckpointError(
                     f"going back to checkpoint {checkpoint.name!r} would discard rows that {later} still need; drop "
@@ -249,6 +252,10 @@ class Store:
     def readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
         """Readers of all columns of a stream by their path below its group; nothing is loaded."""
         return stream.open_columns(self.files, self.stream_path(name), self.schema, commit, ColumnReader)
+
+    def info_reader(self, name: str, commit: Commit) -> ColumnReader:
+        """A reader of the facts of a stream's episodes; nothing is loaded."""
+        return stream.open_info(self.files, self.stream_path(name), self.schema, commit, ColumnReader)
 
     def cuts(self, name: str) -> list[Commit]:
         """The commits of a stream that checkpoints hold, the oldest checkpoint's first."""

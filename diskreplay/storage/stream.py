@@ -23,9 +23,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
 from diskreplay.interrupts import held_back
-from diskreplay.schema import PATCH_TABLE, Schema
+from diskreplay.schema import INFO, PATCH_TABLE, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
@@ -54,6 +56,8 @@ class _Stream(Generic[AnyColumn]):
         self.schema = schema
         self.commit_record = commit
         self._columns = open_columns(files, path, schema, commit, make)
+        self.info = self._columns[INFO] = open_info(files, path, schema, commit, make)
+        """The facts of episodes: a column of bytes, which is on disk only once there are some."""
         self.rows = {column.name: self._columns[column.name] for column in schema.columns}
         self.patches = {column.name: self._columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
         metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self._columns, *groups(schema))))
@@ -137,6 +141,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._first_shards = self._recover(newest, commit)
             for path, column in self.columns():
                 column.resume(commit.span(path, schema.context).end)
+            self._resume_info(commit)
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
@@ -196,16 +201,32 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Removes what no record names; the lowest shard on disk."""
         tail = commit.tails.get(path)
         kept = []
+        # A writer that knows nothing of facts left a record without them; those of a checkpoint are there still.
+        spared = set() if tail or path != INFO else self._info_pinned(column)
         if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
             self.files.unlink(temporary)
         for shard, file in column.shards_on_disk():
-            if tail is None or shard > tail.shard:
+            if (tail is None or shard > tail.shard) and shard not in spared:
                 self.files.unlink(file)
                 continue
             kept.append(shard)
-            if shard == tail.shard and (self.files.size(file) or 0) > tail.size:
+            if tail and shard == tail.shard and (self.files.size(file) or 0) > tail.size:
                 self._cut(file, tail.size, in_place=not commit.timeline)
         return min(kept, default=0)
+
+    def _info_pinned(self, column: ColumnWriter) -> set[int]:
+        shards = [shard for shard, _ in column.shards_on_disk()]
+        return self._pinned_among(shards, INFO, self._pinned()) if shards else set()
+
+    def _resume_info(self, commit: Commit) -> None:
+        """Has facts go on after the shards that checkpoints pin, where the record names none."""
+        there = [shard for shard, _ in self.info.shards_on_disk()]
+        self._info_first = 0
+        if INFO not in commit.tails and there:
+            first = max(there) + 1
+            self.info.entries.restart(first * self.info.shard_chunks)
+            self.info.resume(first * self.info.column.shard_rows)
+            self._info_first = self.info.end
 
     def _remove_half_made(self, path: str) -> None:
         """Removes a stream that a process which died was adding; who lives holds the store's lock."""
@@ -297,8 +318,30 @@ class StreamWriter(_Stream[ColumnWriter]):
                 raise
             self.failure = None
 
-    def commit(self, begin: int, patch_begin: int, publish: contextlib.AbstractContextManager[object]) -> Commit:
-        """Makes every row durable and moves the window's first row to ``begin``; ``publish`` guards the readers."""
+    def put_info(self, data: bytes) -> int:
+        """Puts bytes, in the place of any that no commit holds yet, behind the facts; the first one's number."""
+        column, rows = self.info, self.info.column.chunk_rows
+        column.rewind(column.committed)
+        values = np.frombuffer(data, np.uint8)
+        first = column.end
+        while len(values):
+            at = column.end % rows
+            part, values = values[: rows - at], values[rows - at :]
+            column.single[at : at + len(part)] = part
+            if at + len(part) == rows:
+                column.end += len(part) - 1
+                column.advance()
+            else:
+                column.end += len(part)
+        return first
+
+    def commit(
+        self, begin: int, patch_begin: int, publish: contextlib.AbstractContextManager[object], info_begin: int = 0
+    ) -> Commit:
+        """Makes every row durable and moves the window's first row to ``begin``; ``publish`` guards the readers.
+
+        ``info_begin`` is the first byte of the facts that is needed; where it is lower than before it stays.
+        """
         self.check()
         staged = {path: appended for path, column in self.columns() if (appended := column.stage())}
         record = dataclasses.replace(
@@ -312,15 +355,32 @@ class StreamWriter(_Stream[ColumnWriter]):
             time=time.time(),
             sampled=self.sampled,
         )
+        if INFO in record.tails:
+            first = max(info_begin, self.commit_record.info_begin, self._info_first)
+            record = dataclasses.replace(record, info_begin=first, info_end=self.info.end)
         with self.whole("committing"):
+            if INFO in staged:
+                self._make_info()
             self._append(staged)
             self.replace_record(record)
             with publish:
                 for path, column in self.columns():
-                    column.publish(staged.get(path, []), record.span(path, self.schema.context).end)
+                    column.publish(staged.get(path, []), column.end)
                 self.commit_record = record
             self._evict(publish)
         return record
+
+    def _make_info(self) -> None:
+        """Makes the array of the facts, where it is not there; it appears whole."""
+        if self.files.size(os.path.join(self.info.directory, metadata.NAME)) is not None:
+            return
+        temporary = os.path.join(self.path, SCRATCH, ".tmp-info")
+        fs.clear(self.files, temporary)
+        self.files.mkdir(temporary)
+        column = self.info.column
+        metadata.write(self.files, temporary, metadata.array_document(column, 1, column.shard_rows))
+        self.files.rename(temporary, self.info.directory)
+        self.files.sync_dir(self.path)
 
     def _append(self, staged: dict[str, list[ShardAppend]]) -> None:
         """Makes the new chunks and indexes durable, which no record names yet."""
@@ -432,6 +492,14 @@ def open_columns(
     }  # fmt: skip
 
 
+def open_info(
+    files: fs.Files, path: str, schema: Schema, commit: Commit, make: Callable[..., AnyColumn]
+) -> AnyColumn:  # fmt: skip
+    """The column of the facts of episodes of the stream at ``path``; nothing is loaded."""
+    directory, name = os.path.join(path, INFO), os.path.basename(path)
+    return make(files, directory, name, schema.info_column, 1, identity(schema, commit, INFO))
+
+
 def groups(schema: Schema) -> list[str]:
     """Paths of the groups below a stream's own, parents first."""
     return sorted({parent for path in schema.arrays for parent in _parents(os.path.dirname(path))})
@@ -479,8 +547,8 @@ def write_commit(files: fs.Files, path: str, record: Commit) -> None:
 def largest_record(schema: Schema) -> Commit:
     """A record with numbers as large as they can be: what the records of a store will never exceed."""
     most = 1 << 62
-    tails = dict.fromkeys(schema.arrays, Tail(most, most))
-    return Commit(most, most, most, most, most, most, most, most, most, tails, 1 / 3, most)
+    tails = dict.fromkeys([*schema.arrays, INFO], Tail(most, most))
+    return Commit(most, most, most, most, most, most, most, most, most, tails, 1 / 3, most, most, most)
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

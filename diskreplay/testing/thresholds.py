@@ -48,6 +48,8 @@ THRESHOLDS = (
     Threshold("schema", "PATCH_CHUNK_ROWS", 2, "more patches of a resident leaf are a new chunk", in_format=True),
     Threshold("schema", "PATCH_SHARD_ROWS", 4, "more patches of a resident leaf are a new shard", in_format=True),
     Threshold("schema", "LARGE_PATCH_SHARD_ROWS", 2, "more patches of a large leaf are a new shard", in_format=True),
+    Threshold("schema", "INFO_CHUNK_ROWS", 32, "more bytes of facts are a new chunk", in_format=True),
+    Threshold("schema", "INFO_SHARD_ROWS", 128, "more bytes of facts are a new shard", in_format=True),
     Threshold("storage.handles", "MOST_FILES", 2, "the file that was used least recently is closed"),
     Threshold("storage.handles", "MOST_LOOKED_AT", 1, "a file is opened although all that were looked at are on loan"),
     Threshold("storage.stream", "MAX_UNSYNCED", 1, "a commit syncs files before it opens others"),
@@ -72,9 +74,13 @@ THRESHOLDS = (
     Threshold("buffers.shuffle", "SMALL_CHUNK_ROWS", 4, "a pass without large columns has several rounds"),
     Threshold("reading.blocks", "LEAST_BYTES", 64, "an output array is one that was used before"),
     Threshold("reading.blocks", "KEPT", 2, "a used output array is forgotten"),
+    Threshold("index.facts", "SLACK_BYTES", 60, "dead facts are looked for, and those that live written again"),
+    Threshold("index.episodes", "LOOKED_ROWS", 3, "an episode's first row is looked for in several steps"),
     Threshold("index.ranks", "REBUILD_SHARE", 1, "new entries are inserted one by one, not by building anew"),
     Threshold("sampling.rank_based", "MASS_BLOCK", 4, "the table of masses grows"),
     Threshold("sampling.uniform", "MAX_DRAWN_SHARE", 0.0, "the transitions are listed instead of drawn again"),
+    Threshold("sampling.selected", "LISTED_IDS", 6, "the ids of more transitions are not listed"),
+    Threshold("sampling.selected", "MAX_DRAWN_SHARE", 0.0, "those of the chosen episodes are listed likewise"),
 )
 """All of the engine's thresholds; values are in the units of their names, counts without one."""
 

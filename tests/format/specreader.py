@@ -6,6 +6,7 @@ another language: it needs JSON, little-endian integers, CRC-32C, and a Blosc de
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import struct
@@ -197,6 +198,31 @@ class Stream:
         self.columns = {
             name: array.rows(self.floor, self.end) if self.end else None for name, array in self.arrays.items()
         }
+
+        self.facts = self.read_facts(folder / "info", seal and f"{seal}/info")
+
+    def read_facts(self, folder: pathlib.Path, seal: str) -> dict[tuple[int, int], tuple[float, dict[str, Any]]]:
+        """5.6: row and environment -> stop and facts, of the lines that count and are not dead."""
+        info = self.record.get("info")
+        if info is None:
+            return {}
+        array = Array(folder, [], 1, info["tail"], info["end"], "uint8", seal)
+        text = array.rows(info["begin"], info["end"]).tobytes()
+        found = {}
+        for line in text.splitlines(keepends=True):
+            assert line.endswith(b"\n")  # I28
+            row, stop, env, facts = json.loads(line)
+            found[row, env] = float("inf") if stop is None else stop, facts
+            assert row < found[row, env][0]  # I28
+        runs = sorted((env, row, stop) for (row, env), (stop, _) in found.items())
+        for (one, _, stop), (other, row, _) in itertools.pairwise(runs):
+            assert one != other or stop <= row  # I29
+        return {place: told for place, told in found.items() if told[0] > self.begin}
+
+    def facts_of(self, row: int, env: int) -> dict[str, Any]:
+        """The facts of the episode whose rows in the window begin with this one."""
+        told = [facts for (first, of), (stop, facts) in self.facts.items() if of == env and first <= row < stop]
+        return told[0] if told else {}
 
     def value(self, name: str, row: int, env: int) -> np.ndarray:
         return self.columns[name][row - self.floor, env]

@@ -373,3 +373,35 @@ def test_crc32c_is_castagnolis() -> None:
     assert specreader.crc32c(bytes(32)) == 0x8A9136AA
     assert specreader.crc32c(b"\xff" * 32) == 0x62A8AB43
     assert specreader.unseal(b"abc" + struct.pack("<I", specreader.crc32c(b"abc"))) == b"abc"
+
+
+@pytest.mark.parametrize("capacity", [1000, 30])
+def test_facts_of_episodes_are_read_from_the_page(tmp_path: pathlib.Path, capacity: int) -> None:
+    """Given at the start, at the end and again; episodes without any, of two environments; evicted, and at a cut."""
+    path = tmp_path / "s.replay"
+    line, turn = Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
+    cut = None
+    with dr.ReplayBuffer.create(path, line, turn, capacity=2 * capacity, num_envs=2) as buffer:
+        rng = np.random.default_rng(0)
+        at = np.zeros(2, np.float32)
+        for row in range(120):
+            ended = rng.random(2) < 0.15
+            obs = at[:, None]
+            buffer.add(obs, np.zeros(2, int), np.ones(2), obs + 1, ended, np.zeros(2, bool))
+            for env in np.flatnonzero(ended).tolist():
+                if rng.random() < 0.5:
+                    buffer.annotate_episode(env=env, success=bool(row % 2), note="caf\u00e9\n")
+                if rng.random() < 0.5:
+                    buffer.begin_episode(env=env, seed=row)
+            at = at + 1 + 100 * ended
+            if row in (20, 50, 90):
+                buffer.commit()
+            if row == 60:
+                buffer.checkpoint("middle")
+                cut = [(episode.start, episode.env, episode.facts) for episode in buffer.episodes]
+        buffer.commit()
+        for checkpoint, wanted in ((None, [(e.start, e.env, e.facts) for e in buffer.episodes]), ("middle", cut)):
+            stream = specreader.Store(path, checkpoint=checkpoint).streams["0"]
+            assert [(row, env, stream.facts_of(row, env)) for row, env, _ in wanted] == wanted
+            assert any(facts for _, _, facts in wanted)
+            assert not all(facts for _, _, facts in wanted)

@@ -21,7 +21,7 @@ from diskreplay.schema import DTYPES
 
 @dataclasses.dataclass(frozen=True)
 class Holds:
-    """What a format can hold of a store. What it lacks among the first eight is a loss, among the rest an error.
+    """What a format can hold of a store. What it lacks among the first nine is a loss, among the rest an error.
 
     Attributes:
         final_obs: the true next observation of an episode's last step. A format without it gives back episodes that
@@ -32,6 +32,7 @@ class Holds:
         unfinished: an episode's end in neither flag, apart from truncation.
         columns: the user's own columns.
         provenance: where the steps come from.
+        facts: the facts of episodes: seeds, tags and others.
         layout: spaces with their bounds, and how frames are stacked; without it they are inferred.
         stacks: stacked observations just as they were given; without it single frames, stacked again when they are
             sampled.
@@ -48,6 +49,7 @@ class Holds:
     unfinished: bool = True
     columns: bool = True
     provenance: bool = True
+    facts: bool = False
     layout: bool = True
     stacks: bool = False
     envs: bool = False

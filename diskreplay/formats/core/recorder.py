@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,22 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], *, open_end: 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MisuseWarning)
         return _record(buffer, blocks, open_end)
+
+
+def add_facts(buffer: ReplayBuffer, facts: Sequence[Mapping[str, Any]], episodes: int) -> None:
+    """Tells the buffer's stream the facts of the ``episodes`` that were added last, as far as they are in its window.
+
+    Nothing is told where the source said another number of episodes: then nobody knows whose facts they are.
+    """
+    if not any(facts) or len(facts) != episodes:
+        return
+    written = buffer.stream
+    assert written is not None
+    number = list(buffer.stats()["streams"]).index(written)
+    added = [episode for episode in buffer.episodes if episode.stream == number]
+    for episode, told in zip(reversed(added), reversed(facts), strict=False):
+        if told:
+            buffer.annotate_episode(episode, **told)
 
 
 def _record(buffer: ReplayBuffer, blocks: Iterable[Transitions], open_end: bool) -> tuple[int, int]:

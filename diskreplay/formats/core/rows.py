@@ -76,7 +76,7 @@ class LogRows:
     @property
     def episodes(self) -> list[Episode]:
         """Episodes of the window, by first row, then environment."""
-        return episodes(self.log)
+        return episodes(self.log, self._stream.facts)
 
     def blocks(self, env: int, spans: Sequence[tuple[int, int]] | None = None) -> Iterator[Transitions]:
         """Transitions of one environment, in order, a few MB at a time.

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from diskreplay.formats.core.rows import LogRows, open_rows
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
+from diskreplay.index.selecting import chosen
+from diskreplay.index.where import Where
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import START, Start
@@ -44,15 +46,21 @@ class Selection:
         envs: numbers of environments, in each stream; all if None.
         columns: names of observation leaves and of further columns; all if None. Action, reward and flags are always
             part of it.
+        where: a condition on the episodes; see :mod:`diskreplay.index.where`.
     """
 
     episodes: slice | tuple[int, ...] | None = None
     min_return: float | None = None
     envs: tuple[int, ...] | None = None
     columns: tuple[str, ...] | None = None
+    where: str | None = None
 
-    def of(self, every: Sequence[Episode]) -> list[Episode]:
-        """The chosen ones; InputError for an episode or environment that is not there."""
+    def of(self, every: Sequence[Episode], streams: Mapping[int, str]) -> list[Episode]:
+        """The chosen ones; InputError for an episode or environment that is not there, and a wrong condition.
+
+        ``streams`` has the streams' names by their numbers.
+        """
+        where = None if self.where is None else Where(self.where)
         for env in self.envs or ():
             if every and env not in {episode.env for episode in every}:
                 most = max(episode.env for episode in every)
@@ -65,6 +73,8 @@ class Selection:
             every = [every[number] for number in numbers]
         elif numbers is not None:
             every = every[numbers]
+        if where is not None:
+            every = list(itertools.compress(every, chosen(where, every, streams)))
         return [
             episode
             for episode in every
@@ -87,7 +97,8 @@ class SelectedStore:
         self.layout = Layout.of(self.schema, provenance=self.provenance).only(selection.columns)
         self._columns = selection.columns
         every = [(rows, episode) for rows in streams for episode in rows.episodes]
-        wanted = {_place(episode) for episode in selection.of([episode for _, episode in every])}
+        names = {rows.log.stream: rows.name for rows in streams}
+        wanted = {_place(episode) for episode in selection.of([episode for _, episode in every], names)}
         every.sort(key=lambda pair: _place(pair[1]))
         self._chosen = [(rows, episode) for rows, episode in every if _place(episode) in wanted]
         self._stop_before = {
@@ -124,7 +135,8 @@ class SelectedStore:
                 )
 
         cuts = sum(not (episode.terminated or episode.truncated) for episode in self.episodes)
-        return Source(layout, self.steps, kept, len(self._chosen), cuts)
+        facts = tuple(episode.facts for episode in self.episodes)
+        return Source(layout, self.steps, kept, len(self._chosen), cuts, facts=facts if any(facts) else ())
 
     def losses(self, holds: Holds, between: Callable[[], object] = lambda: None) -> list[Loss]:
         """What a format that holds just this would lose; nothing of count 0.
@@ -145,6 +157,8 @@ class SelectedStore:
             losses += [Loss(f"values of column {name!r}", self.steps) for name in self.layout.columns]
         if not holds.provenance:
             losses.append(Loss("facts about where the steps come from", len(self.provenance)))
+        if not holds.facts:
+            losses.append(Loss("facts of episodes", sum(bool(episode.facts) for episode in self.episodes)))
         if not (holds.stacks and Layout.of(self.schema, stacked=True).stacked):
             losses.append(Loss("stacked frames that are no steps of the episode", self._odd_stacks()))
         return [loss for loss in losses if loss.count]

@@ -16,6 +16,7 @@ NAMES = {
     "unfinished": "ends without a flag",
     "columns": "columns",
     "provenance": "where it comes from",
+    "facts": "facts of episodes",
     "nested_obs": "Dict and Tuple observations",
     "nested_action": "Dict and Tuple actions",
     "empty": "no step at all",

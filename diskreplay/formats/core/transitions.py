@@ -16,7 +16,7 @@ Formats that keep an episode in one place take the transitions through :func:`by
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,7 @@ class Source:
         episodes: in it; None where only reading tells.
         cuts: episodes that may end in neither flag.
         ignored: names in the source that no step takes.
+        facts: of each of the episodes, in the order of the blocks; empty where the source has none.
     """
 
     layout: Layout
@@ -110,6 +111,7 @@ class Source:
     episodes: int | None = None
     cuts: int = 0
     ignored: tuple[str, ...] = ()
+    facts: Sequence[Mapping[str, Any]] = ()
 
 
 def with_next_obs(blocks: Iterable[Timesteps]) -> Iterator[Transitions]:

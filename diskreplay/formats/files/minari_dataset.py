@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
+from diskreplay.buffers.facts import checked as checked_facts
 from diskreplay.buffers.provenance import checked
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import array_slice, episode_ends, episodes_source, reshaped
@@ -43,6 +44,8 @@ VERSION = "0.5.4"
 METADATA, LAYOUT = "metadata.json", "diskreplay"
 TOLD = ("dataset_id", "author", "author_email", "algorithm_name", "code_permalink", "requirements", "description")
 """What Minari's metadata may say of a dataset's origin, beside its environment."""
+TOLD_OF_EPISODES = ("seed", LAYOUT)
+"""Of the metadata of an episode, what is read."""
 TUPLE_ENTRY = {"hdf5": "_index_{}", "arrow": "{}"}
 """What the parts of a Tuple are called in each storage."""
 BAD_SPACE = (KeyError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RecursionError)
@@ -232,8 +235,32 @@ def _stored_space(metadata: Mapping[str, Any], key: str, file: pathlib.Path) -> 
 # Episodes
 
 
-def source(where: str, metadata: Metadata, arrays: Callable[[int], Arrays], steps: Callable[[int], int]) -> Source:
-    """A dataset whose episode ``i`` has ``arrays(i)`` and ``steps(i)`` steps."""
+def told(source: Source, number: int) -> dict[str, Any]:
+    """What the metadata of an episode say of its facts: the seed as Minari has it, and all of them for us."""
+    facts = source.facts[number] if number < len(source.facts) else {}
+    seed = {"seed": facts["seed"]} if facts.get("seed") is not None else {}
+    return {**seed, LAYOUT: json.dumps(facts)} if facts else {}
+
+
+def _facts(where: str, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of an episode by its metadata; of others' datasets the seed."""
+    ours = stored.get(LAYOUT)
+    if isinstance(ours, str | bytes):
+        facts = parse_json(ours, f"{where}: {LAYOUT}")
+        if not isinstance(facts, dict):
+            raise InputError(f"{where}: {LAYOUT} must hold the facts of the episode, got {type(facts).__name__}")
+        return checked_facts(facts, {})
+    seed = stored.get("seed")
+    if isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 1 << 64:
+        return {"seed": int(seed)}
+    return {}
+
+
+def source(
+    where: str, metadata: Metadata, arrays: Callable[[int], Arrays], steps: Callable[[int], int],
+    told: Callable[[int], Mapping[str, Any]],
+) -> Source:  # fmt: skip
+    """A dataset whose episode ``i`` has ``arrays(i)``, ``steps(i)`` steps and, in its metadata, ``told(i)``."""
     numbers, layout = range(metadata.episodes), metadata.layout
     columns: dict[str, str] = {}
     ignored: tuple[str, ...] = ()
@@ -251,7 +278,10 @@ def source(where: str, metadata: Metadata, arrays: Callable[[int], Arrays], step
         layout = _as_stored(metadata.declared, opened(0, None)) if numbers else metadata.declared
     if metadata.layout is None:
         layout = dataclasses.replace(layout, provenance=metadata.provenance)
-    return episodes_source(where, numbers, [steps(number) for number in numbers], opened, layout, ignored)
+    lengths = [steps(number) for number in numbers]
+    found = episodes_source(where, numbers, lengths, opened, layout, ignored)
+    facts = [_facts(f"{where}, episode {number}", told(number)) for number in numbers if lengths[number]]
+    return dataclasses.replace(found, facts=tuple(facts) if any(facts) else ())
 
 
 def _columns(arrays: Arrays, count: int) -> tuple[dict[str, str], tuple[str, ...]]:

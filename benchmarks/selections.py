@@ -1,0 +1,107 @@
+"""Selections of episodes: finding them by their facts, and sampling within them, beside uniform sampling.
+
+10^5 episodes of 10 steps, each with a seed, a policy's version, tags, success and an object. A selection is timed from
+the text to the ids, as a program calls it; `sample` takes turns with uniform sampling of the same buffer.
+
+    python benchmarks/selections.py [--episodes 100000] [--repeats 301]
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import harness
+import numpy as np
+from gymnasium import spaces
+
+import diskreplay as dr
+
+LENGTH = 10
+BATCH = 256
+CONDITIONS = (
+    "return > 100",
+    "tag = 'expert'",
+    "return > 100 and tag = 'expert'",
+    "success and policy in (3, 4) and not (scene.floor < 0.5 or end = 'truncated')",
+)
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def fill(buffer: dr.ReplayBuffer, episodes: int) -> None:
+    """Adds the episodes."""
+    rng = np.random.default_rng(0)
+    steps = episodes * LENGTH
+    obs, following = rng.random((2, steps, 4), np.float32)
+    terminated = np.arange(1, steps + 1) % LENGTH == 0
+    following[:-1][~terminated[:-1]] = obs[1:][~terminated[:-1]]
+    rewards = np.repeat(rng.random(episodes) * 20, LENGTH)
+    buffer.extend(obs, np.zeros(steps, int), rewards, following, terminated, np.zeros(steps, bool))
+
+
+def tell(buffer: dr.ReplayBuffer) -> None:
+    rng = np.random.default_rng(1)
+    for number, episode in enumerate(buffer.episodes):
+        buffer.annotate_episode(
+            episode, seed=number, policy=number // 20_000, tags=["expert", "night"] if number % 3 == 0 else ["night"],
+            success=bool(rng.integers(2)), scene={"name": "kitchen", "floor": float(rng.random())},
+        )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=301)
+    asked = parser.parse_args()
+    space, actions = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
+    with harness.scratch() as folder:
+        path = folder / "store"
+        with dr.ReplayBuffer.create(path, space, actions, capacity=asked.episodes * LENGTH, seed=0) as buffer:
+            fill(buffer, asked.episodes)
+            buffer.commit()
+            plain = seconds(lambda: dr.ReplayBuffer.open(path, mode="r").close())
+            before = harness.resident_bytes()
+            telling = seconds(lambda: tell(buffer))
+            after = harness.resident_bytes()
+            committing = seconds(buffer.commit)
+            stored = sum(file.stat().st_size for file in pathlib.Path(path, "streams", "0", "info").rglob("*"))
+            again = []
+            for number in range(11):
+                for episode in buffer.episodes[-100:]:
+                    buffer.annotate_episode(episode, seen=number)
+                again.append(seconds(buffer.commit))
+            told = seconds(lambda: dr.ReplayBuffer.open(path, mode="r").close())
+            print("| of all episodes | |\n|---|---|")
+            print(f"| told, s (us each) | {telling:.2f} ({1e6 * telling / asked.episodes:.1f}) |")
+            print(f"| RAM, bytes an episode | {(after - before) / asked.episodes:.0f} |")
+            print(f"| their commit, ms | {1e3 * committing:.0f} |")
+            print(f"| on disk, bytes an episode | {stored / asked.episodes:.1f} |")
+            print(f"| a commit of 100 that changed, ms | {harness.median_ms(again):.1f} |")
+            print(f"| open to read, ms, without and with facts | {1e3 * plain:.0f}, {1e3 * told:.0f} |")
+            print("\n| condition | episodes | select, ms | sample(256), us | uniform, us | ratio |")
+            print("|---|---|---|---|---|---|")
+            for where in CONDITIONS:
+                took = [seconds(lambda: buffer.select(where)) for _ in range(7)]  # noqa: B023
+                chosen = buffer.select(where)
+                within, uniform = [], []
+                for _ in range(asked.repeats):
+                    uniform.append(seconds(lambda: buffer.sample(BATCH)))
+                    within.append(seconds(lambda: buffer.sample(BATCH, within=chosen)))  # noqa: B023
+                ours, theirs = (1e6 * statistics.median(times) for times in (within, uniform))
+                print(
+                    f"| `{where}` | {len(chosen):,} | {1e3 * statistics.median(took):.0f} | {ours:.0f} | {theirs:.0f} "
+                    f"| {ours / theirs:.2f} |"
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The episodes that a :class:`~diskreplay.index.where.Where` selects: of a stream's window, or of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.index.episodes import Episode, EpisodeTable
+from diskreplay.index.facts import EpisodeFacts, Facts
+from diskreplay.index.where import MISSING, Where, part_of
+
+End = Literal["terminated", "truncated", "both", "cut", "running"]
+ENDS: tuple[End, ...] = ("running", "cut", "truncated", "terminated", "both")
+
+
+def end_of(episode: Episode) -> End:
+    """Which flags the last step of an episode has; "cut" when another step came without one, "running" else."""
+    if episode.terminated and episode.truncated:
+        return "both"
+    if episode.terminated:
+        return "terminated"
+    if episode.truncated:
+        return "truncated"
+    return "cut" if episode.ended else "running"
+
+
+def chosen_rows(
+    where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str
+) -> tuple[NDArray[np.bool_], list[Facts] | None]:
+    """Which episodes of a table are selected: bool ``(n,)``; ``stream`` is the stream's name.
+
+    Then the facts of all of them, if they were asked for.
+    """
+    known: list[Facts] | None = None
+
+    def column(name: str) -> Sequence[Any] | NDArray[Any]:
+        nonlocal known
+        if name == "return":
+            return table.total_reward
+        if name == "length":
+            return table.stop - table.start
+        if name == "environment":
+            return table.env
+        if name == "stream":
+            return [stream] * len(table)
+        if name == "end":
+            numbers = np.where(table.terminated, 3 + table.truncated, np.where(table.truncated, 2, 1 * table.ended))
+            return [ENDS[number] for number in numbers.tolist()]
+        if known is None:
+            known = facts.find(table.start, table.env)
+        return _of_facts(known, name)
+
+    return where.matches(column, len(table)), known
+
+
+def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]) -> list[bool]:
+    """Which episodes of a list are selected; ``streams`` has the streams' names by their numbers."""
+
+    def column(name: str) -> Sequence[Any] | NDArray[Any]:
+        if name == "return":
+            return np.array([episode.total_reward for episode in episodes])
+        if name == "length":
+            return np.array([episode.length for episode in episodes], np.int64)
+        if name == "environment":
+            return np.array([episode.env for episode in episodes], np.int64)
+        if name == "stream":
+            return [streams[episode.stream] for episode in episodes]
+        if name == "end":
+            return [end_of(episode) for episode in episodes]
+        return _of_facts([episode.facts for episode in episodes], name)
+
+    found: list[bool] = where.matches(column, len(episodes)).tolist()
+    return found
+
+
+def _of_facts(known: Sequence[dict[str, Any]], name: str) -> list[Any]:
+    if "." in name:
+        path = name.split(".")
+        return [part_of(facts, path) for facts in known]
+    if name == "tags":  # every episode has them, if none
+        none: list[str] = []
+        return [facts.get(name, none) for facts in known]
+    return [facts.get(name, MISSING) for facts in known]

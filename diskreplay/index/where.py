@@ -1,0 +1,254 @@
+"""The language in which episodes are selected: ``return > 100 and tag = 'expert'``.
+
+It is read by hand and never run as Python: comparisons of a name with a literal, ``and``, ``or``, ``not``, parentheses.
+
+==============================================  ======================================================================
+``return``, ``length``, ``environment``         numbers of the episode, or of what of it is in the window
+``end``                                         ``'terminated'``, ``'truncated'``, ``'both'``, ``'cut'``, ``'running'``
+``stream``                                      the stream's name
+``seed``, ``success``, ``tags`` (``tag``)       facts, as are all other names; ``scene.floor`` looks into an object
+``= != < <= > >=``, ``in ('a', 'b')``           ``==`` and ``<>`` are taken too
+``12``, ``-0.5``, ``1e3``, ``'it''s'``, ``"a"``  literals; also ``true``, ``false`` and ``null``
+==============================================  ======================================================================
+
+A comparison with a fact that an episode does not have, or that is null, is false, ``!=`` too; ``x = null`` asks just
+that. Values of two kinds, such as a text and a number, are not equal and neither is less. Of a list it is asked whether
+one of its elements is so, and with ``!=`` whether none is equal. A name alone says that the fact is ``true``.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import InputError
+
+MAX_LENGTH = 4096
+"""Characters of a text."""
+MAX_DEPTH = 64
+"""Levels of parentheses and ``not``."""
+
+NUMBERS, TEXTS = ("return", "length", "environment"), ("end", "stream")
+"""What every episode has, by the kind of its values."""
+ENDS = ("terminated", "truncated", "both", "cut", "running")
+ALIASES = {"tag": "tags", "env": "environment"}
+WORDS = ("and", "or", "not", "in", "true", "false", "null")
+OWN = frozenset((*NUMBERS, *TEXTS, *ALIASES, *WORDS))
+"""Names that no fact can have."""
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+MISSING: Any = object()
+"""Of an episode without the fact."""
+
+Mask = NDArray[np.bool_]
+Columns = Callable[[str], Sequence[Any] | NDArray[Any]]
+"""Gives the values of all episodes by a name: of a fact a sequence with :data:`MISSING` in it."""
+Test = Callable[[Columns, int], Mask]
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]))
+      | (?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
+      | (?P<name>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)
+      | (?P<sign><=|>=|!=|<>|==|[=<>(),])
+    )""",
+    re.VERBOSE,
+)
+_SIGNS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_TESTS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    at: int
+
+
+class Where:
+    """A selection that was read.
+
+    >>> where = Where("length >= 2 and tag = 'expert'")
+    >>> columns = {"length": np.array([1, 2, 3]), "tags": [["expert"], ["expert"], []]}
+    >>> where.matches(columns.__getitem__, 3).tolist()
+    [False, True, False]
+    """
+
+    def __init__(self, text: str) -> None:
+        """Raises InputError, which names the character, for what is not in the language."""
+        if not isinstance(text, str):
+            raise InputError(f"where must be text such as \"return > 100 and tag = 'expert'\", got {text!r}")
+        if len(text) > MAX_LENGTH:
+            raise InputError(f"where has {len(text):,} characters; at most {MAX_LENGTH:,} are read")
+        self.text = text
+        self._tokens = _tokens(text)
+        self._next = 0
+        self._test = self._any(0)
+        if self._peek().kind != "end":
+            raise self._wrong("'and', 'or' or the end")
+
+    def __repr__(self) -> str:
+        return f"Where({self.text!r})"
+
+    def matches(self, columns: Columns, count: int) -> Mask:
+        """Which of ``count`` episodes are selected: bool ``(count,)``."""
+        return self._test(columns, count)
+
+    # Reading
+
+    def _peek(self) -> _Token:
+        return self._tokens[self._next]
+
+    def _take(self, *words: str) -> _Token | None:
+        """The next token if it is one of these words or signs."""
+        token = self._peek()
+        if token.kind in ("name", "sign") and token.text in words:
+            self._next += 1
+            return token
+        return None
+
+    def _wrong(self, wanted: str) -> InputError:
+        token = self._peek()
+        found = "the text ends" if token.kind == "end" else f"there is {token.text[:40]!r}"
+        return InputError(f"where: at character {token.at + 1} {wanted} must come, but {found}: {_short(self.text)}")
+
+    def _need(self, sign: str) -> None:
+        if self._take(sign) is None:
+            raise self._wrong(repr(sign))
+
+    def _any(self, depth: int) -> Test:
+        parts = [self._all(depth)]
+        while self._take("or"):
+            parts.append(self._all(depth))
+        return parts[0] if len(parts) == 1 else lambda c, n: np.logical_or.reduce([part(c, n) for part in parts])
+
+    def _all(self, depth: int) -> Test:
+        parts = [self._one(depth)]
+        while self._take("and"):
+            parts.append(self._one(depth))
+        return parts[0] if len(parts) == 1 else lambda c, n: np.logical_and.reduce([part(c, n) for part in parts])
+
+    def _one(self, depth: int) -> Test:
+        if depth > MAX_DEPTH:
+            raise InputError(f"where: at character {self._peek().at + 1} it is nested more than {MAX_DEPTH} deep")
+        if self._take("not"):
+            denied = self._one(depth + 1)
+            return lambda c, n: ~denied(c, n)
+        if self._take("("):
+            inner = self._any(depth + 1)
+            self._need(")")
+            return inner
+        return self._comparison()
+
+    def _comparison(self) -> Test:
+        token = self._peek()
+        if token.kind != "name" or token.text in WORDS:
+            raise self._wrong("a name such as return, length, tag or a fact, 'not' or '('")
+        self._next += 1
+        name = ALIASES.get(token.text, token.text)
+        sign = self._take(*_SIGNS)
+        if sign is not None:
+            return self._compared(name, _SIGNS[sign.text])
+        denied = self._take("not") is not None
+        if self._take("in"):
+            self._need("(")
+            parts = [self._compared(name, "=")]
+            while self._take(","):
+                parts.append(self._compared(name, "="))
+            self._need(")")
+            if denied:
+                return lambda c, n: ~np.logical_or.reduce([part(c, n) for part in parts])
+            return lambda c, n: np.logical_or.reduce([part(c, n) for part in parts])
+        if denied or name in (*NUMBERS, *TEXTS):
+            raise self._wrong("'in'" if denied else "a comparison")
+        return lambda c, n: np.array([value is True or _has_true(value) for value in c(name)], bool)
+
+    def _compared(self, name: str, sign: str) -> Test:
+        at = self._peek()
+        literal = self._literal()
+        where = f"where: at character {at.at + 1}"
+        if name in NUMBERS and type(literal) not in (int, float):
+            raise InputError(f"{where} {name!r} is a number and is compared with {at.text[:40]}: {_short(self.text)}")
+        if name in TEXTS and not isinstance(literal, str):
+            raise InputError(f"{where} {name!r} is text, which stands in quotes, not {at.text[:40]}")
+        if name == "end" and sign in ("=", "!=") and literal not in ENDS:
+            raise InputError(f"{where} an end is one of {', '.join(ENDS)}, not {literal!r}")
+        if (literal is None or isinstance(literal, bool)) and sign not in ("=", "!="):
+            raise InputError(f"{where} {at.text} is neither less nor more than anything")
+        if literal is None:
+            there = sign == "!="
+            return lambda c, n: np.array([(v is not MISSING and v is not None) == there for v in c(name)], bool)
+        test = _TESTS[sign]
+        if name in NUMBERS:
+            return lambda c, n: np.asarray(test(np.asarray(c(name)), literal), bool)
+        kinds = (int, float) if type(literal) in (int, float) else (type(literal),)
+        unlike = sign == "!="
+
+        def holds(value: Any) -> bool:
+            if type(value) in kinds:
+                return bool(test(value, literal))
+            if type(value) is list:
+                return all(map(holds, value)) if unlike else any(map(holds, value))
+            return unlike and value is not MISSING and value is not None
+
+        if name == "tags" and sign == "=" and isinstance(literal, str):  # what is asked most, as fast as it can be
+            return lambda c, n: np.array([literal in v if type(v) is list else holds(v) for v in c(name)], bool)
+        kind = kinds[0]
+        if len(kinds) == 1:
+            return lambda c, n: np.array([test(v, literal) if type(v) is kind else holds(v) for v in c(name)], bool)
+        return lambda c, n: np.array([test(v, literal) if type(v) in kinds else holds(v) for v in c(name)], bool)
+
+    def _literal(self) -> Any:
+        token = self._peek()
+        if token.kind == "number":
+            self._next += 1
+            number = float(token.text) if set(token.text) & set(".eE") else int(token.text)
+            if not isinstance(number, int) and not math.isfinite(number):
+                raise InputError(f"where: at character {token.at + 1} the number {token.text[:40]} is too large")
+            return number
+        if token.kind == "text":
+            self._next += 1
+            quote = token.text[0]
+            return token.text[1:-1].replace(quote * 2, quote)
+        word = self._take("true", "false", "null")
+        if word is None:
+            raise self._wrong("a number, a text in quotes, true, false or null")
+        return {"true": True, "false": False, "null": None}[word.text]
+
+
+def _has_true(value: Any) -> bool:
+    return type(value) is list and any(part is True or _has_true(part) for part in value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _tokens(text: str) -> list[_Token]:
+    found, at, end = [], 0, len(text.rstrip())
+    while at < end:
+        match = _TOKEN.match(text, at)
+        if match is None:
+            start = at + len(text[at:]) - len(text[at:].lstrip())
+            what = "a text without its closing quote" if text[start] in "'\"" else f"{text[start]!r}, which it has not"
+            raise InputError(f"where: at character {start + 1} there is {what}: {_short(text)}")
+        kind = match.lastgroup or ""
+        found.append(_Token(kind, match[kind], match.start(kind)))
+        at = match.end()
+    return [*found, _Token("end", "", len(text))]
+
+
+def part_of(facts: Any, path: Sequence[str]) -> Any:
+    """A fact by its name, or what an object among the facts has by a path of names."""
+    for name in path:
+        if type(facts) is not dict:
+            return MISSING
+        facts = facts.get(name, MISSING)
+    return facts

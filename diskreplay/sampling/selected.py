@@ -1,0 +1,70 @@
+"""Uniform draws, with replacement, from ranges of ids: the transitions of chosen episodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diskreplay.errors import NotEnoughDataError
+from diskreplay.ids import Ids
+from diskreplay.index.log import NOW
+from diskreplay.sampling.window import Standings
+
+LISTED_IDS = 1 << 22
+"""Of ranges that hold no more, all ids are listed at the first draw, 8 bytes each: that is the fastest to draw from."""
+MAX_DRAWN_SHARE = 0.5
+"""Of the ranges, in ids that are drawn before those that can be sampled are listed instead."""
+
+
+class Ranges:
+    """Ids ``first[i] + stride[i] * k`` for ``k`` below ``length[i]``; arrays ``(n,)``, lengths of at least 1."""
+
+    def __init__(self, first: Ids, stride: Ids, length: Ids) -> None:
+        self.first, self.stride, self.length = first, stride, length
+        self._ends = np.cumsum(length)
+        self.count = int(self._ends[-1]) if len(length) else 0
+        """Ids in all ranges."""
+        self.least = int(first.min()) if len(first) else 0
+        """The first of them all."""
+        self._base = first - (self._ends - length) * stride
+        self._listed: Ids | None = None
+
+    def at(self, numbers: Ids) -> Ids:
+        """The ids of numbers ``(B,)`` in ``[0, count)``, which go through one range after another."""
+        if self._listed is not None:
+            return self._listed[numbers]
+        which = np.searchsorted(self._ends, numbers, side="right")
+        ids: Ids = self._base[which] + numbers * self.stride[which]
+        return ids
+
+    def _list(self) -> None:
+        if self._listed is None and self.count <= LISTED_IDS:
+            self._listed = np.repeat(self._base, self.length) + np.arange(self.count) * np.repeat(
+                self.stride, self.length
+            )
+
+    def sample(self, rng: np.random.Generator, standing: Standings, size: int) -> Ids:
+        """``size`` ids of those that can be sampled now, each with the same probability.
+
+        Raises NotEnoughDataError where none can.
+        """
+        if not self.count:
+            raise NotEnoughDataError("no transition is selected")
+        self._list()
+        ids = self.at(rng.integers(self.count, size=size))
+        good = standing(ids) == NOW
+        if good.all():
+            return ids
+        found, drawn, most = ids[good], size, int(MAX_DRAWN_SHARE * self.count)
+        while len(found) < size and drawn < most:
+            missing = size - len(found)
+            more = self.at(rng.integers(self.count, size=min(missing + missing * drawn // max(1, len(found)), most)))
+            drawn += len(more)
+            found = np.concatenate([found, more[standing(more) == NOW]])
+        if len(found) < size:
+            every = self.at(np.arange(self.count))
+            every = every[standing(every) == NOW]
+            if not len(every):
+                raise NotEnoughDataError("what was selected has left the window, or cannot be sampled yet: select anew")
+            found = np.concatenate([found, every[rng.integers(len(every), size=size - len(found))]])
+        chosen: Ids = found[:size]
+        return chosen

@@ -1,0 +1,193 @@
+"""The language of selections, beside plain Python over random values; and what it refuses, with the place."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diskreplay.errors import InputError
+from diskreplay.index import where as language
+from diskreplay.index.where import MISSING, Where
+
+OPERATORS = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+COLUMNS: dict[str, Any] = {
+    "return": np.array([-1.5, 0.0, 100.0, 100.5]),
+    "length": np.array([1, 2, 3, 4]),
+    "environment": np.array([0, 1, 0, 1]),
+    "end": ["terminated", "truncated", "cut", "running"],
+    "stream": ["0", "0", "actor-1", "actor-1"],
+    "tags": [["expert"], ["expert", "human"], [], ["it's"]],
+    "success": [True, False, MISSING, True],
+    "seed": [0, 2**63 + 1, MISSING, 2**63],
+    "policy": ["a", 3, None, [1, "b"]],
+}
+
+
+def chosen(text: str, columns: dict[str, Any] = COLUMNS) -> list[int]:
+    found = Where(text).matches(columns.__getitem__, 4)
+    assert found.dtype == bool
+    return np.flatnonzero(found).tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("return > 100", [3]),
+        ("return >= 1e2 and length < 4", [2]),
+        ("return > 100 or tag = 'expert'", [0, 1, 3]),
+        ("not (return > 100 or tag = 'expert')", [2]),
+        ("not return > 100 and not success", [1, 2]),
+        ("tag = 'expert' and tag = 'human'", [1]),
+        ("tags != 'expert'", [2, 3]),
+        ("tag = \"it's\" or tag = 'it''s'", [3]),
+        ("success", [0, 3]),
+        ("success = false", [1]),
+        ("success != true", [1]),
+        ("success = null", [2]),
+        ("success != null", [0, 1, 3]),
+        ("seed = 9223372036854775809", [1]),
+        ("seed > 9223372036854775807", [1, 3]),
+        ("env = 1 and stream = 'actor-1'", [3]),
+        ("end in ('cut', 'running')", [2, 3]),
+        ("end not in ('cut', 'running')", [0, 1]),
+        ("policy = 'a' or policy = 3.0", [0, 1]),
+        ("policy != 'a'", [1, 3]),
+        ("policy = 'b'", [3]),
+        ("policy > 0", [1, 3]),
+        ("policy = null", [2]),
+        ("length == 1 or length <> 2 and length >= 4", [0, 3]),
+        ("length > 99999999999999999999999", []),
+        ("  length=1  ", [0]),
+    ],
+)
+def test_what_a_text_selects(text: str, wanted: list[int]) -> None:
+    assert chosen(text) == wanted
+
+
+VALUES = st.one_of(
+    st.integers(-3, 3), st.sampled_from([-2.5, 0.0, 2.0]), st.sampled_from(["", "a", "b"]), st.booleans(), st.none()
+)
+
+
+def holds(value: Any, sign: str, literal: Any) -> bool:
+    """The rules in words of Python."""
+    if value is MISSING:
+        return literal is None and sign == "="
+    if literal is None and not isinstance(value, list):
+        return (value is None) == (sign == "=")
+    if literal is None:
+        return sign == "!="
+    if value is None:
+        return False
+    if isinstance(value, list):
+        each = [holds(part, sign, literal) for part in value]
+        return all(each) if sign == "!=" else any(each)
+
+    def kind(one: Any) -> str:
+        return "number" if type(one) in (int, float) else type(one).__name__
+
+    if kind(value) != kind(literal):
+        return sign == "!="
+    return bool(OPERATORS[sign](value, literal))
+
+
+def written(literal: Any) -> str:
+    if literal is None or isinstance(literal, bool):
+        return {None: "null", True: "true", False: "false"}[literal]
+    return repr(literal)
+
+
+TREES = st.recursive(
+    st.tuples(st.sampled_from(["x", "y"]), st.sampled_from(list(OPERATORS)), VALUES),
+    lambda inner: st.tuples(st.sampled_from(["and", "or"]), inner, inner) | st.tuples(st.just("not"), inner),
+    max_leaves=8,
+)
+
+
+def text_of(tree: Any) -> str:
+    if tree[0] == "not":
+        return f"not ({text_of(tree[1])})"
+    if tree[0] in ("and", "or"):
+        return f"({text_of(tree[1])}) {tree[0]} ({text_of(tree[2])})"
+    name, sign, literal = tree
+    sign = "=" if sign not in ("=", "!=") and (literal is None or isinstance(literal, bool)) else sign
+    return f"{name} {sign} {written(literal)}"
+
+
+def truth(tree: Any, row: dict[str, Any]) -> bool:
+    if tree[0] == "not":
+        return not truth(tree[1], row)
+    if tree[0] in ("and", "or"):
+        each = truth(tree[1], row), truth(tree[2], row)
+        return all(each) if tree[0] == "and" else any(each)
+    name, sign, literal = tree
+    sign = "=" if sign not in ("=", "!=") and (literal is None or isinstance(literal, bool)) else sign
+    return holds(row[name], sign, literal)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(TREES, st.lists(st.tuples(*[st.one_of(VALUES, st.just(MISSING), st.lists(VALUES, max_size=3))] * 2), max_size=6))
+def test_random_conditions_are_true_as_in_python(tree: Any, rows: list[tuple[Any, Any]]) -> None:
+    columns = {"x": [x for x, _ in rows], "y": [y for _, y in rows]}
+    found = Where(text_of(tree)).matches(columns.__getitem__, len(rows)).tolist()
+    assert found == [truth(tree, {"x": x, "y": y}) for x, y in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "what"),
+    [
+        ("", 1, "a name"),
+        ("return >", 9, "a number"),
+        ("return > 'a'", 10, "is a number"),
+        ("return > true", 10, "is a number"),
+        ("end = 3", 7, "is text"),
+        ("end = 'won'", 7, "an end is one of"),
+        ("stream = 0", 10, "is text"),
+        ("return", 7, "a comparison"),
+        ("tag = 'expert", 7, "closing quote"),
+        ("tag = expert", 7, "a number, a text"),
+        ("(return > 1", 12, "')'"),
+        ("return > 1)", 11, "'and', 'or' or the end"),
+        ("return > 1 tag = 'a'", 12, "'and', 'or' or the end"),
+        ("return > 1 and", 15, "a name"),
+        ("success < true", 11, "neither less nor more"),
+        ("x > null", 5, "neither less nor more"),
+        ("x in 3", 6, "'('"),
+        ("x in ()", 7, "a number, a text"),
+        ("x not 3", 7, "'in'"),
+        ("x = 1e999", 5, "too large"),
+        ("__import__('os')", 11, "'and', 'or' or the end"),
+        ("x; y", 2, "';'"),
+        ("x = 1 & y = 2", 7, "'&'"),
+        ("x = 3abc", 5, "'3'"),
+        ("x..y = 3", 2, "'.'"),
+        ("x = 1 -- y", 7, "'-'"),
+    ],
+)
+def test_what_is_not_in_the_language_is_named_with_its_place(text: str, place: int, what: str) -> None:
+    with pytest.raises(InputError, match=f"at character {place} ") as caught:
+        Where(text)
+    assert what in str(caught.value)
+
+
+def test_hostile_texts_are_refused_and_cost_little() -> None:
+    deepest = f"{'(' * language.MAX_DEPTH}x{')' * language.MAX_DEPTH} = 1"
+    with pytest.raises(InputError):
+        Where(deepest)  # a name alone in the parentheses, then a comparison
+    Where(f"{'(' * language.MAX_DEPTH}x = 1{')' * language.MAX_DEPTH}")
+    for text in ("(" * 2000 + "x = 1" + ")" * 2000, "not " * 1000 + "x"):
+        with pytest.raises(InputError, match="nested more than"):
+            Where(text)
+    with pytest.raises(InputError, match="characters"):
+        Where("x" * (language.MAX_LENGTH + 1))
+    with pytest.raises(InputError, match="must be text"):
+        Where(3)  # type: ignore[arg-type]
+    assert chosen("length > " + "9" * 4000) == []

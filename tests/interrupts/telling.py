@@ -1,0 +1,155 @@
+"""Programs that tell facts of episodes, and select by them, interrupted once."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+from interrupts.programs import OPTIONS, PATH, Program
+
+import diskreplay as dr
+from diskreplay.ops.verify import verify
+from diskreplay.testing import SimulatedDisk
+
+LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
+WHERE = "seed >= 0 and tag = 'x'"
+NO = np.zeros(2, bool)
+
+Seen = list[tuple[int, int, dict[str, Any]]]
+
+
+def seen(buffer: dr.ReplayBuffer) -> Seen:
+    return [(episode.start, episode.env, episode.facts) for episode in buffer.episodes]
+
+
+class Telling(Program):
+    """Two environments, whose episodes have facts; some are evicted, some in no commit.
+
+    ``states`` are those that are allowed, of what is shown with the two episodes that the next row begins.
+    """
+
+    def __init__(self, folder: pathlib.Path, call: str) -> None:
+        super().__init__(folder)
+        self.name = call
+        self.files = SimulatedDisk()
+        self.at = np.zeros(2, np.float32)
+        self.buffer = dr.ReplayBuffer.create(
+            PATH, LINE, TURN, capacity=24, num_envs=2, files=self.files, seed=0, **OPTIONS
+        )
+        for number in range(5):
+            self.buffer.begin_episode(env=number % 2, seed=number, tags=["x", "y"][: number % 3])
+            self.rows(3, number % 2)
+            if number == 2:
+                self.buffer.commit()
+        self.committed = self.buffer.stats()["streams"]["0"]["committed"]
+        self.reader = dr.ReplayBuffer.open(PATH, mode="r", files=self.files, seed=0)
+        if call == "refresh":
+            self.buffer.commit()
+        if call in ("add", "commit"):
+            self.buffer.begin_episode(seed=99)
+        self.selection = self.buffer.select(WHERE)
+        self.batches = self.buffer.shuffled(3, within=self.selection)
+        before = seen(self.buffer)
+        end = self.buffer.stats()["streams"]["0"]["end"]
+        self.states: list[Seen] = [before]
+        if call == "annotate":
+            last = max(at for at, (_, env, _) in enumerate(before) if env == 1)
+            self.states.append(self.told(before, last))
+        if call == "annotate_old":
+            self.states.append(self.told(before, 1))
+        if call == "add":
+            self.states.append([*before, (end, 0, {"seed": 99}), (end, 1, {"seed": 99})])
+        self.end = end
+
+    @staticmethod
+    def told(states: Seen, which: int) -> Seen:
+        """The same, where success was told of one."""
+        return [
+            (row, env, {**facts, "success": True} if at == which else facts)
+            for at, (row, env, facts) in enumerate(states)
+        ]
+
+    def rows(self, count: int, ends: int | None = None) -> None:
+        for at in range(count):
+            obs = self.at[:, None]
+            done = np.array([at == count - 1 and env == ends for env in (0, 1)])
+            self.buffer.add(obs, np.zeros(2, int), np.ones(2), obs + 1, done, NO)
+            self.at = self.at + 1 + 10 * done
+
+    def call(self) -> object:
+        match self.name:
+            case "begin":
+                return self.buffer.begin_episode(env=0, seed=99)
+            case "annotate":
+                return self.buffer.annotate_episode(env=1, success=True)
+            case "annotate_old":
+                return self.buffer.annotate_episode(self.buffer.episodes[1], success=True)
+            case "add":
+                return self.rows(1)
+            case "commit":
+                return self.buffer.commit()
+            case "select":
+                return self.buffer.select(WHERE)
+            case "sample":
+                return self.buffer.sample(5, within=self.selection)
+            case "shuffled":
+                return next(self.batches)
+            case _:
+                return self.reader.refresh()
+
+    def look(self) -> None:
+        now = seen(self.buffer)
+        if now not in self.states:  # an episode whose first row has left the window shows with another one
+            begin = self.buffer.stats()["streams"]["0"]["begin"]
+            moved = [[(max(row, begin), env, facts) for row, env, facts in state] for state in self.states]
+            assert now in moved, f"{now} is none of {moved}"
+        chosen = [facts["seed"] for _, _, facts in now if "seed" in facts and "x" in facts.get("tags", [])]
+        assert [episode.facts["seed"] for episode in self.buffer.select(WHERE).episodes] == chosen
+        self.states = [now]
+        self.reader.refresh()
+
+    def go_on(self) -> None:
+        waited = self.name in ("begin", "add", "commit")
+        begun = self.buffer.stats()["streams"]["0"]["end"] > self.end
+        now = seen(self.buffer)
+        self.at = self.at + 100  # the environments were reset
+        row = self.buffer.stats()["streams"]["0"]["end"]
+        self.rows(2)
+        new = {env: facts for start, env, facts in seen(self.buffer) if start == row}
+        if self.name == "begin":
+            assert new[0] in ({}, {"seed": 99})
+            assert new[1] == {}
+        elif waited and not begun:
+            assert new == {0: {"seed": 99}, 1: {"seed": 99}}
+        else:
+            assert new == {0: {}, 1: {}}
+        kept = [facts for start, _, facts in seen(self.buffer) if start < row]
+        assert kept == [facts for _, _, facts in now][len(now) - len(kept) :]
+        self.buffer.annotate_episode(env=0, success=False)
+        batch = self.buffer.sample(7, within=self.buffer.select("success = false"))
+        assert (batch.obs[:, 0] >= self.at[0] - 2).all()
+        for part in self.batches:
+            assert len(part)
+        self.buffer.commit()
+        self.reader.refresh()
+        assert seen(self.reader) == seen(self.buffer)
+        self.states = [seen(self.buffer)]
+
+    def close(self) -> None:
+        self.expected = seen(self.buffer)
+        self.buffer.close()
+
+    def again(self, kept: bool) -> None:
+        outcome = verify(PATH, files=self.files)
+        assert outcome.ok, [str(problem) for problem in outcome.problems]
+        self.reader.close()
+        with dr.ReplayBuffer.open(PATH, files=self.files, **OPTIONS) as buffer:
+            self.buffer = buffer
+            if kept:
+                assert seen(buffer) == self.expected
+            self.at = self.at + 1000
+            buffer.begin_episode(seed=5)
+            self.rows(1)
+            assert [facts for _, _, facts in seen(buffer)[-2:]] == [{"seed": 5}, {"seed": 5}]

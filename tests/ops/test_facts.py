@@ -1,0 +1,326 @@
+"""Facts of episodes in what the commands do: list, select, export, import, split, merge, verify, repair, compact."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from diskreplay_cli.main import main
+from effort import places
+
+import diskreplay as dr
+from diskreplay import formats
+from diskreplay.errors import CorruptionError, InputError, NotEnoughDataError
+from diskreplay.formats.selection import Selection
+from diskreplay.ops.combine import merge, split
+from diskreplay.ops.compact import compact
+from diskreplay.ops.convert import export, import_dataset
+from diskreplay.ops.episodes import episodes
+from diskreplay.ops.inspect import inspect
+from diskreplay.ops.repair import repair
+from diskreplay.ops.repair_plan import plan
+from diskreplay.ops.verify import verify
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.stream import read_commit, write_commit
+from diskreplay.testing import small_thresholds
+
+LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
+WHERE = "return >= 4 and tag = 'expert'"
+
+
+def make(path: pathlib.Path, count: int = 9, words: int = 0) -> pathlib.Path:
+    """Episodes of four steps with returns 0 to ``4 * count``; each third is an expert's, and each fourth untold."""
+    with dr.ReplayBuffer.create(path, LINE, TURN, capacity=1000, seed=0) as buffer:
+        for number in range(count):
+            if number % 4:
+                tags = ["expert"] if number % 3 == 0 else []
+                buffer.begin_episode(seed=2**63 + number, tags=tags, note="word " * words)
+            for step in range(4):
+                at = 100.0 * number + step
+                buffer.add([at], 0, float(number), [at + 1], step == 3, False)
+            if words:
+                buffer.commit()
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: pathlib.Path) -> pathlib.Path:
+    return make(tmp_path / "a.replay")
+
+
+def told(path: Any, **options: Any) -> list[tuple[float, dict[str, Any]]]:
+    with dr.ReplayBuffer.open(path, mode="r", **options) as buffer:
+        return [(episode.total_reward, episode.facts) for episode in buffer.episodes]
+
+
+def test_episodes_are_listed_by_a_condition(store: pathlib.Path) -> None:
+    every = episodes(store)
+    assert [line.facts.get("seed") for line in every[:3]] == [None, 2**63 + 1, 2**63 + 2]
+    assert [line.number for line in episodes(store, where=WHERE)] == [3, 6]
+    assert [line.number for line in episodes(store, where="seed = null", sort="return", reverse=True)] == [8, 4, 0]
+    with pytest.raises(InputError, match="at character 8"):
+        episodes(store, where="return ~ 3")
+
+
+def test_inspect_counts_the_facts(store: pathlib.Path) -> None:
+    found = inspect(store)
+    assert found.episodes is not None
+    assert (found.episodes.told, found.episodes.facts) == (6, {"seed": 6, "tags": 6, "note": 6})
+    info = next(column for column in found.columns if column.name == "info")
+    assert info.raw_bytes > 0
+    assert found.health == ()
+
+
+@pytest.mark.parametrize("format_name", ["store", "minari", "minari-arrow"])
+def test_facts_go_out_and_come_in(store: pathlib.Path, tmp_path: pathlib.Path, format_name: str) -> None:
+    if format_name == "minari-arrow":
+        pytest.importorskip("pyarrow")
+    out, back = tmp_path / "out-v0", tmp_path / "back.replay"
+    assert export(store, out, format_name).lost == {}
+    import_dataset(out, back)
+    assert told(back) == told(store)
+    export(store, out, format_name, selection=Selection(where=WHERE), overwrite=True)
+    import_dataset(out, back, append=True)
+    assert told(back) == [*told(store), told(store)[3], told(store)[6]]
+    import_dataset(out, tmp_path / "short.replay", capacity=6)
+    assert told(tmp_path / "short.replay")[-1] == told(store)[6]
+
+
+def test_minari_has_the_seed_where_it_looks_for_it(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "a-v0"
+    export(store, out, "minari")
+    with h5py.File(out / "data/main_data.hdf5", "r+") as file:
+        assert "seed" not in file["episode_0"].attrs
+        assert int(file["episode_1"].attrs["seed"]) == 2**63 + 1
+        del file["episode_1"].attrs["diskreplay"]  # as others write it
+        file["episode_2"].attrs["diskreplay"] = json.dumps({"seed": -1})
+    with pytest.raises(InputError, match="seed must be"):
+        import_dataset(out, tmp_path / "b.replay")
+    with h5py.File(out / "data/main_data.hdf5", "r+") as file:
+        file["episode_2"].attrs["diskreplay"] = "[]"
+    with pytest.raises(InputError, match="must hold the facts"):
+        import_dataset(out, tmp_path / "b.replay")
+    with h5py.File(out / "data/main_data.hdf5", "r+") as file:
+        file["episode_2"].attrs["diskreplay"] = "{}"
+    import_dataset(out, tmp_path / "b.replay")
+    assert [facts for _, facts in told(tmp_path / "b.replay")][:3] == [{}, {"seed": 2**63 + 1}, {}]
+
+
+@pytest.mark.parametrize("name", [each.name for each in formats.every() if each.write and not each.holds.facts])
+def test_facts_are_a_loss_where_there_is_no_place_for_them(
+    store: pathlib.Path, tmp_path: pathlib.Path, name: str
+) -> None:
+    for module in formats.get(name).requires:
+        pytest.importorskip(module)
+    with pytest.raises(InputError, match=r"facts of episodes \(6\)"):
+        export(store, tmp_path / "out", name)
+    assert export(store, tmp_path / "out", name, allow_loss=True).lost["facts of episodes"] == 6
+
+
+def test_split_and_merge_keep_facts(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    parts = [tmp_path / "1.replay", tmp_path / "2.replay"]
+    split(store, [0.5], parts)
+    assert sorted(told(parts[0]) + told(parts[1]), key=lambda one: one[0]) == told(store)
+    merge(tmp_path / "whole.replay", parts)
+    assert told(tmp_path / "whole.replay") == told(parts[0]) + told(parts[1])
+    experts = [tmp_path / "3.replay", tmp_path / "4.replay"]
+    split(store, [0.5], experts, where=WHERE)
+    assert sorted(number for part in experts for number, _ in told(part)) == [12.0, 24.0]
+    with pytest.raises(NotEnoughDataError):
+        split(store, [0.5], [tmp_path / "5.replay", tmp_path / "6.replay"], where="return > 31")
+
+
+def test_compact_gives_back_what_older_facts_took(tmp_path: pathlib.Path) -> None:
+    with small_thresholds():
+        path = make(tmp_path / "a.replay", 12, words=20)
+        before, wanted = tree(path / "streams/0/info"), told(path)
+        compact(path)
+        assert tree(path / "streams/0/info") < before
+        assert told(path) == wanted
+        assert verify(path).problems == ()
+
+
+def tree(folder: pathlib.Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+# Damage
+
+
+def shards(path: pathlib.Path) -> list[pathlib.Path]:
+    return sorted((path / "streams/0/info").glob("c.*"))
+
+
+def flip(path: pathlib.Path, at: int) -> None:
+    data = bytearray(shards(path)[0].read_bytes())
+    data[at % len(data)] ^= 0x10
+    shards(path)[0].write_bytes(bytes(data))
+
+
+def cut(path: pathlib.Path) -> None:
+    shards(path)[-1].write_bytes(shards(path)[-1].read_bytes()[:-9])
+
+
+DAMAGE: dict[str, Callable[[pathlib.Path], object]] = {
+    "a flipped bit": lambda path: flip(path, 20),
+    "a cut file": cut,
+    "a missing file": lambda path: shards(path)[0].unlink(),
+    "a missing array": lambda path: shutil.rmtree(path / "streams/0/info"),
+    "another document": lambda path: (path / "streams/0/info/zarr.json").write_text("{}"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=list(DAMAGE))
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_damaged_facts_are_found_and_given_up_and_the_rows_stay(
+    store: pathlib.Path, damage: Callable[[pathlib.Path], object], checkpoint: bool
+) -> None:
+    if checkpoint:
+        with dr.ReplayBuffer.open(store) as buffer:
+            buffer.checkpoint("here")
+    rewards = [reward for reward, _ in told(store)]
+    damage(store)
+    before = verify(store)
+    assert before.problems
+    assert {problem.column for problem in before.problems} == {"info"}
+    (loss,) = plan(store).streams
+    assert loss.facts > 0
+    assert loss.transitions == 0
+    result = repair(store)
+    assert result.ok, result.after.problems
+    assert [(each.facts, each.transitions) for each in result.streams] == [(loss.facts, 0)]
+    assert told(store) == [(reward, {}) for reward in rewards]
+    with dr.ReplayBuffer.open(store) as buffer:
+        buffer.annotate_episode(success=True)
+    assert told(store)[-1] == (rewards[-1], {"success": True})
+    assert verify(store).problems == ()
+
+
+def test_a_checkpoint_with_whole_facts_stays_when_newer_ones_are_given_up(tmp_path: pathlib.Path) -> None:
+    with small_thresholds():
+        path = make(tmp_path / "a.replay", 3, words=10)
+        with dr.ReplayBuffer.open(path) as buffer:
+            buffer.checkpoint("here")
+            wanted = told(path)
+            for _ in range(4):
+                buffer.annotate_episode(note="other words " * 20)
+                buffer.commit()
+        shards(path)[-1].unlink()
+        assert repair(path).ok
+        assert [facts for _, facts in told(path)] == [{}, {}, {}]
+        assert told(path, checkpoint="here") == wanted
+        with dr.ReplayBuffer.open(path) as buffer:
+            buffer.annotate_episode(success=True)
+        assert told(path, checkpoint="here") == wanted
+        assert verify(path).problems == ()
+
+
+LINES: dict[str, bytes] = {
+    "no JSON": b"[0,4,0,{}\n",
+    "no list": b"{}\n",
+    "too short": b"[0,4,0]\n",
+    "no object": b"[0,4,0,[]]\n",
+    "no row": b'["0",4,0,{}]\n',
+    "a fraction": b"[0.0,4,0,{}]\n",
+    "a boolean": b"[true,4,0,{}]\n",
+    "below zero": b"[-1,4,0,{}]\n",
+    "an end before its start": b"[4,4,0,{}]\n",
+    "another environment": b"[0,4,1,{}]\n",
+    "no end of the line": b"[0,4,0,{}]",
+    "two on one line": b"[0,4,0,{}],[4,8,0,{}]\n",
+    "no text": b"\xff\xfe\n",
+    "deep": b"[0,4,0,{}" + b"[" * 5000 + b"]" * 5000 + b"]\n",
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=list(LINES))
+def test_lines_that_are_no_facts(tmp_path: pathlib.Path, line: bytes) -> None:
+    """Checksums fit: whoever wrote this has written it so."""
+    path = make(tmp_path / "a.replay", 3)
+    with dr.ReplayBuffer.open(path) as buffer:
+        writer, log = buffer._streams.writer, buffer._appender.log
+        assert writer is not None
+        writer.put_info(line)
+        writer.commit(log.begin, log.patch_begin, buffer._lock, 0)
+        buffer._appender.facts.restart(0)  # it knows nothing of what it has written
+        buffer._appender.facts.end = writer.info.end
+    with pytest.raises(CorruptionError, match="facts of its episodes"):
+        dr.ReplayBuffer.open(path, mode="r")
+    with pytest.raises(CorruptionError, match="facts of its episodes"):
+        dr.ReplayBuffer.open(path)
+    assert {problem.column for problem in verify(path).problems} == {"info"}
+    assert repair(path).ok
+    assert [facts for _, facts in told(path)] == [{}, {}, {}]
+
+
+def test_facts_that_overlap_are_a_problem(tmp_path: pathlib.Path) -> None:
+    path = make(tmp_path / "a.replay", 3)
+    with dr.ReplayBuffer.open(path) as buffer:
+        writer, log = buffer._streams.writer, buffer._appender.log
+        assert writer is not None
+        writer.put_info(b'[5,7,0,{"seed":1}]\n')
+        writer.commit(log.begin, log.patch_begin, buffer._lock, 0)
+    (problem,) = verify(path).problems
+    assert "are of an episode that others are of" in problem.what
+
+
+def test_every_byte_of_the_facts_is_watched(tmp_path: pathlib.Path) -> None:
+    path = make(tmp_path / "a.replay", 6)
+    wanted, data = told(path), shards(path)[0].read_bytes()
+    rng = np.random.default_rng(0)
+    for at in rng.choice(len(data), places(len(data), "bytes flipped", least=20), replace=False).tolist():
+        flip(path, at)
+        try:
+            assert told(path) == wanted  # a byte that nothing names
+        except CorruptionError:
+            assert verify(path).problems
+        shards(path)[0].write_bytes(data)
+
+
+# The command line
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def test_the_commands(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    listed = json.loads(run("episodes", store, "--where", WHERE, "--json").stdout)["episodes"]
+    assert [(line["number"], line["facts"]["tags"]) for line in listed] == [(3, ["expert"]), (6, ["expert"])]
+    text = run("episodes", store, "--where", WHERE).stdout
+    assert "facts" in text
+    assert "9223372036854775811" in text
+    assert '"{""seed"": 9223372036854775811' in run("episodes", store, "--where", WHERE, "--csv").stdout
+    assert "facts" not in run("episodes", store, "--where", "seed = null").stdout
+    result = run("export", store, tmp_path / "b.replay", "--where", "tag = 'expert'", "--json")
+    assert json.loads(result.stdout)["episodes"] == 2
+    assert run("split", store, tmp_path / "c", tmp_path / "d", "--fraction", 0.5, "--where", WHERE).exit_code == 0
+    assert "facts of 6" in run("inspect", store).stdout
+    for words in (["episodes", store], ["export", store, tmp_path / "e.replay"], ["split", store, "--fraction", 0.5]):
+        wrong = run(*words, "--where", "return > 1 and tag = expert")
+        assert wrong.exit_code == 2
+        assert "at character 22 a number, a text in quotes, true, false or null must come" in wrong.stderr
+        assert len(wrong.stderr.splitlines()) == 1
+    cut(store)
+    assert "the facts of its episodes" in run("verify", store).output
+    assert "its rows stay" in run("verify", "--repair", store).output
+
+
+def test_a_record_whose_facts_begin_after_their_end(store: pathlib.Path) -> None:
+    files, path = LocalFiles(), str(store / "streams/0")
+    record = read_commit(files, path)
+    write_commit(files, path, dataclasses.replace(record, info_begin=record.info_end + 1))
+    with pytest.raises(CorruptionError, match="begin must not pass end"):
+        dr.ReplayBuffer.open(store)
+    assert verify(store).problems
+    assert repair(store).ok
+    assert len(told(store)) == 9
