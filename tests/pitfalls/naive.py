@@ -255,3 +255,21 @@ class SkippingLoader:
 
     def resume(self, state: bytes) -> None:
         self.rng.bit_generator.state = pickle.loads(state)
+
+
+class FilteredRows:
+    """Each row that is drawn from the chosen episodes is looked for among all that were chosen."""
+
+    def __init__(self, chosen: list[int]) -> None:
+        self.chosen = chosen
+        self.looked_at = 0
+
+    def sample(self, size: int, rng: np.random.Generator) -> list[int]:
+        found = []
+        for number in rng.integers(len(self.chosen), size=size).tolist():
+            for at, row in enumerate(self.chosen):
+                self.looked_at += 1
+                if at == number:
+                    found.append(row)
+                    break
+        return found

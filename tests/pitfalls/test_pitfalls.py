@@ -402,6 +402,31 @@ def test_a_resumed_pass_has_each_item_once_and_in_order() -> None:
     both(check, (before, after, whole), (their_before, list(resumed.epoch(skip=20)), their_whole))
 
 
+def test_chosen_episodes_cost_no_more_than_all(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in rows that are looked at for a batch."""
+
+    def check(few: int, many: int) -> None:
+        assert many <= 2 * few
+
+    with dr.ReplayBuffer.create(path, LINE, ARM, capacity=2_000, seed=0, **SLOWLY) as rb:
+        for episode in range(400):
+            rb.add(0, 0, episode, 1, False, False)
+            rb.add(1, 0, 0, 2, True, False)
+        looked_at: list[int] = []
+        standing = rb._standing
+        monkeypatch.setattr(rb, "_standing", lambda ids: looked_at.append(len(ids)) or standing(ids))
+        ours = []
+        for most in (10, 400):
+            looked_at.clear()
+            assert (rb.sample(64, within=rb.select(f"return < {most}")).reward < most).all()
+            ours.append(sum(looked_at))
+    assert ours[0] >= 64
+    theirs = [naive.FilteredRows(list(range(2 * most))) for most in (10, 400)]
+    for buffer in theirs:
+        buffer.sample(64, np.random.default_rng(0))
+    both(check, tuple(ours), tuple(buffer.looked_at for buffer in theirs))
+
+
 def test_the_page_has_a_row_for_each_test_and_each_naive_buffer_is_used() -> None:
     page = (pathlib.Path(__file__).parents[2] / "docs/pitfalls.md").read_text()
     module = sys.modules[__name__]
