@@ -27,7 +27,7 @@ from diskreplay import spaces
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms, Slot, action_slots, check_reward, column_slots, obs_slots
 from diskreplay.buffers.misuse import Watch
 from diskreplay.errors import InputError
-from diskreplay.index.facts import EpisodeFacts
+from diskreplay.index.facts import FactLog
 from diskreplay.index.log import NEXT_PATCH, Mark, StreamLog
 from diskreplay.schema import (
     OBS,
@@ -90,7 +90,7 @@ class Appender:
     """Writes one stream: the only way rows come into it. The buffer's lock guards every call."""
 
     def __init__(
-        self, schema: Schema, writer: StreamWriter, log: StreamLog, facts: EpisodeFacts,
+        self, schema: Schema, writer: StreamWriter, log: StreamLog, facts: FactLog,
         freedoms: Freedoms = NO_FREEDOMS,
     ) -> None:  # fmt: skip
         num_envs = log.num_envs

@@ -5,7 +5,7 @@ one counts. They are the facts of the episode in which that row stands: the firs
 ``stop``, which is null as long as no other episode was seen to begin. So it is known of each line, without a look at
 the rows, which episodes of a window it can belong to, and when it belongs to none any more.
 
-Facts of an episode without a step wait; the step that begins it takes them along (:meth:`EpisodeFacts.begins`).
+Facts of an episode without a step wait; the step that begins it takes them along (:meth:`FactLog.begins`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Lines(NamedTuple):
     noted: list[tuple[int, Noted, int]]
 
 
-class EpisodeFacts:
+class FactLog:
     """The facts of one stream; the lock of the buffer that owns it guards every call.
 
     Every change of what is here is one assignment, or can be done again, so that an interrupt leaves nothing between.

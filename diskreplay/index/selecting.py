@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.index.episodes import Episode, EpisodeTable
-from diskreplay.index.facts import EpisodeFacts, Facts
+from diskreplay.index.facts import FactLog, Facts
 from diskreplay.index.where import MISSING, Where, part_of
 
 End = Literal["terminated", "truncated", "both", "cut", "running"]
@@ -28,7 +28,7 @@ def end_of(episode: Episode) -> End:
 
 
 def chosen_rows(
-    where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str
+    where: Where, table: EpisodeTable, facts: FactLog, stream: str
 ) -> tuple[NDArray[np.bool_], list[Facts] | None]:
     """Which episodes of a table are selected: bool ``(n,)``; ``stream`` is the stream's name.
 

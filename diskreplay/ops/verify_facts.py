@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diskreplay.index.facts import EpisodeFacts
+from diskreplay.index.facts import FactLog
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.schema import INFO
 from diskreplay.storage.column import ColumnReader
@@ -19,7 +19,7 @@ def check_facts(name: str, reader: ColumnReader, view: Commit, found: Findings) 
         data = reader.read_rows(view.info_begin, view.info_end).tobytes()
     except DAMAGE:
         return
-    facts = EpisodeFacts(view.num_envs)
+    facts = FactLog(view.num_envs)
     facts.restart(view.info_begin)
     try:
         facts.take_over(data, view.begin, view.end)

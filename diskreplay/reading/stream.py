@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError
-from diskreplay.index.facts import EpisodeFacts
+from diskreplay.index.facts import FactLog
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.reading import observations
@@ -41,7 +41,7 @@ class OpenStream:
             for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
         ]
         self.resident = Resident(schema, self.log)
-        self.facts = EpisodeFacts(commit.num_envs)
+        self.facts = FactLog(commit.num_envs)
         """What was said of the episodes."""
         self._spans = Spans(self.log)
         self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)

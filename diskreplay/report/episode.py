@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.errors import CorruptionError
+from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
 from diskreplay.ops.result import Result
 from diskreplay.pictures import CHANNELS, newest, pictures_of, space_bounds, spread, to_pixels, to_png
@@ -114,11 +116,12 @@ class Strip(Result):
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodeFacts(Result):
+class EpisodeValues(Result):
     """An episode and all of its small values.
 
     Attributes:
         number, key, stream, env, start, length, total_reward, end, complete: as in the table of episodes.
+        facts: what a program said of it, each as JSON.
         every: steps between two values of a curve.
         cameras: its pictures.
         strips: of the cameras; empty where they are asked for one by one.
@@ -135,6 +138,7 @@ class EpisodeFacts(Result):
     total_reward: float | None
     end: str
     complete: bool
+    facts: tuple[tuple[str, str], ...]
     every: int
     series: tuple[Series, ...]
     cameras: tuple[Camera, ...]
@@ -143,7 +147,7 @@ class EpisodeFacts(Result):
     damaged: tuple[str, ...]
 
 
-def episode_facts(source: Source, found: Found) -> EpisodeFacts:
+def episode_values(source: Source, found: Found) -> EpisodeValues:
     """The values of an episode, without its pictures. Raises StateError when a live writer evicted them."""
     episode = found.episode
     every = -(-episode.length // MOST_STEPS)
@@ -165,12 +169,17 @@ def episode_facts(source: Source, found: Found) -> EpisodeFacts:
     not_shown += [
         f"{name} is not shown: there are more than {MOST_CAMERAS} cameras" for name in pictured[MOST_CAMERAS:]
     ]
-    return EpisodeFacts(
+    return EpisodeValues(
         found.number, found.key, found.rows.name, episode.env, episode.start, episode.length,
-        short(episode.total_reward), end_of(episode), episode.complete_start, every, tuple(series), views, (),
+        short(episode.total_reward), end_of(episode), episode.complete_start, _facts(episode), every, tuple(series),
+        views, (),
         tuple(not_shown), tuple(f"steps {d.start - episode.start} to {d.stop - episode.start - 1}: {d.what}"
         for d in damaged),
     )  # fmt: skip
+
+
+def _facts(episode: Episode) -> tuple[tuple[str, str], ...]:
+    return tuple((name, json.dumps(value, ensure_ascii=False)) for name, value in episode.facts.items())
 
 
 def _columns(source: Source) -> Iterator[tuple[Column, Kind, Any]]:

@@ -28,6 +28,8 @@ BLOCK_ROWS = 1 << 15
 BINS = 24
 MOST_VALUES = 32
 """Different values that are counted one by one; of more there is a histogram."""
+MOST_TAGS = 100
+"""Tags by which episodes are filtered."""
 MOST_ELEMENTS = 8
 """Elements of an action that have a histogram."""
 AGES = 20
@@ -38,7 +40,7 @@ Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodeTable:
+class EpisodeList:
     """The episodes, column by column; entry ``i`` of each is episode ``first + i``.
 
     Attributes:
@@ -49,6 +51,7 @@ class EpisodeTable:
         end: position in ``ends``.
         complete: 1 where its first step is in the window.
         unusual: 1 of a whole episode whose return or length is outside of the fences.
+        tags: those that most episodes have, each with the entries that have it.
         return_fences, length_fences: see :func:`fences`.
     """
 
@@ -65,6 +68,7 @@ class EpisodeTable:
     end: tuple[int, ...]
     complete: tuple[int, ...]
     unusual: tuple[int, ...]
+    tags: tuple[tuple[str, tuple[int, ...]], ...]
     return_fences: tuple[float, float] | None
     length_fences: tuple[float, float] | None
 
@@ -126,7 +130,7 @@ class Overview(Result):
     env_id: str
     stamp: str
     facts: dict[str, Any]
-    episodes: EpisodeTable
+    episodes: EpisodeList
     distributions: tuple[Distribution, ...]
     not_counted: tuple[str, ...]
     priorities: Priorities | None
@@ -145,7 +149,7 @@ def overview(source: Source, most_episodes: int | None = None) -> Overview:
         env_id=env_id if isinstance(env_id, str) else "",
         stamp=source.stamp,
         facts=plain(facts),
-        episodes=episode_table(source, most_episodes),
+        episodes=episode_list(source, most_episodes),
         distributions=(*_rewards(source), *counted),
         not_counted=not_counted,
         priorities=_priorities(source),
@@ -174,7 +178,7 @@ def short(value: float) -> float | None:
 # Episodes
 
 
-def episode_table(source: Source, most: int | None = None) -> EpisodeTable:
+def episode_list(source: Source, most: int | None = None) -> EpisodeList:
     """The episodes of all streams that can be read."""
     every = source.episodes
     first = 0 if most is None else max(0, len(every) - most)
@@ -184,7 +188,7 @@ def episode_table(source: Source, most: int | None = None) -> EpisodeTable:
     returns = fences([one.total_reward for one in whole])
     lengths = fences([one.length for one in whole])
     listed = every[first:]
-    return EpisodeTable(
+    return EpisodeList(
         first=first,
         total=len(every),
         streams=names,
@@ -201,9 +205,20 @@ def episode_table(source: Source, most: int | None = None) -> EpisodeTable:
             int(is_whole(one) and (_beyond(one.total_reward, returns) or _beyond(one.length, lengths)))
             for one in (found.episode for found in listed)
         ),
+        tags=_tags([one.episode for one in listed]),
         return_fences=returns,
         length_fences=lengths,
     )
+
+
+def _tags(episodes: Sequence[Episode]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The most frequent tags in the order of the alphabet, and the positions of the episodes that have them."""
+    found: dict[str, list[int]] = {}
+    for at, episode in enumerate(episodes):
+        for tag in episode.facts.get("tags") or ():
+            found.setdefault(tag, []).append(at)
+    most = sorted(found, key=lambda tag: (-len(found[tag]), tag))[:MOST_TAGS]
+    return tuple((tag, tuple(found[tag])) for tag in sorted(most))
 
 
 def is_whole(episode: Episode) -> bool:

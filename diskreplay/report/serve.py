@@ -26,7 +26,7 @@ from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, InputError, StateError
 from diskreplay.paths import PathLike
 from diskreplay.report.document import document, policy, to_text
-from diskreplay.report.episode import cameras, episode_facts, strip
+from diskreplay.report.episode import cameras, episode_values, strip
 from diskreplay.report.facts import overview
 from diskreplay.report.source import Found, Source
 
@@ -91,7 +91,7 @@ class Viewer:
             self._looked = time.monotonic()
 
     def _episode(self, query: dict[str, str]) -> Any:
-        return episode_facts(self._source, self._found(query)).to_json()
+        return episode_values(self._source, self._found(query)).to_json()
 
     def _strip(self, query: dict[str, str]) -> Any:
         found = self._found(query)

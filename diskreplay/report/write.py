@@ -19,7 +19,7 @@ from diskreplay.formats.core.target import replacing
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.report.document import document, to_text
-from diskreplay.report.episode import EpisodeFacts, Strip, episode_facts, strip
+from diskreplay.report.episode import EpisodeValues, Strip, episode_values, strip
 from diskreplay.report.facts import Overview, is_whole, overview
 from diskreplay.report.source import Found, Source
 
@@ -114,7 +114,7 @@ def report(
         raise InputError(f"the page takes {len(page) / 1e6:.1f} MB, more than {limit_mb:g}; allow more with --limit")
     with replacing(target, "file", overwrite=True) as temporary:
         temporary.write_bytes(page)
-    numbers = tuple(int(one["number"]) for one in played)  # type: ignore[call-overload]  # of EpisodeFacts
+    numbers = tuple(int(one["number"]) for one in played)  # type: ignore[call-overload]  # of EpisodeValues
     return Report(
         str(target), numbers, len(facts.episodes.key), tuple(left_out), len(page), time.perf_counter() - started
     )
@@ -154,9 +154,9 @@ def _whole(source: Source, most: int) -> tuple[Overview, list[str]]:
     return overview(source, kept), [f"the table of episodes lists the newest {kept:,} of {count:,}"]
 
 
-def _episode(source: Source, found: Found, most: int) -> tuple[EpisodeFacts | None, list[str]]:
+def _episode(source: Source, found: Found, most: int) -> tuple[EpisodeValues | None, list[str]]:
     """An episode with its pictures in at most so many bytes, None where that is too little; and what was left out."""
-    facts = episode_facts(source, found)
+    facts = episode_values(source, found)
     taken = len(to_text(facts.to_json()).encode())
     if taken > most:
         return None, [f"episode {found.number}: its values alone take {taken / 1e6:.1f} MB"]

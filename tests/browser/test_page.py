@@ -87,6 +87,21 @@ def test_filtering(browser: Browser, page: str) -> None:
     browser.wait("return document.querySelectorAll('#table tr.episode').length === 5")
 
 
+def test_facts_of_an_episode_and_filtering_by_tag(browser: Browser, tmp_path: pathlib.Path) -> None:
+    hostile = "</script><img src=x onerror=alert(1)>"
+    with made.create(tmp_path / "a.replay") as buffer:
+        for number, tags in enumerate([["expert"], [], ["expert", hostile]]):
+            buffer.begin_episode(seed=40 + number, tags=tags)
+            made.play(buffer, number, 3)
+    report(tmp_path / "a.replay", tmp_path / "a.html", episodes=range(3))
+    browser.open(f"{(tmp_path / 'a.html').as_uri()}#episode=2&t=0")
+    at(browser, 2, 0)
+    assert browser.texts("#notes li")[:2] == ["seed: 42", f'tags: ["expert", "{hostile}"]']
+    browser.type("select[name=tag]", "expert")
+    assert shown(browser) == ["0", "2"]
+    assert browser.run("return document.querySelectorAll('img').length") == 0
+
+
 def test_every_frame_is_the_one_of_its_step(browser: Browser, page: str) -> None:
     browser.open(f"{page}#episode=1&t=0")
     browser.driver.find_element("id", "scroller").click()

@@ -18,8 +18,8 @@ from diskreplay.report import facts as facts_of
 from diskreplay.report.source import Source
 
 
-def plays(source: Source, number: int) -> shown.EpisodeFacts:
-    return shown.episode_facts(source, source.episodes[number])
+def plays(source: Source, number: int) -> shown.EpisodeValues:
+    return shown.episode_values(source, source.episodes[number])
 
 
 def test_the_table_of_episodes(path: str) -> None:
@@ -37,8 +37,32 @@ def test_the_table_of_episodes(path: str) -> None:
 
 def test_the_newest_episodes_are_listed_where_there_are_too_many(path: str) -> None:
     made.make(path)
-    table = facts_of.episode_table(Source(path), 2)
+    table = facts_of.episode_list(Source(path), 2)
     assert (table.first, table.total, table.length) == (3, 5, (4, 3))
+
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def test_facts_and_tags(path: str) -> None:
+    with made.create(path) as buffer:
+        for number, tags in enumerate([["expert"], [], ["expert", HOSTILE], None]):
+            buffer.begin_episode(seed=number, tags=tags)
+            made.play(buffer, number, 3)
+    source = Source(path)
+    assert facts_of.episode_list(source).tags == ((HOSTILE, (2,)), ("expert", (0, 2)))
+    assert facts_of.episode_list(source, 2).tags == ((HOSTILE, (0,)), ("expert", (0,)))
+    assert dict(plays(source, 2).facts) == {"seed": "2", "tags": json.dumps(["expert", HOSTILE])}
+
+
+def test_only_the_most_frequent_tags_are_listed(path: str) -> None:
+    with made.create(path) as buffer:
+        for number in range(3):
+            buffer.begin_episode(tags=[f"tag {number}", "each", *(["two"] if number else [])])
+            made.play(buffer, number, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(facts_of, "MOST_TAGS", 2)
+        assert facts_of.episode_list(Source(path)).tags == (("each", (0, 1, 2)), ("two", (1, 2)))
 
 
 @pytest.mark.own_thresholds  # only what is mirrored in RAM is counted

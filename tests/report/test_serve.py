@@ -128,7 +128,7 @@ def test_rows_that_are_evicted_while_they_are_read(asked: Asked, monkeypatch: py
     def evicted(*args: Any) -> Any:
         raise StateError("the stream evicted rows while they were read")
 
-    monkeypatch.setattr(serve, "episode_facts", evicted)
+    monkeypatch.setattr(serve, "episode_values", evicted)
     assert asked.get("episode?key=0.0.0")[0].status == 410
 
 

@@ -250,7 +250,7 @@ function player(page) {
     state.strips = episode.strips.map((one) => ({ ...one }));
     state.strips.forEach(open);
     state.tracks = episode.series.map(track);
-    const notes = [...episode.damaged.slice(0, 20).map((one) => ["bad", `damaged: ${one}`]), ...episode.not_shown.map((one) => ["", one])];
+    const notes = [...episode.facts.map(([name, told]) => ["", `${name}: ${told}`]), ...episode.damaged.slice(0, 20).map((one) => ["bad", `damaged: ${one}`]), ...episode.not_shown.map((one) => ["", one])];
     if (episode.every > 1) notes.push(["", `1 of ${episode.every} steps is drawn; rewards are summed in between`]);
     for (const camera of page.live ? [] : episode.cameras) {
       if (!episode.strips.some((one) => one.camera === camera.name)) notes.push(["", `${camera.name}: its frames were too large for this file`]);

@@ -50,6 +50,7 @@ function episodeTable(page) {
     byId("filters").replaceChildren(
       choice("end", "End", ends), several ? choice("stream", "Stream", table.streams) : "",
       envs ? choice("env", "Environment", [...new Set(table.env)].sort((a, b) => a - b).slice(0, 1000)) : "",
+      table.tags.length ? choice("tag", "Tag", table.tags.map(([tag]) => tag)) : "",
       range("return", "Return"), range("length", "Steps"), check("unusual", "Unusual only"),
       state.playable ? check("playable", "In this file only") : "",
       el("button", { type: "reset" }, "Reset"));
@@ -62,7 +63,10 @@ function episodeTable(page) {
     const end = inputs.end.value === "" ? null : table.ends.indexOf(inputs.end.value);
     const stream = inputs.stream && inputs.stream.value !== "" ? table.streams.indexOf(inputs.stream.value) : null;
     const env = inputs.env && inputs.env.value !== "" ? Number(inputs.env.value) : null;
+    const [, tagged] = (inputs.tag && inputs.tag.value !== "" && table.tags.find(([tag]) => tag === inputs.tag.value)) || [];
+    const chosen = tagged && new Set(tagged);
     for (let at = 0; at < table.key.length; at += 1) {
+      if (chosen && !chosen.has(at)) continue;
       if (end !== null && table.end[at] !== end) continue;
       if (stream !== null && table.stream[at] !== stream) continue;
       if (env !== null && table.env[at] !== env) continue;
