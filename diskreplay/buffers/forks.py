@@ -15,6 +15,7 @@ Processes that are started without Python's fork (spawn, forkserver, subprocess)
 from __future__ import annotations
 
 import itertools
+import logging  # noqa: F401  # see the end of this module
 import os
 import threading
 import time
@@ -129,4 +130,6 @@ def _reseeded(rng: np.random.Generator, fork: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64([state["state"], state["inc"], fork]))
 
 
+# What is registered last is called first. Others take locks of theirs before a fork, too. Were `logging` imported
+# later, a fork would hold its lock while it waits for a thread that imports numba within a batch, and needs that lock.
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -306,3 +306,35 @@ def test_fifty_forks_beside_busy_threads(path: str, what: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == (["0", str(turns)] if what.startswith("write") else [str(turns), "0"])
+
+
+IMPORTS = """
+import os, sys, threading, time
+import diskreplay as dr
+
+rb = dr.ReplayBuffer.open(sys.argv[1], mode="r")
+import logging
+within = threading.Event()
+
+def load():
+    with rb._lock:
+        within.set()
+        time.sleep(0.3)  # the fork waits for the lock by now
+        logging.getLogger("of a library that a batch loads")
+
+threading.Thread(target=load).start()
+within.wait()
+child = os.fork()
+if not child:
+    os._exit(bool(rb._forked))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_beside_a_thread_that_loads_a_library_within_a_batch(path: str) -> None:
+    """Regression: the fork held the lock of ``logging``, which was imported after this package, while it waited."""
+    create(path).close()
+    done = subprocess.run(
+        [sys.executable, "-Wignore", "-c", textwrap.dedent(IMPORTS), path], capture_output=True, text=True, timeout=300
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", 0)
