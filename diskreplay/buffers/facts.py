@@ -88,6 +88,11 @@ def _row_of(appender: Appender, episode: Episode, env: int | None) -> int:
     inside = row < min(episode.stop, log.end) and 0 <= episode.env < log.num_envs
     if not inside or not log.take(VALID, np.array([row]), np.array([episode.env]))[0]:
         raise InputError(f"the episode of rows {episode.start} to {episode.stop} is not in the window (any more)")
+    start, stop, complete = around(log, row, episode.env)
+    end = log.end if stop is None else stop
+    same_end = end == episode.stop if episode.ended else end >= episode.stop
+    if not same_end or (episode.start != start if complete else episode.start > start):
+        raise InputError(f"the episode of rows {episode.start} to {episode.stop} is of another store, or out of date")
     return row
 
 
@@ -134,6 +139,9 @@ def _native(value: Any, depth: int) -> Any:
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) for name in value):
             raise InputError(f"the names in a fact must be text, got {list(value)!r:.100}")
+        for name in value:
+            if not name.isprintable() or len(name) > MAX_BYTES:
+                raise InputError(f"the names in a fact must be printable text, got {name!r:.100}")
         return {name: _native(part, depth + 1) for name, part in value.items()}
     if isinstance(value, list | tuple):
         if len(value) > MAX_BYTES:

@@ -15,12 +15,15 @@
 
 from __future__ import annotations
 
+import math
 import time
+from fractions import Fraction
 from typing import Any
 
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_count, checked_number
-from diskreplay.errors import InputError, RateLimitError
+from diskreplay.errors import InputError, RateLimitError, StateError
+from diskreplay.storage.commit import MAX_SAMPLED
 
 POLL_SECONDS = 0.01
 """How often a side that waits looks at the other one's records."""
@@ -42,7 +45,8 @@ class RateLimiter:
         samples_per_insert: transitions that are sampled for each that is added, on average.
         min_size: transitions that must have been added before the first is sampled.
         error_buffer: how many samples too many, or too few, there may be; a tenth of ``min_size *
-            samples_per_insert`` if None. At least half of a batch and the samples of one step of all environments.
+            samples_per_insert`` if None. At least half of a batch and the samples of one step of all environments, of
+            the stream that has most.
 
     Raises InputError where an argument is out of range, ReadOnlyError where the buffer does not write.
     """
@@ -58,12 +62,15 @@ class RateLimiter:
         self._error = TOLERANCE * middle if error_buffer is None else checked_number("error_buffer", error_buffer)
         self._writer = buffer._writable()
         self._buffer, self._log, self._envs = buffer, buffer._appender.log, buffer.num_envs
-        self._least, self._most = middle - self._error, middle + self._error
-        self._largest = 2 * self._error - self._envs * self._ratio
-        """The largest batch: with a larger one, both sides could wait for each other."""
+        # Exact, in whole numbers: rounded, a band that is just wide enough could hold both sides back.
+        ratio, error = Fraction(repr(self._ratio)), Fraction(repr(self._error))
+        self._unit = math.lcm(ratio.denominator, error.denominator)
+        """What a sample is in the units in which an insert is ``_rate``, and the bounds are counted."""
+        self._rate, self._band = int(ratio * self._unit), int(error * self._unit)
+        self._least, self._most = self._min_size * self._rate - self._band, self._min_size * self._rate + self._band
         self._publish = PUBLISHED_SHARE * 2 * self._error
-        self._check_band("a step", 0)
         self._look()
+        self._check_band("a step", 0)
 
     # Facts
 
@@ -107,8 +114,8 @@ class RateLimiter:
         inserts = self._log.end * self._envs + self._other_inserts
         if inserts < self._min_size:  # else nobody could go on where a step of all environments passes it by far
             return True
-        after = (inserts + self._envs) * self._ratio
-        return after - self._writer.sampled - self._other_samples <= self._most
+        samples = self._writer.sampled + self._other_samples
+        return (inserts + self._envs) * self._rate - samples * self._unit <= self._most
 
     # Before sampling
 
@@ -132,14 +139,17 @@ class RateLimiter:
         if type(count) is not int or not 0 < count <= self._largest:
             count = self._checked(count)
         if not self._counted(count):
-            self._wait(f"sample {count} transitions", lambda: self._counted(count), timeout)
+            self._wait(f"sample {count} transitions", lambda: self._counted(count), timeout, count)
         if self._writer.sampled - self._writer.commit_record.sampled >= self._publish and self._shared:
             self._buffer.commit()
 
     def _counted(self, count: int) -> bool:
         with self._buffer._lock:
+            self._buffer._check_open()
             fits = self._sample_fits(count)
             if fits:
+                if self._writer.sampled + count > MAX_SAMPLED:
+                    raise StateError(f"no more than {MAX_SAMPLED:,} samples can be counted")
                 self._writer.sampled += count
         return fits
 
@@ -147,7 +157,8 @@ class RateLimiter:
         inserts = self._log.end * self._envs + self._other_inserts
         if inserts < self._min_size:
             return False
-        return inserts * self._ratio - self._writer.sampled - self._other_samples - count >= self._least
+        samples = self._writer.sampled + self._other_samples + count
+        return inserts * self._rate - samples * self._unit >= self._least
 
     def _checked(self, count: Any) -> int:
         checked = check_count("count", count)
@@ -157,10 +168,10 @@ class RateLimiter:
     def _check_band(self, what: str, count: int) -> None:
         """InputError where the band is too narrow for what the two sides do at once."""
         if count > self._largest:
-            least = (count + self._envs * self._ratio) / 2
+            least = Fraction(count * self._unit + self._most_envs * self._rate, 2 * self._unit)
             raise InputError(
-                f"error_buffer must be at least {least:g} for {what} of {count or self._envs}, with "
-                f"{self._envs} environments and {self._ratio:g} samples per insert, got {self._error:g}"
+                f"error_buffer must be at least {float(least):.15g} for {what} of {count or self._most_envs}, with "
+                f"{self._most_envs} environments and {self._ratio:g} samples per insert, got {self._error:.15g}"
             )
 
     # The other side
@@ -173,6 +184,9 @@ class RateLimiter:
         """Whether there are other streams, in whose processes it matters what is committed here."""
         self._other_inserts = sum(commit.end * commit.num_envs for commit in records.values())
         self._other_samples = sum(commit.sampled for commit in records.values())
+        self._most_envs = max(self._envs, *(commit.num_envs for commit in records.values()), 1)
+        self._largest = (2 * self._band - self._most_envs * self._rate) // self._unit
+        """The largest batch: with a larger one, both sides could wait for each other."""
 
     def _look_again(self) -> bool:
         """Goes on to the newest commits of the other streams; True."""
@@ -180,12 +194,13 @@ class RateLimiter:
         self._look()
         return True
 
-    def _wait(self, what: str, fits: Any, timeout: float | None) -> None:
+    def _wait(self, what: str, fits: Any, timeout: float | None, count: int = 0) -> None:
         """Commits, so that the other side sees what was done here, and returns when it has done enough itself."""
         if timeout is not None:
             timeout = checked_number("timeout", timeout)
         start = time.monotonic()
         while not (self._look_again() and fits()):
+            self._check_band("a batch" if count else "a step", count)  # a stream of more environments may have come
             record = self._writer.commit_record
             if self._shared and (self._log.end, self._writer.sampled) != (record.end, record.sampled):
                 self._buffer.commit()  # the other side may have come just now
@@ -208,6 +223,6 @@ class RateLimiter:
         surplus = self.inserts * self._ratio - self.samples
         return (
             f"{self.inserts} inserts (at least {self._min_size}), {self.samples} samples, a surplus of {surplus:g} "
-            f"where {self._least:g} to {self._most:g} is allowed; "
+            f"where {self._least / self._unit:g} to {self._most / self._unit:g} is allowed; "
             + (f"the stream {', '.join(others)}" if others else "the store has no other stream, so both sides are here")
         )

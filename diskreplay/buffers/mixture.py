@@ -165,13 +165,15 @@ class Mixture(Generic[SomeBatch]):
         """
         batch_size = check_count("batch_size", batch_size)
         with self._lock:
-            counts = self._shares.counts(self._given, batch_size)
-            self._given = [before + count for before, count in zip(self._given, counts, strict=True)]
+            before = self._given
+            counts = self._shares.counts(before, batch_size)
+            given = self._given = [have + count for have, count in zip(before, counts, strict=True)]
         try:
             return self._batch(counts)
         except BaseException:
             with self._lock:
-                self._given = [after - count for after, count in zip(self._given, counts, strict=True)]
+                if self._given is given:  # else others drew since, whose shares go on from these
+                    self._given = before
             raise
 
     def _batch(self, counts: list[int]) -> SomeBatch:

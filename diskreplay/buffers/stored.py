@@ -310,7 +310,7 @@ class StoredBuffer:
 
         Raises InputError, before anything changes, and what :meth:`add` raises where this buffer takes no rows.
         """
-        with self._write_lock, self._lock:
+        with self._write_lock, self._lock, held_back():  # a cut without its facts would be half of it
             self._writable().check()
             begin(self._appender, env, facts)
 
@@ -328,7 +328,7 @@ class StoredBuffer:
         Raises InputError, before anything changes, where there is no such episode (any more), and what
         :meth:`begin_episode` raises.
         """
-        with self._write_lock, self._lock:
+        with self._write_lock, self._lock, held_back():
             self._writable().check()
             annotate(self._appender, episode, env, facts)
 

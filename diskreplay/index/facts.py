@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -22,6 +23,10 @@ from numpy.typing import NDArray
 
 SLACK_BYTES = 64 << 10
 """By which the log may grow, beside doubling, before it is looked at what of it is dead."""
+SLACK_EPISODES = 1024
+"""By which the episodes in RAM may grow, beside doubling, before the dead are looked for."""
+MAX_LINE = 8192
+"""Bytes of a line: the facts of an episode have half of it at most."""
 SHARED_LENGTH = 64
 """Characters of a text that is shared by all facts that have it."""
 NOWHERE = -1
@@ -82,8 +87,8 @@ class FactLog:
         """By environment, of the episode that its next step begins."""
         self._unwritten: dict[int, None] = {}
         """What no commit holds as it is; may name what is gone."""
-        self._looked = 0, 0
-        """The log's end when its dead lines were counted, and the bytes of the others then."""
+        self._looked = 0, 0, 0
+        """The log's end when its dead lines were counted, and the bytes and number of the others then."""
         self._undo: list[tuple[int, int | None, Noted | None, Facts | None, int]] = []
 
     def __len__(self) -> int:
@@ -176,7 +181,7 @@ class FactLog:
 
     def restart(self, begin: int) -> None:
         """Forgets what came from the log; lines are taken over from byte ``begin`` on."""
-        self._noted, self._open, self._unwritten, self._looked = {}, {}, {}, (begin, 0)
+        self._noted, self._open, self._unwritten, self._looked = {}, {}, {}, (begin, 0, 0)
         self.begin = self.end = begin
 
     def take_over(self, data: bytes, first_row: int, end_row: int) -> None:
@@ -187,7 +192,9 @@ class FactLog:
         if not data.endswith(b"\n") and data:
             raise ValueError("the last line has no end")
         lines = data.split(b"\n")[:-1]
-        found = json.loads(b"[" + b",".join(lines) + b"]")
+        if any(len(line) > MAX_LINE for line in lines):
+            raise ValueError(f"a line has more than {MAX_LINE:,} bytes")
+        found = json.loads(b"[" + b",".join(lines) + b"]", parse_constant=_no_number, parse_float=_finite)
         if len(found) != len(lines):
             raise ValueError("a line is not one value")
         at = self.end
@@ -206,6 +213,9 @@ class FactLog:
         numbers = (row, env) if stop is None else (row, env, stop)
         if any(type(number) is not int or number < 0 for number in numbers) or not isinstance(facts, dict):
             raise ValueError(f"{stored!r} are no facts of an episode")
+        tags = facts.get("tags")
+        if tags is not None and (type(tags) is not list or not all(type(tag) is str for tag in tags)):
+            raise ValueError(f"tags must be texts, got {tags!r:.100}")
         if env >= self.num_envs or (stop is not None and stop <= row):
             raise ValueError(f"there is no episode from row {row} to {stop} of environment {env}")
         return row, stop, env, facts
@@ -246,9 +256,9 @@ class FactLog:
 
     @property
     def _due(self) -> bool:
-        """Whether the log has grown by what it held when it was looked at what of it is dead."""
-        looked, held = self._looked
-        return self.end - looked > max(SLACK_BYTES, held)
+        """Whether the log, or what is noted, has grown by what it held when it was looked at what of it is dead."""
+        looked, held, count = self._looked
+        return self.end - looked > max(SLACK_BYTES, held) or len(self._noted) - count > max(SLACK_EPISODES, count)
 
     def _forget(self, first_row: int) -> tuple[int, int]:
         """Forgets the dead; the first byte of the log that is needed, and the bytes of those lines that are."""
@@ -259,7 +269,7 @@ class FactLog:
         }
         held = sum(one.size for one in kept.values())
         self._noted = kept
-        self._looked = self.end, held
+        self._looked = self.end, held, len(kept)
         return min((one.at for one in kept.values() if one.at != NOWHERE), default=self.end), held
 
     # Reading
@@ -286,6 +296,17 @@ class FactLog:
             for at in late:
                 found[at] = reaching.get(int(envs[at]), nothing)
         return list(map(FACTS_OF, found))
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is too large for a number")
+    return number
 
 
 def _alive(one: Noted, first_row: int) -> bool:

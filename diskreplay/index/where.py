@@ -31,6 +31,8 @@ from diskreplay.errors import InputError
 
 MAX_LENGTH = 4096
 """Characters of a text."""
+LARGEST_BITS = 1023
+"""Of an integer, which is compared with what may be floats."""
 MAX_DEPTH = 64
 """Levels of parentheses and ``not``."""
 
@@ -210,7 +212,7 @@ class Where:
         if token.kind == "number":
             self._next += 1
             number = float(token.text) if set(token.text) & set(".eE") else int(token.text)
-            if not isinstance(number, int) and not math.isfinite(number):
+            if number.bit_length() > LARGEST_BITS if isinstance(number, int) else not math.isfinite(number):
                 raise InputError(f"where: at character {token.at + 1} the number {token.text[:40]} is too large")
             return number
         if token.kind == "text":

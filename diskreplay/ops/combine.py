@@ -133,24 +133,27 @@ def split(
     for target in targets:
         apart(given, target)
         vacant(target, OTHER_NAME)
-    with open_selected(path, Selection(where=where)) as whole:
-        every = numbered_lengths(whole)
-    known = list(every)
-    dealt = [tuple(known[at] for at in each) for each in deal(list(every.values()), shares, seed)]
-    total = sum(every.values())
     done = 0
     written = []
-    with stoppable(progress) as report, room_for(targets[0].parent), contextlib.ExitStack() as stack:
+    with (
+        open_selected(path, Selection(where=where)) as whole, stoppable(progress) as report,
+        room_for(targets[0].parent), contextlib.ExitStack() as stack,
+    ):  # fmt: skip
+        every = numbered_lengths(whole)
+        known = list(every)
+        dealt = [tuple(known[at] for at in each) for each in deal(list(every.values()), shares, seed)]
+        total = sum(every.values())
 
         def after(before: int) -> Progress:
             return lambda step, _: report(before + step, total)
 
         places = [stack.enter_context(replacing(target, "directory")) for target in targets]
         for place, numbers in zip(places, dealt, strict=True):
-            with open_selected(path, Selection(episodes=numbers)) as part:
-                write(lossless(part, allow_loss), place, after(done))
-                done += part.steps
-                written.append((part.steps, len(part.episodes)))
+            # Of the streams as they were opened: a writer may have moved the window on, and the numbers with it.
+            part = SelectedStore(path, whole.streams, Selection(episodes=numbers))
+            write(lossless(part, allow_loss), place, after(done))
+            done += part.steps
+            written.append((part.steps, len(part.episodes)))
     return [
         Written(str(target), steps, episodes, bytes_of(target))
         for target, (steps, episodes) in zip(targets, written, strict=True)

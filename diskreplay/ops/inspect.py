@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -258,7 +259,12 @@ def spread(values: Sequence[float]) -> Spread | None:
     if not values:
         return None
     array = np.asarray(values, np.float64)
-    counts, edges = np.histogram(array, min(HISTOGRAM_BINS, max(1, len(np.unique(array)))))
+    low, high = float(array.min()), float(array.max())
+    bins = min(HISTOGRAM_BINS, len(np.unique(array)))
+    if bins == 1 or not math.isfinite(high - low) or (high - low) / bins < 4 * math.ulp(max(abs(low), abs(high))):
+        counts, edges = np.array([len(array)]), np.array([low, high])  # too near, or too far, for bins between them
+    else:
+        counts, edges = np.histogram(array, bins)
     return Spread(
         float(array.min()), float(np.median(array)), float(array.mean()), float(array.max()),
         tuple(edges.tolist()), tuple(counts.tolist()),

@@ -29,11 +29,19 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     if size < LEAST_BYTES or not _counted:
         return np.empty(shape, dtype)
     blocks: list[NDArray[np.uint8]] = _local.__dict__.setdefault("blocks", [])
-    for position in range(len(blocks)):
-        # Two references: the list's and the argument's.
-        if blocks[position].nbytes == size and sys.getrefcount(blocks[position]) == 2:
-            return blocks[position].view(dtype).reshape(shape)
-    if len(blocks) == KEPT:
-        del blocks[0]
-    blocks.append(np.empty(size, np.uint8))
-    return blocks[-1].view(dtype).reshape(shape)
+    found = None
+    for _ in range(len(blocks)):
+        # Out of the list while it is looked at: a signal's handler may ask for a block, too.
+        block = blocks.pop(0) if blocks else None
+        # Two references: this name and the argument.
+        if block is not None and block.nbytes == size and sys.getrefcount(block) == 2:
+            found = block
+            break
+        if block is not None:
+            blocks.append(block)
+    if found is None:
+        found = np.empty(size, np.uint8)
+    made: NDArray[Any] = found.view(dtype).reshape(shape)  # from here on its count says that it is in use
+    del blocks[: max(0, len(blocks) + 1 - KEPT)]
+    blocks.append(found)
+    return made

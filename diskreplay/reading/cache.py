@@ -93,7 +93,7 @@ class ChunkCache:
         self.budget_bytes = budget_bytes
         self.window_bytes = 0
         self._slabs: dict[ColumnReader, Slab] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def used_bytes(self) -> int:
@@ -123,6 +123,8 @@ class ChunkCache:
 
     def fill(self, column: ColumnReader, chunk: Ids, group: Ids, decode: Callable[[int, NDArray[Any]], None]) -> None:
         """Keeps complete chunks (n,), as far as there is room; ``decode(i, slot)`` fills a slot with the i-th."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # a signal's handler came in the midst of a filling
+            return
         with self._lock:
             slab = self._slabs.get(column)
             if slab is None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError
-from diskreplay.index.facts import FactLog
+from diskreplay.index.facts import MAX_LINE, FactLog
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.reading import observations
@@ -21,9 +21,13 @@ from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
 from diskreplay.schema import INFO, Schema
 from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.commit import Commit
 from diskreplay.storage.stream import StreamReader, StreamWriter
 
 Array = NDArray[Any]
+
+FACTS_BYTES = 1 << 20
+"""Of the log of facts that are read at once."""
 
 
 class OpenStream:
@@ -68,17 +72,31 @@ class OpenStream:
 
     def _catch_up_facts(self) -> None:
         commit, facts = self.disk.commit_record, self.facts
-        if commit.info_begin > facts.end:
+        # The log of a writer that does not know of facts is gone; the one that comes after begins anew.
+        if commit.info_begin > facts.end or commit.info_begin < facts.begin or commit.info_end < facts.end:
             facts.restart(commit.info_begin)
         if commit.info_end > facts.end:
-            data = self.disk.info.read_rows(facts.end, commit.info_end).tobytes()
             try:
-                facts.take_over(data, commit.begin, commit.end)
+                self._take_over_facts(commit)
             except (ValueError, TypeError, RecursionError) as error:
                 raise CorruptionError(
                     f"stream {self.disk.path!r}: the facts of its episodes cannot be read: {error}; run 'diskreplay "
                     "verify'", stream=self.disk.name, column=INFO,
                 ) from error  # fmt: skip
+
+    def _take_over_facts(self, commit: Commit) -> None:
+        """Reads them piece by piece: how much a record names is no reason to ask for so much memory."""
+        at, rest = self.facts.end, b""
+        while at < commit.info_end:
+            stop = min(at + FACTS_BYTES, commit.info_end)
+            data = rest + self.disk.info.read_rows(at, stop).tobytes()
+            whole = data.rfind(b"\n") + 1
+            self.facts.take_over(data[:whole], commit.begin, commit.end)
+            at, rest = stop, data[whole:]
+            if len(rest) > MAX_LINE:
+                raise ValueError(f"a line has more than {MAX_LINE:,} bytes")
+        if rest:
+            raise ValueError("the last line has no end")
 
     def spans(self) -> Spans:
         """The episodes of the window, up to date."""

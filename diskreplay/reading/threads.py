@@ -12,12 +12,15 @@ from __future__ import annotations
 import itertools
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Sequence
 
 Work = Callable[[int, int], int]
 """Does ``begin`` to ``end``, and says how far it came."""
 
+FORK_SECONDS = 1.0
+"""After which a thread that waits looks whether it is in a child of the process that it began in."""
 MOST_HELPERS = 7
 """More threads than that copy no faster: they wait for the memory."""
 
@@ -29,6 +32,7 @@ class _Part:
         self.work, self.begin, self.end = work, begin, end
         self.done = begin
         self.error: BaseException | None = None
+        self._process = os.getpid()
         self._begun = threading.Lock()
         self._over = threading.Lock()
         self._over.acquire()
@@ -47,8 +51,12 @@ class _Part:
         return True
 
     def wait(self) -> None:
-        with self._over:
-            pass
+        while not self._over.acquire(timeout=FORK_SECONDS):
+            if os.getpid() != self._process:  # a signal's handler forked: whoever began this part is not here
+                if hasattr(self, "work"):
+                    self._begun = threading.Lock()
+                    self.run()
+                return
 
 
 # Its put is safe in the handler of a signal that comes in the midst of another put.
@@ -92,6 +100,8 @@ def run(work: Work, borders: Sequence[int]) -> int:
 
 def _start() -> None:
     """One more helper, if the system has one to give."""
+    if sys.is_finalizing():  # where a thread that is started may never run
+        return
     helper = threading.Thread(target=_help, args=(_parts,), name="diskreplay-read", daemon=True)
     try:
         helper.start()

@@ -175,7 +175,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _asked(self) -> tuple[str, dict[str, str]]:
         """What stands behind the token, empty for the page, and the arguments."""
-        address = urllib.parse.urlsplit(self.path)
+        try:
+            address = urllib.parse.urlsplit(self.path)
+        except ValueError as error:
+            raise Refused(HTTPStatus.NOT_FOUND, "there is nothing here") from error
         parts = address.path.split("/")
         if len(parts) != 3 or parts[0] or not secrets.compare_digest(parts[1].encode(), self.server.token.encode()):
             raise Refused(HTTPStatus.NOT_FOUND, "there is nothing here")

@@ -78,6 +78,11 @@ class Source:
         return list(self._open.values())
 
     @property
+    def unread(self) -> list[str]:
+        """The names of the streams that cannot be read."""
+        return [one.name for one in self.facts.streams if one.name not in self._open]
+
+    @property
     def stamp(self) -> str:
         """Changes with every commit that :meth:`refresh` has seen."""
         return " ".join(f"{one.name}.{one.timeline}.{one.sequence}" for one in self.facts.streams)

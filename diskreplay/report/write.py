@@ -85,6 +85,7 @@ def report(
     wanted = picked(source, episodes)
     limit = int(limit_mb * 1e6)
     facts, left_out = _whole(source, int(limit * TABLE_SHARE))
+    left_out += [f"stream {name} could not be read: see Health" for name in source.unread]
     empty = len(document(facts.name, "").encode()) + 4000  # for what was left out
     left = limit - empty - len(to_text(facts.to_json()).encode())
     if left < 0:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,11 @@ class Recent:
         for window in held:
             envs = window.num_envs
             rows = (window.stop - window.first) // envs
-            wanted = math.ceil(self.fraction * rows) if self.fraction is not None else -(-(self.newest or 0) // envs)
+            wanted = (
+                math.ceil(Fraction(repr(self.fraction)) * rows)
+                if self.fraction is not None
+                else -(-(self.newest or 0) // envs)
+            )
             narrowed.append(window._replace(first=window.stop - min(rows, wanted) * envs))
         return narrowed
 

@@ -17,8 +17,8 @@ from diskreplay.schema import INFO, Column, is_patch
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
 MAX_IDS = 1 << 48
-MAX_SAMPLED = 1 << 62
 """Both together are what the ids of transitions, int64, can name."""
+MAX_SAMPLED = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,6 +75,7 @@ THRESHOLDS = (
     Threshold("reading.blocks", "LEAST_BYTES", 64, "an output array is one that was used before"),
     Threshold("reading.blocks", "KEPT", 2, "a used output array is forgotten"),
     Threshold("index.facts", "SLACK_BYTES", 60, "dead facts are looked for, and those that live written again"),
+    Threshold("index.facts", "SLACK_EPISODES", 2, "dead facts are looked for in RAM"),
     Threshold("index.episodes", "LOOKED_ROWS", 3, "an episode's first row is looked for in several steps"),
     Threshold("index.ranks", "REBUILD_SHARE", 1, "new entries are inserted one by one, not by building anew"),
     Threshold("sampling.rank_based", "MASS_BLOCK", 4, "the table of masses grows"),

@@ -17,6 +17,7 @@ from effort import examples
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError, ReadOnlyError
+from diskreplay.index.facts import FactLog
 from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
 from diskreplay.storage.files import LocalFiles
@@ -437,6 +438,15 @@ def test_the_log_of_facts_stays_small(tmp_path: pathlib.Path) -> None:
     assert verify(path).problems == ()
 
 
+def without_facts(path: pathlib.Path) -> None:
+    """A commit as by a program that does not know of them."""
+    store = Store(str(path), LocalFiles())
+    record = store.newest_commit("0")
+    tails = {name: tail for name, tail in record.tails.items() if name != "info"}
+    older = dataclasses.replace(record, sequence=record.sequence + 1, tails=tails, info_begin=0, info_end=0)
+    write_commit(store.files, store.stream_path("0"), older)
+
+
 def test_an_older_writer_drops_facts_and_leaves_those_of_checkpoints(tmp_path: pathlib.Path) -> None:
     """It knows neither the array nor the record's field: it keeps the other fields, and does not look there."""
     path = tmp_path / "a.replay"
@@ -444,11 +454,7 @@ def test_an_older_writer_drops_facts_and_leaves_those_of_checkpoints(tmp_path: p
         buffer.begin_episode(seed=1)
         play(buffer, 3, 0.0)
         buffer.checkpoint("with facts")
-    store = Store(str(path), LocalFiles())
-    record = store.newest_commit("0")
-    tails = {name: tail for name, tail in record.tails.items() if name != "info"}
-    older = dataclasses.replace(record, sequence=record.sequence + 1, tails=tails, info_begin=0, info_end=0)
-    write_commit(store.files, store.stream_path("0"), older)
+    without_facts(path)
     with dr.ReplayBuffer.open(path, **OPEN) as buffer:
         assert facts(buffer) == [{}]
         buffer.begin_episode(seed=2)
@@ -585,3 +591,75 @@ def test_what_is_handed_out_is_a_copy(tmp_path: pathlib.Path) -> None:
         (episode,) = buffer.select("tag = 'expert'").episodes
         episode.facts["scene"].clear()
         assert facts(buffer) == [{"tags": ["expert"], "scene": {"floor": [1]}}]
+
+
+def test_an_episode_of_another_store_or_time_cannot_be_annotated(tmp_path: pathlib.Path) -> None:
+    """Regression: facts went to the episode that stands in those rows."""
+    with create(tmp_path / "other") as other, create(tmp_path / "store") as buffer:
+        for start, length in enumerate((6, 4)):
+            play(other, length, 100 * start)
+        play(buffer, 8, 0)
+        play(buffer, 3, 100, ends=False)
+        running = buffer.episodes[1]
+        with pytest.raises(InputError, match="of another store, or out of date"):
+            buffer.annotate_episode(other.episodes[1], success=True)
+        play(buffer, 2, 103)
+        buffer.annotate_episode(running, success=True)  # it went on since
+        assert facts(buffer) == [{}, {"success": True}]
+        buffer.annotate_episode(buffer.episodes[0], success=False)
+        assert facts(buffer) == [{"success": False}, {"success": True}]
+
+
+def test_facts_that_died_before_a_commit_are_forgotten(tmp_path: pathlib.Path) -> None:
+    """Regression: only what had been written counted for looking what is dead."""
+    with small_thresholds(in_format=False), create(tmp_path / "store", capacity=8) as buffer:
+        for number in range(200):
+            buffer.begin_episode(number=number)
+            play(buffer, 2, 10 * number)
+            if number % 20 == 19:
+                buffer.commit()
+        assert [one["number"] for one in facts(buffer)] == [196, 197, 198, 199]
+        assert len(buffer._appender.facts) <= 30
+
+
+def test_a_reader_drops_facts_that_an_older_writer_dropped(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "store"
+    with create(path) as buffer:
+        for number in range(3):
+            buffer.begin_episode(value="old")
+            play(buffer, 2, 10 * number)
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert [one["value"] for one in facts(reader)] == ["old"] * 3
+        without_facts(path)
+        reader.refresh()
+        assert facts(reader) == [{}] * 3
+        with dr.ReplayBuffer.open(path) as writer:
+            writer.annotate_episode(writer.episodes[0], value="new")
+        reader.refresh()
+        assert facts(reader) == [{"value": "new"}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'[0,null,0,{"a":NaN}]', b'[0,null,0,{"a":1e999}]', b'[0,null,0,{"tags":[1]}]', b'[0,null,0,{"tags":"one"}]',
+        b'[0,null,0,{"a":"' + b"x" * 9000 + b'"}]',
+    ],
+    ids=["NaN", "infinity", "tags of numbers", "tags as text", "a line that is too long"],
+)  # fmt: skip
+def test_forged_facts_are_damage(line: bytes) -> None:
+    facts = FactLog(1)
+    with pytest.raises(ValueError, match=r"number|tags|more than"):
+        facts.take_over(line + b"\n", 0, 10)
+
+
+def test_integers_that_no_float_holds_are_refused(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "store") as buffer:
+        play(buffer, 2, 0)
+        assert not len(buffer.select(f"return > 1{'0' * 300}"))
+        for name in ("return", "length", "seed"):
+            with pytest.raises(InputError, match="is too large"):
+                buffer.select(f"{name} > {'9' * 400}")
+        for name in ("\ud800", "\x9b31m", "\u202e"):
+            with pytest.raises(InputError, match="printable"):
+                buffer.begin_episode(a={name: 1})

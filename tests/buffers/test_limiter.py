@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pathlib
 import random
@@ -13,6 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from model import Leaf
 from recording import Recording, reopen
 
 import diskreplay as dr
-from diskreplay.errors import InputError, RateLimitError, ReadOnlyError
+from diskreplay.errors import ClosedError, InputError, RateLimitError, ReadOnlyError, StateError
 from diskreplay.storage.commit import Commit
 from diskreplay.testing import WRITES, FaultyFiles, SimulatedDisk
 
@@ -403,3 +405,53 @@ def test_a_full_disk_counts_what_was_counted(path: str) -> None:
         buffer.close()
     with reopen(CONFIG, path) as buffer:
         assert dr.RateLimiter(buffer, 2, 1, 9).samples == 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "envs", "count"), [(0.2, 1, 1), (0.1, 3, 1), (0.3, 2, 7), (1 / 3, 1, 2), (7.7, 3, 11)]
+)
+def test_the_narrowest_band_never_holds_both_sides_back(path: str, ratio: float, envs: int, count: int) -> None:
+    """Regression: by rounding it did, after 162 steps."""
+    config = Config("limited", Leaf((2,), np.float32), num_envs=envs, capacity=12 * envs)
+    least = float((Fraction(repr(ratio)) * envs + count) / 2)
+    recording = Recording(config)
+    with config.create(path) as buffer:
+        limiter = dr.RateLimiter(buffer, ratio, 10, math.nextafter(least, math.inf))
+        for _ in range(600):
+            if limiter.may_sample(count):
+                limiter.wait_to_sample(count)
+            else:
+                assert limiter.may_add(), (limiter.inserts, limiter.samples)
+                recording.add(buffer, 1)
+
+
+def test_the_other_stream_may_have_more_environments(path: str) -> None:
+    """Regression: the learner's side took the band for wide enough, and both waited for ever."""
+    config = Config("limited", Leaf((2,), np.float32), num_envs=32, capacity=320)
+    with config.create(path), dr.ReplayBuffer.open(path, stream="learner", capacity=1, num_envs=1) as learner:
+        limiter = dr.RateLimiter(learner, 1, 64, 20)
+        with pytest.raises(InputError, match="at least 32 for a batch of 32, with 32 environments"):
+            limiter.wait_to_sample(32)
+        assert limiter.samples == 0
+        with pytest.raises(InputError, match="at least 16 for a step of 32"):
+            dr.RateLimiter(learner, 1, 64, 15)
+
+
+def test_nothing_is_counted_over_a_closed_buffer(path: str) -> None:
+    buffer = CONFIG.create(path)
+    Recording(CONFIG).add(buffer, 20)
+    limiter = dr.RateLimiter(buffer, 1, 10, 8)
+    buffer.close()
+    with pytest.raises(ClosedError):
+        limiter.wait_to_sample(2)
+    assert limiter.samples == 0
+
+
+def test_a_count_that_no_record_can_hold(path: str) -> None:
+    with CONFIG.create(path) as buffer:
+        Recording(CONFIG).add(buffer, 20)
+        limiter = dr.RateLimiter(buffer, 1e19, 1, 1e21)
+        limiter.wait_to_sample(1 << 62)
+        with pytest.raises(StateError, match="can be counted"):
+            limiter.wait_to_sample(1)
+    reopen(CONFIG, path).close()

@@ -190,4 +190,5 @@ def test_hostile_texts_are_refused_and_cost_little() -> None:
         Where("x" * (language.MAX_LENGTH + 1))
     with pytest.raises(InputError, match="must be text"):
         Where(3)  # type: ignore[arg-type]
-    assert chosen("length > " + "9" * 4000) == []
+    with pytest.raises(InputError, match="too large"):
+        Where("length > " + "9" * 4000)

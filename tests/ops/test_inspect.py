@@ -161,3 +161,11 @@ def test_what_a_rate_limiter_has_counted_is_shown(tmp_path: pathlib.Path) -> Non
         facts = inspect(tmp_path / "a.replay")
     assert facts.streams[0].sampled == facts.to_json()["streams"][0]["sampled"] == 4
     assert dict(page._lines(facts))["  sampled"].startswith("4 transitions")
+
+
+@pytest.mark.parametrize("values", [[1e17] * 40, [1e17, 1e17 + 16] * 9, [-1e308, 1e308], [0.0, 5e-324]])
+def test_spread_of_values_that_have_no_bins_between_them(values: list[float]) -> None:
+    found = spread(values)
+    assert found is not None
+    assert sum(found.counts) == len(values)
+    assert (found.least, found.most) == (min(values), max(values))

@@ -3,6 +3,8 @@
 import gc
 import os
 import queue
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -126,3 +128,47 @@ def test_a_forked_child_starts_its_own() -> None:
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_no_helper_is_started_while_the_interpreter_ends() -> None:
+    """Regression: on Python 3.11 the start of a thread never returned there."""
+    program = """
+from diskreplay.reading import threads
+
+class Late:
+    def __del__(self, run=threads.run):
+        print(run(lambda begin, end: end, [0, 10, 20]), flush=True)
+
+threads._most = 2
+late = Late()
+late.itself = late
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
+    assert (done.stdout, done.stderr, done.returncode) == ("20\n", "", 0)
+
+
+def test_a_child_that_is_forked_while_its_parent_waits() -> None:
+    """As by a signal's handler: the helper that has begun the last part is the parent's."""
+    begun, over, main = threading.Event(), threading.Event(), threading.get_ident()
+    children: list[int] = []
+    parent = os.getpid()
+
+    def work(begin: int, end: int) -> int:
+        if os.getpid() != parent:
+            return end
+        if threading.get_ident() == main:
+            assert begun.wait(SECONDS)  # then the helper is in the midst of the other part
+            children.append(os.fork())
+            if children[-1]:
+                over.set()
+        else:
+            begun.set()
+            assert over.wait(SECONDS)
+        return end
+
+    threads.run(lambda begin, end: end, [0, 1, 2])  # so that there is a helper
+    found = threads.run(work, [0, 1, 2])
+    if os.getpid() != parent:
+        os._exit(0 if found == 2 else 1)
+    assert found == 2
+    assert os.waitpid(children[0], 0)[1] == 0

@@ -282,3 +282,10 @@ def test_a_reader_of_a_store_holds_no_lock(path: str) -> None:
         asked.json("overview")
         with dr.ReplayBuffer.open(path) as buffer:
             made.play(buffer, 5, 3)
+
+
+def test_an_address_that_is_none(asked: Asked) -> None:
+    """Regression: a defect of this package, and its traceback, before the token was looked at."""
+    with socket.create_connection(("127.0.0.1", asked.server.server_port), timeout=60) as connection:
+        connection.sendall(f"GET http://[x/ HTTP/1.1\r\nHost: {asked.host}\r\nConnection: close\r\n\r\n".encode())
+        assert b" 404 " in connection.makefile("rb").readline()

@@ -6,6 +6,7 @@ import math
 import pathlib
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from configs import Config
@@ -164,3 +165,15 @@ def test_of_another_kind_is_no_recent(path: str) -> None:
     with pytest.raises(InputError):
         CONFIG.create(path, sampler=dr.Recent)  # type: ignore[arg-type]
     assert not pathlib.Path(path).exists()
+
+
+@pytest.mark.parametrize(("fraction", "rows"), [(0.07, 7), (0.1, 10), (0.29, 29), (0.001, 1)])
+def test_a_fraction_is_the_decimal_number_that_was_written(path: str, fraction: float, rows: int) -> None:
+    """Regression: 0.07 of 100 rows were 8."""
+    spaces = gymnasium.spaces
+    with dr.ReplayBuffer.create(
+        path, spaces.Box(0, 1e9, (), np.float32), spaces.Discrete(2), capacity=100, sampler=dr.Recent(fraction=fraction)
+    ) as rb:
+        for row in range(100):
+            rb.add(row, 0, 0.0, row + 1, False, False)
+        assert len(np.unique([rb.sample(100).index for _ in range(20)])) == rows
