@@ -13,6 +13,7 @@ from gymnasium import spaces
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.format import Holds
+from diskreplay.ops import combine
 from diskreplay.ops.combine import deal, merge, split
 from diskreplay.ops.compact import compact
 from diskreplay.ops.convert import export, import_dataset
@@ -77,6 +78,35 @@ def test_split(path: str, tmp_path: pathlib.Path) -> None:
     assert [key(e) for e in read(again[0].path)] == [key(e) for e in parts[0]]
     other = split(path, [0.5], [tmp_path / "z", tmp_path / "w"], seed=4)
     assert [key(e) for e in read(other[0].path)] != [key(e) for e in parts[0]]
+
+
+def test_a_split_beside_a_writer(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the window moved on between two parts, and episodes were in both of them, or in neither."""
+    line, turn = spaces.Box(-np.inf, np.inf, (), np.float32), spaces.Discrete(2)
+
+    def play(buffer: dr.ReplayBuffer, episode: int) -> None:
+        for step in range(3):
+            buffer.add(100 * episode + step, 0, 1.0, 100 * episode + step + 1, step == 2, False)
+
+    with dr.ReplayBuffer.create(path, line, turn, capacity=60, commit_seconds=1e9) as buffer:
+        for episode in range(20):
+            play(buffer, episode)
+        buffer.commit()
+        write, more = combine.write, iter(range(20, 30))
+
+        def write_and_move_on(*arguments: Any) -> None:
+            write(*arguments)
+            for _ in range(3):
+                play(buffer, next(more))
+            buffer.commit()
+
+        monkeypatch.setattr(combine, "write", write_and_move_on)
+        results = split(path, [0.5, 0.3], seed=1)
+    starts = []
+    for result in results:
+        with dr.ReplayBuffer.open(result.path, mode="r") as part:
+            starts += part.get(part.items()).obs[::3].tolist()
+    assert sorted(starts) == [100 * episode for episode in range(20)]
 
 
 def test_bad_splits_leave_nothing(path: str, tmp_path: pathlib.Path) -> None:
