@@ -64,9 +64,12 @@ class Source:
 
     def __init__(self, path: PathLike) -> None:
         self.path = str(pathlib.Path(checked_path(path)).absolute())
+        self._read(Store(self.path, LocalFiles()))
+
+    def _read(self, store: Store) -> None:
         self.facts: Facts = inspect(self.path)
-        self.store = Store(self.path, LocalFiles())
-        self.schema = self.store.schema
+        self.store = store
+        self.schema = store.schema
         self._open: dict[str, LogRows] = {}
         self._found: list[Found] | None = None
         self._by_key: dict[str, Found] = {}
@@ -85,12 +88,17 @@ class Source:
     @property
     def stamp(self) -> str:
         """Changes with every commit that :meth:`refresh` has seen."""
-        return " ".join(f"{one.name}.{one.timeline}.{one.sequence}" for one in self.facts.streams)
+        commits = [f"{one.name}.{one.timeline}.{one.sequence}" for one in self.facts.streams]
+        return " ".join([self.schema.identity, *commits])
 
     def refresh(self) -> bool:
         """Goes on to the newest commits; whether there were any."""
         before = {one.name: (one.timeline, one.sequence) for one in self.facts.streams}
         try:
+            store = Store(self.path, LocalFiles())
+            if store.schema.identity != self.schema.identity:  # removed, and made anew
+                self._read(store)
+                return True
             names = self.store.stream_names()
             commits = {name: self.store.newest_commit(name) for name in names}
         except DiskReplayError:

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -104,6 +105,19 @@ def test_it_follows_a_writer(path: str, monkeypatch: pytest.MonkeyPatch) -> None
         buffer.commit()
         assert asked.json("stamp")["stamp"] != stamp
         assert asked.json("overview")["episodes"]["length"] == [5]
+
+
+def test_a_store_that_is_made_anew(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the page went on with the one that had been removed."""
+    monkeypatch.setattr(serve, "REFRESH_SECONDS", 0.0)
+    made.make(path)
+    with serving(path) as asked:
+        before = asked.json("stamp")["stamp"]
+        shutil.rmtree(path)
+        with made.create(path) as buffer:
+            made.play(buffer, 7, 2, reward=5.0)
+        assert asked.json("stamp")["stamp"] != before
+        assert asked.json("overview")["episodes"]["total_reward"] == [10]
 
 
 def test_an_episode_that_has_left(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
