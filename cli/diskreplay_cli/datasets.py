@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import json
 import os
 import pathlib
 import shlex
@@ -275,7 +274,7 @@ def split(
 
 def _facts(facts: dict[str, Any]) -> str:
     """Facts as JSON, on one line; nothing where there are none."""
-    return json.dumps(facts, ensure_ascii=False) if facts else ""
+    return text.as_json(facts) if facts else ""
 
 
 def _print_written(results: list[Any], as_json: bool) -> None:

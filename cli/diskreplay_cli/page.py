@@ -132,7 +132,7 @@ def _episodes(facts: EpisodeFacts, plain: bool) -> RenderableType:
     title = f"{text.plural(facts.count, 'episode')}: {', '.join(parts)}"
     if facts.told:
         known = ", ".join(f"{name} of {count:,}" for name, count in facts.facts.items())
-        title += f"\nfacts of {facts.told:,}: {text.shortened(known, MAX_SPACE)}"
+        title += f"\nfacts of {facts.told:,}: {text.shortened(text.printable(known), MAX_SPACE)}"
     if not facts.complete:
         return Text(title)
     table = _table("episodes", title)

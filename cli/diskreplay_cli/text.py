@@ -89,7 +89,16 @@ def provenance(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     known = ("env_id", "env_spec", "num_envs", "versions", "action_meanings")
     rest = {key: value for key, value in told.items() if key not in known}
     if rest:
-        yield "provenance", cut(json.dumps(rest, ensure_ascii=False))
+        yield "provenance", cut(as_json(rest))
+
+
+def as_json(value: Any) -> str:
+    """JSON on one line, in letters that a terminal only shows: a store's text may hold others."""
+    return printable(json.dumps(value, ensure_ascii=False))
+
+
+def printable(line: str) -> str:
+    return "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in line)
 
 
 def cut(line: str) -> str:
