@@ -141,7 +141,8 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._first_shards = self._recover(newest, commit)
             for path, column in self.columns():
                 column.resume(commit.span(path, schema.context).end)
-            self._resume_info(commit)
+            with fs.translate("recovering", path):
+                self._resume_info(commit)
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
@@ -212,6 +213,8 @@ class StreamWriter(_Stream[ColumnWriter]):
             kept.append(shard)
             if tail and shard == tail.shard and (self.files.size(file) or 0) > tail.size:
                 self._cut(file, tail.size, in_place=not commit.timeline)
+        if tail and commit.timeline:  # a writer that was killed may have renamed a shard in :meth:`_cut`, no more
+            self.files.sync_dir(column.directory)
         return min(kept, default=0)
 
     def _info_pinned(self, column: ColumnWriter) -> set[int]:
