@@ -236,6 +236,10 @@ class FactLog:
             if self.end - first > 2 * held + SLACK_BYTES:  # most of it is dead: what lives is written again
                 self._unwritten = dict.fromkeys(self._noted)
                 first = NOWHERE
+        looked, held, count = self._looked
+        if len(self._noted) - count > max(SLACK_EPISODES, count):  # those that died before they had a line
+            self._noted = {k: one for k, one in self._noted.items() if one.at != NOWHERE or _alive(one, first_row)}
+            self._looked = looked, held, len(self._noted)
         written = []
         for key in self._unwritten:
             one = self._noted.get(key)
@@ -256,9 +260,9 @@ class FactLog:
 
     @property
     def _due(self) -> bool:
-        """Whether the log, or what is noted, has grown by what it held when it was looked at what of it is dead."""
-        looked, held, count = self._looked
-        return self.end - looked > max(SLACK_BYTES, held) or len(self._noted) - count > max(SLACK_EPISODES, count)
+        """Whether the log has grown by what it held when it was looked at what of it is dead."""
+        looked, held, _ = self._looked
+        return self.end - looked > max(SLACK_BYTES, held)
 
     def _forget(self, first_row: int) -> tuple[int, int]:
         """Forgets the dead; the first byte of the log that is needed, and the bytes of those lines that are."""
