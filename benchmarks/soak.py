@@ -28,8 +28,8 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
 
-import lives
 import numpy as np
+from helpers import lives
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, NotEnoughDataError

@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import effort
 import pytest
+from helpers import effort
 
 from diskreplay.testing import thresholds
 

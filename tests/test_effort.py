@@ -8,14 +8,14 @@ import re
 import subprocess
 import sys
 
-import effort
 import pytest
+from helpers import effort
 
 TESTS = pathlib.Path(__file__).parent
 
 RUN = """
 import pytest
-from effort import examples, places, stride
+from helpers.effort import examples, places, stride
 
 EXAMPLES = examples(200, least=3)
 

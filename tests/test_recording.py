@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import vector
-from vectors import lockstep
+from helpers.vectors import lockstep
 
 import diskreplay as dr
 from diskreplay.buffers.autoreset import AutoresetMode

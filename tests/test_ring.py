@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from effort import examples
+from helpers.effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

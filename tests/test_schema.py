@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, Config
 from gymnasium import spaces
-from model import to_space
+from helpers.configs import CONFIGS, Config
+from helpers.model import to_space
 
 import diskreplay as dr
 from diskreplay import schema as schemas

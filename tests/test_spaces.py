@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from effort import examples
 from gymnasium import spaces
+from helpers.effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from vectors import lockstep
+from helpers.vectors import lockstep
 
 import diskreplay as dr
 from diskreplay.buffers.autoreset import AutoresetMode

@@ -8,9 +8,9 @@ import pathlib
 import pickle
 from typing import Any
 
-import lives
 import numpy as np
 import pytest
+from helpers import lives
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError

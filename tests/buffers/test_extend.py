@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, Config
-from effort import examples
-from model import KINDS, arguments
-from recording import Recording, reopen
+from helpers.configs import CONFIGS, Config
+from helpers.effort import examples
+from helpers.model import KINDS, arguments
+from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import InputError

@@ -8,11 +8,11 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
-from configs import Config
-from crashes import kill
-from effort import stride
-from model import Leaf
-from recording import Recording, reopen
+from helpers.configs import Config
+from helpers.crashes import kill
+from helpers.effort import stride
+from helpers.model import Leaf
+from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import (

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from effort import examples
+from helpers.effort import examples
 
 import diskreplay as dr
 from diskreplay.buffers import forks

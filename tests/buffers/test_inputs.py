@@ -14,10 +14,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from configs import Config
 from gymnasium import spaces
-from model import Leaf
-from recording import Recording
+from helpers.configs import Config
+from helpers.model import Leaf
+from helpers.recording import Recording
 
 import diskreplay as dr
 from diskreplay.errors import (

@@ -7,7 +7,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-from effort import stride
+from helpers.effort import stride
 
 import diskreplay as dr
 from diskreplay.ops.verify import verify

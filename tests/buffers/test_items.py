@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import lives
 import numpy as np
 import pytest
+from helpers import lives
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import Config
-from effort import examples
-from model import Leaf
-from recording import Recording, reopen
+from helpers.configs import Config
+from helpers.effort import examples
+from helpers.model import Leaf
+from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, InputError, RateLimitError, ReadOnlyError, StateError

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from vectors import lockstep
+from helpers.vectors import lockstep
 
 import diskreplay as dr
 from diskreplay.buffers.autoreset import AutoresetMode

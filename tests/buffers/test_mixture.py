@@ -9,11 +9,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from configs import Config
-from effort import examples, stride
-from model import Leaf, check_batch
-from priority_model import chi_square
-from recording import Recording
+from helpers.configs import Config
+from helpers.effort import examples, stride
+from helpers.model import Leaf, check_batch
+from helpers.priority_model import chi_square
+from helpers.recording import Recording
 
 import diskreplay as dr
 from diskreplay.errors import (

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from gymnasium import spaces
-from multi_agent_steps import KINDS, N_AGENTS, Kind, World
+from helpers.multi_agent_steps import KINDS, N_AGENTS, Kind, World
 
 import diskreplay as dr
 from diskreplay import errors

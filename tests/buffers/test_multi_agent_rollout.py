@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from multi_agent_steps import KINDS, N_AGENTS, Kind, Step, World
+from helpers.multi_agent_steps import KINDS, N_AGENTS, Kind, Step, World
 
 import diskreplay as dr
 from diskreplay import errors

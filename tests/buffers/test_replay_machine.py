@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
-from crashes import kill
-from effort import examples
+from helpers.configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
+from helpers.crashes import kill
+from helpers.effort import examples
+from helpers.model import KINDS, Actor, Log, arguments, check_batch, check_buffer, flat
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from model import KINDS, Actor, Log, arguments, check_batch, check_buffer, flat
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, EvictedError, InputError, NotEnoughDataError

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, Config
-from model import Leaf, arguments
-from recording import Recording, reopen
+from helpers.configs import CONFIGS, Config
+from helpers.model import Leaf, arguments
+from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, Config
-from model import Leaf, check_batch
-from recording import Recording, reopen
+from helpers.configs import CONFIGS, Config
+from helpers.model import Leaf, check_batch
+from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, InputError, NotEnoughDataError

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS
-from model import arguments
-from recording import Recording, reopen
-from view_model import GOAL_CONFIGS, HINDSIGHT, content, name_of
+from helpers.configs import CONFIGS
+from helpers.model import arguments
+from helpers.recording import Recording, reopen
+from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, content, name_of
 
 import diskreplay as dr
 from diskreplay.errors import InputError, OpenError

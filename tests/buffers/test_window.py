@@ -6,9 +6,9 @@ import pathlib
 
 import numpy as np
 import pytest
-from configs import CONFIGS, Config
-from model import Leaf
-from recording import Recording, reopen
+from helpers.configs import CONFIGS, Config
+from helpers.model import Leaf
+from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError

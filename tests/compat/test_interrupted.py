@@ -9,11 +9,11 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import effort
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers import effort
 
 from diskreplay.compat import frames, notebook, pearl, xuance, xuance_marl
 from diskreplay.compat.rows import window

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from configs import Config
-from crashing import PATH, Story, check_shards, leftovers
-from effort import examples
-from model import Leaf
+from helpers.configs import Config
+from helpers.crashing import PATH, Story, check_shards, leftovers
+from helpers.effort import examples
+from helpers.model import Leaf
 
 CONFIG = Config("frames", Leaf((2, 9)), frame_stack=3, capacity=15, chunk_rows=2, shard_rows=4)
 CRASHES = examples(150, "crashes in a row", least=30)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from configs import Config
-from crashing import Story
-from effort import examples, stride
-from model import Leaf
+from helpers.configs import Config
+from helpers.crashing import Story
+from helpers.effort import examples, stride
+from helpers.model import Leaf
 
 import diskreplay as dr
 

@@ -14,9 +14,9 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 
-import lives
 import pytest
-from effort import stride
+from helpers import lives
+from helpers.effort import stride
 
 import diskreplay as dr
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, StateError, WriteFailedError
@@ -260,7 +260,7 @@ def test_a_real_file_system_that_becomes_read_only(tmp_path: pathlib.Path) -> No
 
 DESCRIPTORS = """
 import resource, sys
-import lives
+from helpers import lives
 import diskreplay as dr
 from diskreplay.errors import ReadFailedError, StateError, WriteFailedError
 
@@ -306,7 +306,7 @@ def test_out_of_file_descriptors(path: str) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 40
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(DESCRIPTORS), path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(pathlib.Path(lives.__file__).parent), *sys.path])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(pathlib.Path(lives.__file__).parents[1]), *sys.path])},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-import lives
 import pytest
-from effort import examples
+from helpers import lives
+from helpers.effort import examples
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError

@@ -7,9 +7,9 @@ import pathlib
 import random
 from collections.abc import Callable, Iterator
 
-import lives
 import numpy as np
 import pytest
+from helpers import lives
 
 import diskreplay as dr
 from diskreplay.errors import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import recipes
-from recipes import DATASETS
+from helpers import recipes
+from helpers.recipes import DATASETS
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError

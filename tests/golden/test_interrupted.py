@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from effort import places
 from format.specreader import Store as SpecStore
+from helpers.effort import places
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError

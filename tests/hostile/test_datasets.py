@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from effort import examples
 from formats.roundtrip import FORCE, TERMINATED, TRUNCATED, store
 from gymnasium import spaces
+from helpers.effort import examples
 from hostile import dataset_bases
 from hostile.dataset_mutations import Payload, npy_header
 

@@ -9,7 +9,7 @@ import pathlib
 import shutil
 
 import pytest
-from effort import examples
+from helpers.effort import examples
 from hostile import bases, pool
 
 CASES = 200

@@ -7,7 +7,7 @@ import itertools
 import numba
 import numpy as np
 import pytest
-from effort import examples
+from helpers.effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

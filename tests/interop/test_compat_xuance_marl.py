@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from stand_ins import XUANCE, stand_ins
+from helpers.stand_ins import XUANCE, stand_ins
 
 from diskreplay.compat import xuance_marl as marl
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stand_ins import XUANCE, stand_ins
+from helpers.stand_ins import XUANCE, stand_ins
 
 from diskreplay.compat.xuance import DummyOnPolicyBuffer
 

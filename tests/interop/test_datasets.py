@@ -7,8 +7,8 @@ import pathlib
 import gymnasium
 import numpy as np
 import pytest
-import recipes
-from recipes import DATASETS
+from helpers import recipes
+from helpers.recipes import DATASETS
 
 import diskreplay as dr
 

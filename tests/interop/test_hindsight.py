@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from goal_env import Walk, compute_reward
+from helpers.goal_env import Walk, compute_reward
 
 import diskreplay as dr
 

@@ -7,10 +7,10 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
-from configs import CONFIGS
-from model import flat
-from multi_agent_steps import N_ACTIONS, N_AGENTS, Kind, World
-from recording import Recording
+from helpers.configs import CONFIGS
+from helpers.model import flat
+from helpers.multi_agent_steps import N_ACTIONS, N_AGENTS, Kind, World
+from helpers.recording import Recording
 
 import diskreplay as dr
 
@@ -39,8 +39,8 @@ def test_every_array_becomes_a_tensor(path: str, config, device: str | None) -> 
 
 
 def test_blocks_are_not_given_out_again_while_a_tensor_looks_at_them(path: str) -> None:
-    from configs import Config
-    from model import Leaf
+    from helpers.configs import Config
+    from helpers.model import Leaf
 
     config = Config("large", Leaf((84, 84)), frame_stack=4, capacity=200, chunk_rows=8, shard_rows=16)
     with config.create(path) as buffer:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
-from multi_agent_steps import Kind, World
+from helpers.multi_agent_steps import Kind, World
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, StateError

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import view_model
+from helpers import view_model
 
 import diskreplay as dr
 

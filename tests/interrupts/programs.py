@@ -22,11 +22,11 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import view_model
-from configs import Config
+from helpers import view_model
+from helpers.configs import Config
+from helpers.model import Leaf, Log, arguments
+from helpers.recording import Recording
 from interrupts import own
-from model import Leaf, Log, arguments
-from recording import Recording
 
 import diskreplay as dr
 from diskreplay import ring

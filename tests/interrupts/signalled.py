@@ -31,8 +31,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import lives
 import numpy as np
+from helpers import lives
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError, DiskReplayError, NotEnoughDataError, StateError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from effort import examples, places
+from helpers.effort import examples, places
 from interrupts.table import USUAL, Operation, operations, run
 
 TRIES = examples(7, "interrupts of an operation", least=2)

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from typing import Any
 
-import lives
 import pytest
-from effort import examples, places
+from helpers import lives
+from helpers.effort import examples, places
 
 import diskreplay as dr
 from diskreplay.ops.verify import verify

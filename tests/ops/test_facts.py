@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from diskreplay_cli.main import main
-from effort import places
+from helpers.effort import places
 
 import diskreplay as dr
 from diskreplay import formats

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from effort import examples
+from helpers.effort import examples
 
 from diskreplay.ops.patch_frames import MAX_MISSING, matched
 

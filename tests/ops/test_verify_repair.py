@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from effort import places
 from gymnasium import spaces
+from helpers.effort import places
 from ops.stores import IMAGE, fill, images
 
 import diskreplay as dr

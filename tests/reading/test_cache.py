@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from configs import Config
-from effort import examples
+from helpers.configs import Config
+from helpers.effort import examples
+from helpers.model import Leaf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from model import Leaf
 
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.storage.column import ColumnReader
@@ -18,7 +18,7 @@ ENVS = 3
 
 
 def column() -> ColumnReader:
-    from model import to_space
+    from helpers.model import to_space
 
     from diskreplay import schema as schemas
 

@@ -6,7 +6,7 @@ from unittest import mock
 import gymnasium
 import numpy as np
 import pytest
-from effort import examples
+from helpers.effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -19,13 +19,13 @@ from unittest import mock
 import google_crc32c
 import numpy as np
 import pytest
-from configs import CONFIGS, WIDE, Config
-from effort import examples
 from gymnasium import spaces
+from helpers.configs import CONFIGS, WIDE, Config
+from helpers.effort import examples
+from helpers.model import Leaf
+from helpers.recording import Recording, reopen
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model import Leaf
-from recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, ReadFailedError

@@ -7,9 +7,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from configs import CONFIGS, WIDE, Config
-from recording import Recording, reopen
-from view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, content
+from helpers.configs import CONFIGS, WIDE, Config
+from helpers.recording import Recording, reopen
+from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, content
 
 import diskreplay as dr
 from diskreplay.errors import NotEnoughDataError

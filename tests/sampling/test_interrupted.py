@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from priority_machine import copied, same_state
+from helpers.priority_machine import copied, same_state
 
 from diskreplay.index.log import Standing
 from diskreplay.sampling.proportional import Proportional

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import Config
-from effort import examples
-from model import Leaf
-from own_samplers import Newest, Rarest
-from priority_model import Oracle, Stream, World, chi_square, distributions, moved_on
-from recording import Recording, reopen
+from helpers.configs import Config
+from helpers.effort import examples
+from helpers.model import Leaf
+from helpers.own_samplers import Newest, Rarest
+from helpers.priority_model import Oracle, Stream, World, chi_square, distributions, moved_on
+from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, FormatVersionError, InputError, NotEnoughDataError

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import Config
-from model import Leaf
-from own_samplers import Newest, Rarest
-from recording import Recording, reopen
+from helpers.configs import Config
+from helpers.model import Leaf
+from helpers.own_samplers import Newest, Rarest
+from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, FormatVersionError, InputError

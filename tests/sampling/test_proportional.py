@@ -8,12 +8,12 @@ import sys
 from typing import Any
 
 import numpy as np
-import priority_machine
 import pytest
-from effort import examples
+from helpers import priority_machine
+from helpers.effort import examples
+from helpers.priority_machine import check_going_on, copied, same_state
+from helpers.priority_model import Oracle, chi_square, moved_on
 from hypothesis import settings
-from priority_machine import check_going_on, copied, same_state
-from priority_model import Oracle, chi_square, moved_on
 
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.index.log import Standing

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from configs import Config
-from model import Leaf
-from priority_model import chi_square
-from recording import Recording, reopen
+from helpers.configs import Config
+from helpers.model import Leaf
+from helpers.priority_model import chi_square
+from helpers.recording import Recording, reopen
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-import lives
 import numpy as np
 import pytest
-from effort import examples, stride
+from helpers import lives
+from helpers.effort import examples, stride
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, ReadFailedError, WriteFailedError
@@ -207,7 +207,7 @@ def test_a_child_has_a_lock_of_its_own() -> None:
 
 NINE_STREAMS = """
 import resource, sys
-import lives
+from helpers import lives
 import diskreplay as dr
 
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -220,7 +220,7 @@ with dr.ReplayBuffer.open(sys.argv[1], mode="r", cache_bytes=0) as buffer:
 
 ONE_BATCH = """
 import os, resource, sys
-import lives
+from helpers import lives
 import diskreplay as dr
 from diskreplay.reading import gather
 from diskreplay.storage import column
@@ -243,7 +243,7 @@ assert len(os.listdir("/proc/self/fd")) < 20
 
 ELSEWHERE = """
 import os, resource, sys
-import lives
+from helpers import lives
 import diskreplay as dr
 from diskreplay.errors import ReadFailedError
 
@@ -289,7 +289,7 @@ with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer:
 def in_a_process_of_its_own(program: str, path: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program), path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(pathlib.Path(lives.__file__).parent), *sys.path])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(pathlib.Path(lives.__file__).parents[1]), *sys.path])},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

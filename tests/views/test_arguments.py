@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
-from view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, name_of, reward_fn
+from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, name_of, reward_fn
 
 import diskreplay as dr
 from diskreplay.errors import FormatVersionError, InputError, OpenError

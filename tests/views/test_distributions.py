@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import Config
-from model import STREAM_SHIFT, Leaf, Log, Step
-from priority_model import chi_square
-from recording import Recording, reopen
-from view_model import GOAL_CONFIGS, HINDSIGHT, goals, items, name_of, place, reward_fn, sources
+from helpers.configs import Config
+from helpers.model import STREAM_SHIFT, Leaf, Log, Step
+from helpers.priority_model import chi_square
+from helpers.recording import Recording, reopen
+from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, goals, items, name_of, place, reward_fn, sources
 
 import diskreplay as dr
 

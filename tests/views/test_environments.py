@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from goal_env import Walk, compute_reward, compute_terminated
-from vectors import lockstep
+from helpers.goal_env import Walk, compute_reward, compute_terminated
+from helpers.vectors import lockstep
 
 import diskreplay as dr
 from diskreplay.buffers.autoreset import AutoresetMode

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, Config
-from model import Leaf, Log
-from recording import Recording, reopen
-from view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of, standings
+from helpers.configs import CONFIGS, Config
+from helpers.model import Leaf, Log
+from helpers.recording import Recording, reopen
+from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of, standings
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from priority_model import chi_square
-from recording import Recording
-from view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of
+from helpers.priority_model import chi_square
+from helpers.recording import Recording
+from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of
 
 import diskreplay as dr
 from diskreplay.errors import InputError

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
-from effort import examples
+from helpers.configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
+from helpers.effort import examples
+from helpers.model import KINDS, Actor, Log, arguments
+from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of, standings
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from model import KINDS, Actor, Log, arguments
-from view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of, standings
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, NotEnoughDataError

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
-from configs import Config
 from format import specreader
-from model import KINDS, Actor, Log, Rng, arguments, check_buffer, same
+from helpers.configs import Config
+from helpers.model import KINDS, Actor, Log, Rng, arguments, check_buffer, same
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from configs import Config
-from model import KINDS, Actor, arguments, check_buffer
+from helpers.configs import Config
+from helpers.model import KINDS, Actor, arguments, check_buffer
 
 import diskreplay as dr
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from configs import FRAME, Config
-from model import STREAM_SHIFT, Leaf, Log, Transition, check_batch, flat, same
+from helpers.configs import FRAME, Config
+from helpers.model import STREAM_SHIFT, Leaf, Log, Transition, check_batch, flat, same
 
 import diskreplay as dr
 from diskreplay.index.log import Standing

@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 from gymnasium import spaces
-from model import Leaf, Log, Rng, Structure, to_space
+from helpers.model import Leaf, Log, Rng, Structure, to_space
 
 import diskreplay as dr
 from diskreplay import schema as schemas

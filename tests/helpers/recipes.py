@@ -6,7 +6,7 @@ import importlib.util
 import pathlib
 import types
 
-DATASETS = pathlib.Path(__file__).parent.parent / "datasets"
+DATASETS = pathlib.Path(__file__).parent.parent.parent / "datasets"
 
 
 def load() -> types.ModuleType:

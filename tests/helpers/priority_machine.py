@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.priority_model import LOCAL, NEVER, Oracle, Stream, World, check_sample, distributions
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from priority_model import LOCAL, NEVER, Oracle, Stream, World, check_sample, distributions
 
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.index.log import Standing
