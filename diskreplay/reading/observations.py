@@ -108,7 +108,7 @@ def _copy_patches(reads: Reads, source: ObsSource, out: Target, place: Ids, step
         out.put_each(place, step, source.log.patches.take(source.name, patch))
         return
     requests = Requests(place, np.zeros_like(patch), patch, patch, patch - step)
-    reads.fetch(source.patches, requests, out, source.cache, exact=True)
+    reads.fetch(source.patches, requests, out, source.cache)
 
 
 def _pad(
