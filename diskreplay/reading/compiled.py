@@ -113,6 +113,14 @@ def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places:
     return lambda begin, end: threads.run(read, _borders(begin, end, pieces))
 
 
+def split(requests: NDArray[np.int64], chunk_rows: int) -> NDArray[np.int64] | None:
+    """The pieces of requests, as :func:`.kernel.split`; None where the kernel is not loaded."""
+    if _kernel is None:
+        return None
+    pieces: NDArray[np.int64] = _kernel.split(requests, chunk_rows)
+    return pieces
+
+
 def take(slab: NDArray[Any], slots: Ids, pieces: NDArray[np.int64], out: Target) -> int:
     """Copies pieces ``(6, n)`` out of decoded chunks ``(slots, chunk_rows, *shape)``, each from its slot.
 

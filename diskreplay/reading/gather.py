@@ -1,12 +1,12 @@
 """Rows of a large column into a batch: one small read a chunk, decoded where the CPU's cache is warm.
 
 1. A *request* is a run of consecutive rows of one environment and the place in the batch that takes it.
-2. Requests are cut at chunk borders into *pieces*, sorted by chunk, so that a chunk is decoded once however many pieces
-   lie in it, and a cold disk is read forwards.
+2. Requests are cut at chunk borders into *pieces*.
 3. Under the buffer's lock, :func:`plan` copies the pieces that stand in RAM, in the decoded cache or on their way to
-   the disk, and notes for the others where they are read. A noted file is on loan as long as the plan lives, so that an
-   eviction meanwhile takes nothing away. Where the shards are more than files may be open, they are read at once, as
-   many at a time as may.
+   the disk. The others are sorted by chunk, so that a chunk is decoded once however many pieces lie in it, and a cold
+   disk is read forwards, and it is noted where they are read. A noted file is on loan as long as the plan lives, so
+   that an eviction meanwhile takes nothing away. Where the shards are more than files may be open, they are read at
+   once, as many at a time as may.
 4. Without the lock, :func:`run` reads, decodes and copies the rest: compiled where that applies, see
    :mod:`diskreplay.reading.compiled`; in Python what the cache takes in, and wherever else something is to be judged.
 """
@@ -73,20 +73,29 @@ MOST_AT_ONCE = 4096
 
 
 def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
-    """The pieces of the requests without their sources, ``(6, n)``, sorted by chunk; see :data:`Piece`."""
-    place, env, first, last, base = requests.place, requests.env, requests.first, requests.last, requests.base
-    chunk = first // chunk_rows
-    extra = last // chunk_rows - chunk
+    """The pieces of the requests without their sources, ``(6, n)``; see :data:`Piece`."""
+    given = np.array([requests.place, requests.env, requests.first, requests.last, requests.base])
+    pieces = compiled.split(given, chunk_rows)
+    if pieces is not None:
+        return pieces
+    chunk = given[2] // chunk_rows
+    extra = given[3] // chunk_rows - chunk
     if extra.any():
         which = np.repeat(np.arange(len(extra)), extra + 1)
         starts = np.cumsum(extra + 1) - (extra + 1)
         chunk = chunk[which] + np.arange(len(which)) - starts[which]
-        place, env, first, last, base = place[which], env[which], first[which], last[which], base[which]
+        given = given.take(which, axis=1)
+    place, env, first, last, base = given
     chunk_row = chunk * chunk_rows
     low = np.maximum(first, chunk_row)
     high = np.minimum(last, chunk_row + (chunk_rows - 1))
-    pieces = np.array([place, low - base, low - chunk_row, high - low + 1, chunk, env])
-    return pieces.take(np.lexsort((env, chunk)) if env.any() else np.argsort(chunk), axis=1)
+    return np.array([place, low - base, low - chunk_row, high - low + 1, chunk, env])
+
+
+def by_chunk(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The pieces ``(6, n)`` in the order of their chunks."""
+    chunk, env = pieces[4:]
+    return pieces.take(np.lexsort((env, chunk)) if env.any() else chunk.argsort(), axis=1)
 
 
 def plan(column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> Plan:
@@ -98,7 +107,9 @@ def plan(column: ColumnReader, requests: Requests, out: Target, cache: ChunkCach
     encoded: list[Piece] = []
     if isinstance(column, ColumnWriter):
         encoded, pieces = _from_ram(column, pieces, out)
-    return _located(column, out, encoded, pieces, cache)
+    if not pieces.shape[1]:
+        return _planned(column, out, encoded, pieces, Locations.none())
+    return _located(column, out, encoded, by_chunk(pieces), cache)
 
 
 def _planned(
@@ -134,13 +145,16 @@ def _from_slab(slab: Slab, pieces: NDArray[np.int64], out: Target) -> NDArray[np
     """Copies the pieces whose chunk is in the cache; those that are left."""
     slots = slab.find(pieces[4], pieces[5])
     hits = slots >= 0
-    if not hits.any():
+    count = np.count_nonzero(hits)
+    if not count:
         return pieces
-    slots, found = slots[hits], pieces.compress(hits, axis=1)
+    found, left = pieces, NOTHING
+    if count < len(slots):
+        slots, found, left = slots[hits], pieces.compress(hits, axis=1), pieces.compress(~hits, axis=1)
     at = compiled.take(slab.values, slots, found, out)
     for (place, step, row, rows, _, _), slot in zip(found[:, at:].T.tolist(), slots[at:].tolist(), strict=True):
         out.put(place, step, slab.values[slot, row : row + rows])
-    return pieces.compress(~hits, axis=1)
+    return left
 
 
 def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> tuple[list[Piece], NDArray[np.int64]]:

@@ -319,6 +319,29 @@ def _take(
     return end
 
 
+@kernel
+def split(requests: NDArray[np.int64], chunk_rows: Int) -> NDArray[np.int64]:
+    """Requests ``(5, n)``, place in the batch, environment, first and last row, row of step 0, cut at chunk borders.
+
+    Gives pieces ``(6, m)``, as :func:`read` takes them, in the order of the requests.
+    """
+    count = 0
+    for at in range(requests.shape[1]):
+        count += requests[3, at] // chunk_rows - requests[2, at] // chunk_rows + 1
+    pieces = np.empty((6, count), np.int64)
+    piece = 0
+    for at in range(requests.shape[1]):
+        place, env = requests[0, at], requests[1, at]
+        first, last, base = requests[2, at], requests[3, at], requests[4, at]
+        for chunk in range(first // chunk_rows, last // chunk_rows + 1):
+            low, high = max(first, chunk * chunk_rows), min(last, (chunk + 1) * chunk_rows - 1)
+            pieces[0, piece], pieces[1, piece] = place, low - base
+            pieces[2, piece], pieces[3, piece] = low - chunk * chunk_rows, high - low + 1
+            pieces[4, piece], pieces[5, piece] = chunk, env
+            piece += 1
+    return pieces
+
+
 # What it calls
 
 
@@ -396,6 +419,7 @@ def compile_now() -> None:
     nothing, room, row = np.empty((6, 0), np.int64), np.empty(1, np.uint64), np.empty((1, 1), np.uint8)
     read(nothing[0], nothing, nothing[:3], 0, 0, 1, 1, False, room, room, row)
     take(row, nothing[0], nothing, 0, 0, 1, 1, row)
+    split(nothing[:5], 1)
 
 
 def version() -> str:

@@ -67,7 +67,11 @@ def cells(wanted: Requests) -> dict[tuple[int, int], tuple[int, int]]:
 @given(wanted=requests(), chunk_rows=st.integers(1, 9))
 @settings(max_examples=examples(200), deadline=None)
 def test_pieces_are_the_requests_cut_at_chunk_borders(wanted: Requests, chunk_rows: int) -> None:
-    pieces = gather.split(wanted, chunk_rows)
+    with mock.patch.object(compiled, "_kernel", None):
+        unsorted = gather.split(wanted, chunk_rows)
+    assert compiled.load() is not None
+    np.testing.assert_array_equal(gather.split(wanted, chunk_rows), unsorted)
+    pieces = gather.by_chunk(unsorted)
     found = {}
     for place, step, row, rows, chunk, env in pieces.T.tolist():
         assert rows > 0
