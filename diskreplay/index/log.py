@@ -174,7 +174,7 @@ class StreamLog:
 
     def reserve(self, rows: int = 1) -> None:
         """Makes room for ``rows`` rows from row ``end`` on, and the pending observation after them."""
-        length, most = self.table.length, self.end - self.begin + self.context + rows + 2
+        length, most = self.table.length, (self.end - self.begin or 1) + self.context + rows + 1
         if most <= length:
             return
         floor = self.floor
