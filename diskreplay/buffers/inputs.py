@@ -93,8 +93,9 @@ class Slot:
                 self.most = self.most.view(self.unsigned)
         # Scalars that need no conversion make up most calls with one environment: those of types that fit whatever
         # they are, and those of Python's or the dtype's own type within bounds of that type, which compare fastest.
+        # Where values are rounded, float64, in which many environments compute rewards, is as Python's floats.
         self.exact: tuple[type, ...] = ()
-        self.python: type | None = None
+        self.python: tuple[type, ...] = ()
         self.scalar: type | None = None
         self.low: Any = None
         self.high: Any = None
@@ -106,8 +107,9 @@ class Slot:
             if dtype.kind in "fiu":
                 limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
                 low, high = (limits.min, limits.max) if choices is None else (_bound(bound, dtype) for bound in choices)
-                self.python = float if dtype.kind == "f" else int
-                self.low, self.high = self.python(low), self.python(high)
+                python = float if dtype.kind == "f" else int
+                self.python = (float, np.float64) if lossy and python is float else (python,)
+                self.low, self.high = python(low), python(high)
                 if bounded:
                     self.scalar, self.scalar_low, self.scalar_high = kind, kind(low), kind(high)
             if not bounded:
@@ -122,7 +124,7 @@ class Slot:
         kind = type(value)
         if (
             kind in self.exact
-            or (kind is self.python and self.low <= value <= self.high)
+            or (kind in self.python and self.low <= value <= self.high)
             or (kind is self.scalar and self.scalar_low <= value <= self.scalar_high)
         ):
             return value

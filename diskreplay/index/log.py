@@ -121,7 +121,7 @@ class StreamLog:
 
     def patch_numbers(self, rows: Ids, envs: Ids) -> Ids:
         """The patch that holds each row's true next observation, -1 where that is the next row's observation."""
-        return self.take(NEXT_PATCH, rows, envs)
+        return self.at(NEXT_PATCH, self.positions(rows, envs))
 
     def positions(self, rows: Ids, envs: Ids) -> Ids:
         """Where rows and environments stand in the table; for :meth:`at` and its like.
@@ -174,7 +174,7 @@ class StreamLog:
 
     def reserve(self, rows: int = 1) -> None:
         """Makes room for ``rows`` rows from row ``end`` on, and the pending observation after them."""
-        length, most = self.table.length, self.end - self.begin + self.context + rows + 2
+        length, most = self.table.length, (self.end - self.begin or 1) + self.context + rows + 1
         if most <= length:
             return
         floor = self.floor
@@ -280,8 +280,9 @@ class StreamLog:
         """How many of the ``frames`` rows before each row belong to its history: 0 to ``frames``."""
         if not frames:
             return np.zeros(len(rows), np.int64)
-        steps = np.maximum(rows[:, None] - np.arange(frames), 0)
-        continues = self.take(START, steps, envs[:, None]) == CONTINUES
+        # Before row 0 this takes anything; but row 0 continues nothing.
+        steps = self.positions(rows, envs)[:, None] - np.arange(frames) * self.num_envs
+        continues = self.at(START, steps % (self.table.length * self.num_envs)) == CONTINUES
         if continues.all():
             return np.full(len(rows), frames)
         depth: Ids = np.logical_and.accumulate(continues, axis=1).sum(axis=1)

@@ -43,9 +43,10 @@ class Slab:
 
     def find(self, chunk: Ids, group: Ids) -> Ids:
         """The slot of each chunk, -1 where it is not here."""
-        slot = self._slot[chunk % len(self._slot), group]
+        table = self._slot  # a thread that enters slots may replace it
+        slot = table[chunk % len(table), group]
         # Both are compared: a slot that was given up may hold the same chunk of another group by now.
-        return np.where((slot >= 0) & (self.chunk[slot] == chunk) & (self.group[slot] == group), slot, -1)
+        return np.where((self.chunk.take(slot) == chunk) & (self.group.take(slot) == group), slot, -1)
 
     def take_slot(self) -> int | None:
         """A slot for a chunk, or None when all are taken."""

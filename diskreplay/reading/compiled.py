@@ -1,8 +1,8 @@
 """Whether a plan is read by compiled code, and from when on.
 
 Loading numba and the kernel takes a program as long as reading some thousand chunks in Python. So they are loaded when
-that many were read, which is then known to be worth it: whoever reads less never pays for it, and nobody pays more than
-twice what would have been best.
+that many were read, or copied from the cache, which is then known to be worth it: whoever reads less never pays for it,
+and nobody pays more than twice what would have been best.
 
 The kernel reads local files only. It does not apply where a file has no descriptor of the system's, or the batch is
 laid out in another way; nor anywhere in a process in which it cannot be loaded.
@@ -31,11 +31,11 @@ Read = Callable[[int, int], int]
 """Reads pieces from the first number on, below the second; gives the first piece that it could not read, or that."""
 
 LOAD_AFTER = 20_000
-"""Pieces that a process reads in Python before it loads the kernel."""
+"""Pieces that a process reads or copies in Python before it loads the kernel."""
 LEAST_PIECES = 32
 """Pieces that are worth a thread of their own."""
-LEAST_PLACES = 64
-"""Places in a batch that are worth one, where chunks are decoded already."""
+LEAST_HITS = 64
+"""Pieces that are worth one, where their chunks are decoded already."""
 
 _pieces = 0
 """Pieces that were asked for so far; threads that count at once may miss some."""
@@ -74,15 +74,24 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places: Locations) -> Read | None:
-    """What reads the pieces ``(6, n)`` of a plan into ``out``; None where that is left to Python."""
+def _is_due(pieces: int = 0) -> bool:
+    """Whether the kernel is loaded, or worth it by now, with so many more pieces."""
     global _pieces
     if _kernel is None:
-        if _missing:
-            return None
-        _pieces += len(places)
-        if _pieces <= LOAD_AFTER:
-            return None
+        _pieces += pieces
+    return _kernel is not None or (not _missing and _pieces > LOAD_AFTER)
+
+
+def load_if_due() -> None:
+    """Loads the kernel where it is worth it; without a lock that others wait for."""
+    if _kernel is None and _is_due():
+        load()
+
+
+def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places: Locations) -> Read | None:
+    """What reads the pieces ``(6, n)`` of a plan into ``out``; None where that is left to Python."""
+    if not _is_due(len(places)):
+        return None
     kernel = load()
     given = column.column
     files = [fs.descriptor(loan.file) for loan in places.loans]
@@ -104,23 +113,30 @@ def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places:
     return lambda begin, end: threads.run(read, _borders(begin, end, pieces))
 
 
-def take(source: NDArray[Any], rows: Ids, out: Target) -> bool:
-    """As :meth:`Target.take`, where the kernel is loaded and applies; whether it is done."""
-    into = _rows(out, source.dtype, out.first.shape[2:])
-    kernel = _kernel
-    if kernel is None or into is None or not source.flags.c_contiguous or into[0].shape[1] != _row_bytes(out, source):
-        return False
-    given = source.view(np.uint8)
+def split(requests: NDArray[np.int64], chunk_rows: int) -> NDArray[np.int64] | None:
+    """The pieces of requests, as :func:`.kernel.split`; None where the kernel is not loaded."""
+    if _kernel is None:
+        return None
+    pieces: NDArray[np.int64] = _kernel.split(requests, chunk_rows)
+    return pieces
 
-    def gather(begin: int, end: int) -> int:
-        done: int = kernel.gather(given, rows, begin, end, *into)
+
+def take(slab: NDArray[Any], slots: Ids, pieces: NDArray[np.int64], out: Target) -> int:
+    """Copies pieces ``(6, n)`` out of decoded chunks ``(slots, chunk_rows, *shape)``, each from its slot.
+
+    Returns how many it copied; the others are left to Python.
+    """
+    chunk_rows, shape = slab.shape[1], slab.shape[2:]
+    kernel, rows = _kernel, _rows(out, slab.dtype, shape) if _is_due(len(slots)) else None
+    if kernel is None or rows is None:
+        return 0
+    given = slab.reshape(-1).view(np.uint8).reshape(len(slab), -1)
+
+    def copy(begin: int, end: int) -> int:
+        done: int = kernel.take(given, slots, pieces, begin, end, chunk_rows, given.shape[1] // chunk_rows, *rows)
         return done
 
-    return threads.run(gather, _even(0, len(rows), LEAST_PLACES)) == len(rows)
-
-
-def _row_bytes(out: Target, source: NDArray[Any]) -> int:
-    return int(out.first.shape[1] * source.shape[1] * source.itemsize)
+    return threads.run(copy, _even(0, len(slots), LEAST_HITS))
 
 
 def _rows(out: Target, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[NDArray[np.uint8]] | None:

@@ -1,13 +1,13 @@
 """Rows of a large column into a batch: one small read a chunk, decoded where the CPU's cache is warm.
 
 1. A *request* is a run of consecutive rows of one environment and the place in the batch that takes it.
-2. Where most of the rows stand in the decoded cache, one vectorised gather takes them all.
-3. The other requests are cut at chunk borders into *pieces*, sorted by chunk, so that a chunk is decoded once however
-   many pieces lie in it, and a cold disk is read forwards.
-4. Under the buffer's lock, :func:`plan` copies the pieces that stand in RAM and notes for the others where they are
-   read. A noted file is on loan as long as the plan lives, so that an eviction meanwhile takes nothing away. Where the
-   shards are more than files may be open, they are read at once, as many at a time as may.
-5. Without the lock, :func:`run` reads, decodes and copies the rest: compiled where that applies, see
+2. Requests are cut at chunk borders into *pieces*.
+3. Under the buffer's lock, :func:`plan` copies the pieces that stand in RAM, in the decoded cache or on their way to
+   the disk. The others are sorted by chunk, so that a chunk is decoded once however many pieces lie in it, and a cold
+   disk is read forwards, and it is noted where they are read. A noted file is on loan as long as the plan lives, so
+   that an eviction meanwhile takes nothing away. Where the shards are more than files may be open, they are read at
+   once, as many at a time as may.
+4. Without the lock, :func:`run` reads, decodes and copies the rest: compiled where that applies, see
    :mod:`diskreplay.reading.compiled`; in Python what the cache takes in, and wherever else something is to be judged.
 """
 
@@ -68,48 +68,48 @@ class Plan:
         return not self.encoded and not len(self.places)
 
 
-MIN_HITS = 0.5
-"""The share of rows in the cache from which on one gather over all is worth the rows that it takes in vain."""
 MOST_AT_ONCE = 4096
 """Pieces that are read before an interrupt is noticed."""
 
 
 def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
-    """The pieces of the requests without their sources, ``(6, n)``, sorted by chunk; see :data:`Piece`."""
-    place, env, first, last, base = requests.place, requests.env, requests.first, requests.last, requests.base
-    chunk = first // chunk_rows
-    extra = last // chunk_rows - chunk
+    """The pieces of the requests without their sources, ``(6, n)``; see :data:`Piece`."""
+    given = np.array([requests.place, requests.env, requests.first, requests.last, requests.base])
+    pieces = compiled.split(given, chunk_rows)
+    if pieces is not None:
+        return pieces
+    chunk = given[2] // chunk_rows
+    extra = given[3] // chunk_rows - chunk
     if extra.any():
         which = np.repeat(np.arange(len(extra)), extra + 1)
         starts = np.cumsum(extra + 1) - (extra + 1)
         chunk = chunk[which] + np.arange(len(which)) - starts[which]
-        place, env, first, last, base = place[which], env[which], first[which], last[which], base[which]
+        given = given.take(which, axis=1)
+    place, env, first, last, base = given
     chunk_row = chunk * chunk_rows
     low = np.maximum(first, chunk_row)
     high = np.minimum(last, chunk_row + (chunk_rows - 1))
-    pieces = np.array([place, low - base, low - chunk_row, high - low + 1, chunk, env])
-    return pieces.take(np.lexsort((env, chunk)) if env.any() else np.argsort(chunk), axis=1)
+    return np.array([place, low - base, low - chunk_row, high - low + 1, chunk, env])
 
 
-def plan(column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache, *, exact: bool = False) -> Plan:
-    """Copies what is in RAM into ``out``; the rest is for :func:`run`. Needs the lock.
+def by_chunk(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The pieces ``(6, n)`` in the order of their chunks."""
+    chunk, env = pieces[4:]
+    return pieces.take(np.lexsort((env, chunk)) if env.any() else chunk.argsort(), axis=1)
 
-    Steps of ``out`` that no request names may be overwritten with anything, unless ``exact``.
-    """
+
+def plan(column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> Plan:
+    """Copies what is in RAM into ``out``; the rest is for :func:`run`. Needs the lock."""
     slab = cache.slab(column)
-    gathered = False
-    if slab is not None and not exact:
-        left, gathered = _from_slab(slab, column.column.chunk_rows, requests, out)
-        if left is None:
-            return _planned(column, out, [], NOTHING, Locations.none())
-        requests = left
     pieces = split(requests, column.column.chunk_rows)
-    if slab is not None and not gathered:
-        pieces = _hits_from_slab(slab, pieces, out)
+    if slab is not None:
+        pieces = _from_slab(slab, pieces, out)
     encoded: list[Piece] = []
     if isinstance(column, ColumnWriter):
         encoded, pieces = _from_ram(column, pieces, out)
-    return _located(column, out, encoded, pieces, cache)
+    if not pieces.shape[1]:
+        return _planned(column, out, encoded, pieces, Locations.none())
+    return _located(column, out, encoded, by_chunk(pieces), cache)
 
 
 def _planned(
@@ -141,36 +141,20 @@ def _located(
         at += len(places)
 
 
-def _hits_from_slab(slab: Slab, pieces: NDArray[np.int64], out: Target) -> NDArray[np.int64]:
+def _from_slab(slab: Slab, pieces: NDArray[np.int64], out: Target) -> NDArray[np.int64]:
     """Copies the pieces whose chunk is in the cache; those that are left."""
     slots = slab.find(pieces[4], pieces[5])
     hits = slots >= 0
-    for (place, step, row, rows, _, _), slot in zip(pieces[:, hits].T.tolist(), slots[hits].tolist(), strict=True):
+    count = np.count_nonzero(hits)
+    if not count:
+        return pieces
+    found, left = pieces, NOTHING
+    if count < len(slots):
+        slots, found, left = slots[hits], pieces.compress(hits, axis=1), pieces.compress(~hits, axis=1)
+    at = compiled.take(slab.values, slots, found, out)
+    for (place, step, row, rows, _, _), slot in zip(found[:, at:].T.tolist(), slots[at:].tolist(), strict=True):
         out.put(place, step, slab.values[slot, row : row + rows])
-    return pieces[:, ~hits]
-
-
-def _from_slab(slab: Slab, chunk_rows: int, requests: Requests, out: Target) -> tuple[Requests | None, bool]:
-    """Gathers the rows in the cache, if they are most; the requests that are left, None for none; whether it did."""
-    count = len(requests.place)
-    if count != len(out) or not count:
-        return requests, False
-    steps = np.arange(out.steps)
-    rows = requests.base[:, None] + steps
-    slots = slab.find(rows // chunk_rows, requests.env[:, None])
-    wanted = (rows >= requests.first[:, None]) & (rows <= requests.last[:, None])
-    missing = (wanted & (slots < 0)).any(axis=1)
-    if count - int(missing.sum()) < MIN_HITS * count:
-        return requests, False
-    if not np.array_equal(requests.place, np.arange(count)):
-        return requests, False
-    source = np.maximum(slots, 0) * chunk_rows + rows % chunk_rows
-    flat = slab.values.reshape(len(slab.values) * chunk_rows, -1)
-    if not compiled.take(flat, source, out):
-        out.take(flat, source)
-    if not missing.any():
-        return None, True
-    return Requests(*(getattr(requests, field.name)[missing] for field in dataclasses.fields(requests))), True
+    return left
 
 
 def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> tuple[list[Piece], NDArray[np.int64]]:
@@ -188,7 +172,7 @@ def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> t
             encoded.append((place, step, row, rows, chunk, env, column.sealed[chunk].encoded[env]))
         else:
             out.put(place, step, values[env, row : row + rows, 0])
-    return encoded, pieces[:, ~in_ram]
+    return encoded, pieces.compress(~in_ram, axis=1)
 
 
 def run(plan: Plan, cache: ChunkCache) -> None:

@@ -243,6 +243,17 @@ def _put(
 
 
 @kernel
+def _fits(
+    pieces: NDArray[np.int64], at: Int, chunk_rows: Int, row_bytes: Int, out: NDArray[np.uint8], twice: bool
+) -> bool:
+    """Whether a piece lies in its chunk, and in its place of the batch."""
+    place, step, row, rows = pieces[0, at], pieces[1, at], pieces[2, at], pieces[3, at]
+    if place < 0 or place >= out.shape[0] or step < 0 or row < 0 or rows < 1:
+        return False
+    return rows <= out.shape[1] // row_bytes + twice - step and rows <= chunk_rows - row
+
+
+@kernel
 def _read(
     symbols: NDArray[np.int64], files: NDArray[np.int64], pieces: NDArray[np.int64], places: NDArray[np.int64],
     begin: Int, end: Int, chunk_rows: Int, row_bytes: Int, raw: bool,
@@ -256,7 +267,6 @@ def _read(
     vector = np.empty(2, np.int64)
     vectors = np.int64(vector.ctypes.data)
     chunk_bytes = chunk_rows * row_bytes
-    steps = out.shape[1] // row_bytes + twice
     cold = False
     if preadv2 == 0:
         cold = True
@@ -266,12 +276,9 @@ def _read(
     while at < end:
         stop, wanted = at, 0
         while stop < end and pieces[4, stop] == pieces[4, at] and pieces[5, stop] == pieces[5, at]:
-            place, step, row, rows = pieces[0, stop], pieces[1, stop], pieces[2, stop], pieces[3, stop]
-            if place < 0 or place >= out.shape[0] or step < 0 or row < 0 or rows < 1:
+            if not _fits(pieces, stop, chunk_rows, row_bytes, out, twice):
                 return at
-            if rows > steps - step or rows > chunk_rows - row:
-                return at
-            wanted = max(wanted, row + rows)
+            wanted = max(wanted, pieces[2, stop] + pieces[3, stop])
             stop += 1
         file, offset, size = files[places[0, at]], places[1, at], places[2, at]
         if size <= CRC_BYTES or size > len(data):
@@ -299,18 +306,40 @@ def _read(
 
 
 @kernel
-def _gather(
-    source: NDArray[np.uint8], rows: NDArray[np.int64], begin: Int, end: Int,
-    out: NDArray[np.uint8], following: NDArray[np.uint8],
+def _take(
+    slab: NDArray[np.uint8], slots: NDArray[np.int64], pieces: NDArray[np.int64], begin: Int, end: Int,
+    chunk_rows: Int, row_bytes: Int, out: NDArray[np.uint8], following: NDArray[np.uint8],
 ) -> Int:  # fmt: skip
-    row_bytes, first, twice = source.shape[1], np.int64(source.ctypes.data), following.size > 0
-    for place in range(begin, end):
-        for step in range(rows.shape[1]):
-            row = rows[place, step]
-            if row < 0 or row >= source.shape[0]:
-                return place
-            _put(out, following, twice, row_bytes, place, step, first + row * row_bytes, np.int64(1))
+    first, twice = np.int64(slab.ctypes.data), following.size > 0
+    for at in range(begin, end):
+        if slots[at] < 0 or slots[at] >= len(slab) or not _fits(pieces, at, chunk_rows, row_bytes, out, twice):
+            return at
+        rows = first + (slots[at] * chunk_rows + pieces[2, at]) * row_bytes
+        _put(out, following, twice, row_bytes, pieces[0, at], pieces[1, at], rows, pieces[3, at])
     return end
+
+
+@kernel
+def split(requests: NDArray[np.int64], chunk_rows: Int) -> NDArray[np.int64]:
+    """Requests ``(5, n)``, place in the batch, environment, first and last row, row of step 0, cut at chunk borders.
+
+    Gives pieces ``(6, m)``, as :func:`read` takes them, in the order of the requests.
+    """
+    count = 0
+    for at in range(requests.shape[1]):
+        count += requests[3, at] // chunk_rows - requests[2, at] // chunk_rows + 1
+    pieces = np.empty((6, count), np.int64)
+    piece = 0
+    for at in range(requests.shape[1]):
+        place, env = requests[0, at], requests[1, at]
+        first, last, base = requests[2, at], requests[3, at], requests[4, at]
+        for chunk in range(first // chunk_rows, last // chunk_rows + 1):
+            low, high = max(first, chunk * chunk_rows), min(last, (chunk + 1) * chunk_rows - 1)
+            pieces[0, piece], pieces[1, piece] = place, low - base
+            pieces[2, piece], pieces[3, piece] = low - chunk * chunk_rows, high - low + 1
+            pieces[4, piece], pieces[5, piece] = chunk, env
+            piece += 1
+    return pieces
 
 
 # What it calls
@@ -374,17 +403,14 @@ def read(
     return done
 
 
-def gather(
-    source: NDArray[np.uint8], rows: NDArray[np.int64], begin: int, end: int, out: NDArray[np.uint8],
-    following: NDArray[np.uint8] = NOTHING,
+def take(
+    slab: NDArray[np.uint8], slots: NDArray[np.int64], pieces: NDArray[np.int64], begin: int, end: int,
+    chunk_rows: int, row_bytes: int, out: NDArray[np.uint8], following: NDArray[np.uint8] = NOTHING,
 ) -> int:  # fmt: skip
-    """Copies rows ``(batch, steps)`` of ``source``, ``(n, row_bytes)``, to the places from ``begin`` on, below ``end``.
-
-    ``out`` and ``following`` are as for :func:`read`. Gives ``end``, or the first place with a row that is not there.
-    """
-    assert rows.shape == (len(out), out.shape[1] // source.shape[1] + (following.size > 0))
+    """As :func:`read`, of chunks that are decoded: ``(slots, chunk_rows * row_bytes)``; ``slots`` has each piece's."""
+    assert slab.shape[1] == chunk_rows * row_bytes
     assert following.size in (0, out.size)
-    done: int = _gather(source, rows, begin, end, out, following)
+    done: int = _take(slab, slots, pieces, begin, end, chunk_rows, row_bytes, out, following)
     return done
 
 
@@ -392,7 +418,8 @@ def compile_now() -> None:
     """Compiles, or loads what is kept on disk: by reading nothing."""
     nothing, room, row = np.empty((6, 0), np.int64), np.empty(1, np.uint64), np.empty((1, 1), np.uint8)
     read(nothing[0], nothing, nothing[:3], 0, 0, 1, 1, False, room, room, row)
-    gather(row, np.zeros((1, 1), np.int64), 0, 0, row)
+    take(row, nothing[0], nothing, 0, 0, 1, 1, row)
+    split(nothing[:5], 1)
 
 
 def version() -> str:

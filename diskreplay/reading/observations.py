@@ -55,7 +55,7 @@ def fill(
     patched = None
     if last_step == 1:
         patch = log.patch_numbers(rows, envs)
-        patched = np.flatnonzero(patch >= 0)
+        patched = (patch >= 0).nonzero()[0]
         if len(patched):
             last[patched] = rows[patched]
     wanted = slice(None) if patched is None or not len(patched) or first_step <= 0 else np.flatnonzero(last >= first)
@@ -63,7 +63,7 @@ def fill(
     _copy(reads, source, out, place[wanted], envs[wanted], first[wanted], last[wanted], base)
     if patched is not None and len(patched):
         _copy_patches(reads, source, out, place[patched], 1 - first_step, patch[patched])
-    short = np.flatnonzero(depth < older)
+    short = (depth < older).nonzero()[0]
     if len(short):
         _pad(reads, source, out, place, rows, envs, depth, short, older)
 
@@ -108,7 +108,7 @@ def _copy_patches(reads: Reads, source: ObsSource, out: Target, place: Ids, step
         out.put_each(place, step, source.log.patches.take(source.name, patch))
         return
     requests = Requests(place, np.zeros_like(patch), patch, patch, patch - step)
-    reads.fetch(source.patches, requests, out, source.cache, exact=True)
+    reads.fetch(source.patches, requests, out, source.cache)
 
 
 def _pad(

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.reading import blocks, gather
+from diskreplay.reading import blocks, compiled, gather
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.target import Target
@@ -30,11 +30,9 @@ class Reads:
         """Makes the large arrays that are filled."""
         self._steps: list[Callable[[], None]] = []
 
-    def fetch(
-        self, column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache, *, exact: bool = False
-    ) -> None:
+    def fetch(self, column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> None:
         """Copies what of the requests is in RAM, and takes up the rest; as :func:`gather.plan`. Needs the lock."""
-        plan = gather.plan(column, requests, out, cache, exact=exact)
+        plan = gather.plan(column, requests, out, cache)
         if not plan.empty:
             self.then(functools.partial(gather.run, plan, cache))
 
@@ -44,5 +42,6 @@ class Reads:
 
     def finish(self) -> None:
         """Does all steps; needs no lock. CorruptionError names the place of a damaged chunk."""
+        compiled.load_if_due()
         for step in self._steps:
             step()

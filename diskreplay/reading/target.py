@@ -59,13 +59,6 @@ class Target:
             here = (step >= shift) & (step - shift < array.shape[1])
             array[place[here], step[here] - shift] = values[here]
 
-    def take(self, source: Array, rows: Ids) -> None:
-        """All steps of all samples: rows ``(batch, steps)`` of ``source``, ``(n, row_bytes)``."""
-        for shift, array in enumerate(self.arrays):
-            wanted = rows[:, shift : shift + array.shape[1]]
-            # "clip" only because with "raise" numpy would gather into a copy first: every row is there.
-            np.take(source, wanted.ravel(), axis=0, out=array.reshape(wanted.size, -1), mode="clip")
-
     def repeat(self, place: int, count: int) -> None:
         """The first ``count`` steps of a sample become what the next one is."""
         self.put(place, 0, np.broadcast_to(self.first[place, count], (count, *self.first.shape[2:])))

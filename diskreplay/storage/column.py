@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,22 +155,22 @@ class ColumnReader:
         """The open file of a shard."""
         return self._hold([shard])[shard].file
 
-    def _hold(self, shards: Iterable[int]) -> dict[int, Loan]:
+    def _hold(self, shards: Collection[int]) -> dict[int, Loan]:
         """The files of the first of these shards: as many as may be open at once, and one at least."""
-        held: dict[int, Loan] = {}
+        held = self._handles.lend_first(shards)
         opened: dict[int, PooledFile] = {}
-        for shard in shards:
+        for shard in itertools.islice(shards, len(held), None):
             loan = self._handles.lend(shard)
             if loan is None:
                 if not handles.POOL.make_room() and held:
                     break
                 pooled = self._open(shard, needed=not held)
-                loan = handles.POOL.use(pooled) if pooled is not None else None
-                if pooled is None or loan is None:
+                loans = handles.POOL.use([pooled]) if pooled is not None else []
+                if pooled is None or not loans:
                     if len(held) > 1 and opened:  # what follows needs a descriptor, too
                         del held[opened.popitem()[0]]
                     break
-                opened[shard] = pooled
+                opened[shard], loan = pooled, loans[0]
             held[shard] = loan
         if opened:
             # Asked once, after the last: then all of them were opened before any going back.
@@ -256,19 +256,22 @@ class ColumnReader:
                 f"chunks {chunk.min()} to {chunk.max()} of column {self.column.name!r} in stream {self.stream!r} are "
                 f"not all retained; the first that is, is {self.entries.begin}"
             )
-        shards = (chunk // self.shard_chunks).tolist()
-        distinct = dict.fromkeys(shards)
+        shards = chunk // self.shard_chunks
+        distinct = dict.fromkeys(shards.tolist())
         held = self._hold(distinct)  # before the entries: it may find other ones
         if len(held) < len(distinct):
-            shards = list(itertools.takewhile(held.__contains__, shards))
-            chunk, group = chunk[: len(shards)], group[: len(shards)]
-        positions = {shard: position for position, shard in enumerate(held)}
-        file = [positions[shard] for shard in shards]
-        entries = self.entries.array[chunk % self.entries.length, group]
-        if (entries[:, 0] < 0).any():
-            lost = int(chunk[np.flatnonzero(entries[:, 0] < 0)[0]])
+            count = next(at for at, shard in enumerate(shards.tolist()) if shard not in held)
+            shards, chunk, group = shards[:count], chunk[:count], group[:count]
+        known = np.array(list(held))
+        position = np.empty(known.max() + 1 - known.min(), np.int64)
+        position[known - known.min()] = np.arange(len(known))
+        found = np.empty((3, len(chunk)), np.int64)
+        found[0] = position[shards - known.min()]
+        found[1:] = self.entries.array[chunk % self.entries.length, group].T
+        if found[1].min() < 0:
+            lost = int(chunk[found[1].argmin()])
             raise self.damage(lost // self.shard_chunks, None, f"chunk {lost} is missing", lost)
-        return Locations(list(held.values()), np.array([file, *entries.T]))
+        return Locations(list(held.values()), found)
 
     def decode(self, place: Location, out: NDArray[Any], chunk: int) -> None:
         """Reads and decodes a chunk that :meth:`locate` found into ``out``, contiguous, of a chunk's size."""

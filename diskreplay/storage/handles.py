@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import collections
 import errno
+import itertools
 import os
 import resource
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -99,14 +100,18 @@ class Pool:
         """In a forked child: a thread that is not there any more may have held the old one."""
         self._lock = threading.RLock()  # a signal's handler may use a buffer, too
 
-    def use(self, pooled: PooledFile) -> Loan | None:
-        """A file on loan, as the most recently used one; None when it was closed."""
+    def use(self, files: Iterable[PooledFile]) -> list[Loan]:
+        """Files on loan, as the most recently used ones; those before the first that was closed."""
+        loans: list[Loan] = []
         with self._lock:
-            loan = pooled.lend()
-            if loan is not None:
+            for pooled in files:
+                loan = pooled.lend()
+                if loan is None:
+                    break
                 self._recent[id(pooled)] = weakref.ref(pooled)
                 self._recent.move_to_end(id(pooled))
-            return loan
+                loans.append(loan)
+        return loans
 
     def make_room(self) -> bool:
         """Closes what was used least recently until one more file may be opened; False where too much is on loan."""
@@ -164,8 +169,12 @@ class Handles:
 
     def lend(self, shard: int) -> Loan | None:
         """The file of a shard, if it is open; as the most recently used one."""
-        pooled = self._files.get(shard)
-        return POOL.use(pooled) if pooled is not None else None
+        return self.lend_first([shard]).get(shard)
+
+    def lend_first(self, shards: Collection[int]) -> dict[int, Loan]:
+        """The files of these shards, as :meth:`lend`; of those before the first that is not open."""
+        files = itertools.takewhile(lambda pooled: pooled is not None, map(self._files.get, shards))
+        return dict(zip(shards, POOL.use(files), strict=False))
 
     def keep(self, opened: dict[int, PooledFile]) -> None:
         """Takes in files that were opened, by shard."""

@@ -55,6 +55,7 @@ def steps(given: dict[str, Any]) -> dict[str, Any]:
         ("x", np.float64(1e300), r"^x: 1e\+300 is too large for float32"),
         ("x", 3.5e38, r"^x: 3.5e\+38 is too large for float32"),
         ("reward", 1e300, r"^reward: 1e\+300 is too large for float32"),
+        ("reward", np.float64(1e300), r"^reward: 1e\+300 is too large for float32"),
     ],
 )
 def test_a_finite_number_never_becomes_infinite(path: str, name: str, value: Any, message: str) -> None:
@@ -81,6 +82,18 @@ def test_what_rounds_to_the_largest_number_and_what_was_infinite_are_kept(path: 
     np.testing.assert_array_equal(batch.extra["x"], np.array(given, np.float32))
     np.testing.assert_array_equal(batch.obs[:, 0], np.array(given, np.float32))
     np.testing.assert_array_equal(batch.action[0], [INF, NAN])
+
+
+def test_rewards_of_float64_are_rounded_as_those_of_python(path: str) -> None:
+    largest = float(np.finfo(np.float32).max)
+    given = [0.1, 1 / 3, largest, -largest, np.nextafter(largest, INF), 1e-300]
+    with make(path) as buffer:
+        for reward in given:
+            buffer.add(**step(reward=reward))
+            buffer.add(**step(reward=np.float64(reward)))
+        stored = buffer.get(buffer.items()).reward
+    np.testing.assert_array_equal(stored[::2], np.array(given, np.float32))
+    np.testing.assert_array_equal(stored[1::2], np.array(given, np.float32))
 
 
 @pytest.mark.parametrize("name", ["value", "log_prob", "final_value"])

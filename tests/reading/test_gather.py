@@ -67,7 +67,11 @@ def cells(wanted: Requests) -> dict[tuple[int, int], tuple[int, int]]:
 @given(wanted=requests(), chunk_rows=st.integers(1, 9))
 @settings(max_examples=examples(200), deadline=None)
 def test_pieces_are_the_requests_cut_at_chunk_borders(wanted: Requests, chunk_rows: int) -> None:
-    pieces = gather.split(wanted, chunk_rows)
+    with mock.patch.object(compiled, "_kernel", None):
+        unsorted = gather.split(wanted, chunk_rows)
+    assert compiled.load() is not None
+    np.testing.assert_array_equal(gather.split(wanted, chunk_rows), unsorted)
+    pieces = gather.by_chunk(unsorted)
     found = {}
     for place, step, row, rows, chunk, env in pieces.T.tolist():
         assert rows > 0
@@ -83,10 +87,10 @@ def test_pieces_are_the_requests_cut_at_chunk_borders(wanted: Requests, chunk_ro
 @pytest.mark.parametrize("twice", [False, True], ids=["one array", "obs and next_obs"])
 @pytest.mark.parametrize("way", ["Python", "compiled"])
 @pytest.mark.parametrize("budget", [0, 20 * CHUNK * 1600, BUDGET], ids=["no cache", "a small cache", "a large cache"])
-@given(wanted=st.lists(requests(), min_size=1, max_size=4), exact=st.booleans())
+@given(wanted=st.lists(requests(), min_size=1, max_size=4))
 @settings(max_examples=examples(40), deadline=None)
 def test_rows_wherever_they_stand(
-    store: dr.ReplayBuffer, budget: int, way: str, twice: bool, wanted: list[Requests], exact: bool
+    store: dr.ReplayBuffer, budget: int, way: str, twice: bool, wanted: list[Requests]
 ) -> None:
     column = next(iter(store._streams)).disk.rows["obs"]
     cache = ChunkCache(budget)
@@ -96,22 +100,21 @@ def test_rows_wherever_they_stand(
         if way == "Python":
             only = mock.patch.object(compiled, "reader", return_value=None)
         else:
-            only = mock.patch.object(compiled, "LEAST_PLACES", 1)
+            only = mock.patch.object(compiled, "LEAST_HITS", 1)
         with only:
             for each in wanted:
                 count = len(each.place)
                 out = Target(np.full((count, 5 if twice else 6, *SHAPE), 255, np.uint8))
                 if twice:
                     out = Target(out.first, out.first.copy())
-                gather.run(gather.plan(column, each, out, cache, exact=exact), cache)
+                gather.run(gather.plan(column, each, out, cache), cache)
                 for (place, step), (row, env) in cells(each).items():
                     for shift, array in enumerate(out.arrays):
                         if 0 <= step - shift < array.shape[1]:
                             np.testing.assert_array_equal(array[place, step - shift], frame(row, env))
-                if exact:
-                    asked = cells(each)
-                    for place in range(count):
-                        for step in range(out.steps):
-                            if (place, step) not in asked and step < out.first.shape[1]:
-                                assert (out.first[place, step] == 255).all()
+                asked = cells(each)
+                for place in range(count):  # what no request names is left alone
+                    for step in range(out.first.shape[1]):
+                        if (place, step) not in asked:
+                            assert (out.first[place, step] == 255).all()
     assert cache.used_bytes <= budget

@@ -1,7 +1,5 @@
 """A target of two arrays takes what one array of all steps takes, and so does the compiled copy."""
 
-import contextlib
-from collections.abc import Callable
 from unittest import mock
 
 import numpy as np
@@ -53,35 +51,47 @@ def test_two_arrays_are_as_one(data: st.DataObject) -> None:
         check(two, one)
 
 
+CHUNK_ROWS = 4
+SLAB = SOURCE.reshape(-1, CHUNK_ROWS, WIDTH)
+
+
+def a_piece_for_each_place(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Slots, and pieces ``(6, BATCH)`` of the chunks in them."""
+    row, step = rng.integers(CHUNK_ROWS, size=BATCH), rng.integers(FRAMES + 1, size=BATCH)
+    rows = 1 + rng.integers(np.minimum(CHUNK_ROWS - row, FRAMES + 1 - step))
+    none = np.zeros(BATCH, np.int64)
+    return rng.integers(len(SLAB), size=BATCH), np.array([rng.permutation(BATCH), step, row, rows, none, none])
+
+
 @pytest.mark.parametrize("helpers", [0, 3])
-@pytest.mark.parametrize("way", ["numpy", "compiled"])
-def test_all_steps_at_once(way: str, helpers: int) -> None:
+def test_pieces_of_decoded_chunks(helpers: int) -> None:
     assert compiled.load() is not None
     rng = np.random.default_rng(0)
-    take: dict[str, Callable[[Target, np.ndarray], object]] = {
-        "numpy": lambda target, rows: target.take(SOURCE, rows),
-        "compiled": lambda target, rows: compiled.take(SOURCE, rows, target) or pytest.fail("left to numpy"),
-    }
-    with mock.patch.object(threads, "_most", helpers), mock.patch.object(compiled, "LEAST_PLACES", 1):
-        for _ in range(20):
+    with mock.patch.object(threads, "_most", helpers), mock.patch.object(compiled, "LEAST_HITS", 1):
+        for _ in range(50):
+            slots, pieces = a_piece_for_each_place(rng)
             two, one = pair()
-            rows = rng.integers(len(SOURCE), size=(BATCH, FRAMES + 1))
-            take[way](two, rows)
-            take[way](one, rows)
-            np.testing.assert_array_equal(one.first, SOURCE[rows])
+            expected = np.zeros_like(one.first)
+            for slot, (place, step, row, rows, _, _) in zip(slots.tolist(), pieces.T.tolist(), strict=True):
+                expected[place, step : step + rows] = SLAB[slot, row : row + rows]
+            for target in (two, one):
+                assert compiled.take(SLAB, slots, pieces, target) == BATCH
+            np.testing.assert_array_equal(one.first, expected)
             check(two, one)
 
 
-def test_what_the_compiled_copy_leaves_to_numpy() -> None:
+def test_what_the_compiled_copy_leaves_to_python() -> None:
     assert compiled.load() is not None
-    rows = np.zeros((BATCH, FRAMES + 1), np.int64)
+    slots, pieces = a_piece_for_each_place(np.random.default_rng(0))
     two, _ = pair()
-    assert not compiled.take(SOURCE.astype(np.int32), rows, two)
-    assert not compiled.take(SOURCE[:, ::2], rows, two)
-    assert not compiled.take(SOURCE, rows, Target(np.zeros((FRAMES, BATCH, WIDTH), np.int16).swapaxes(0, 1)))
-    for row in (-1, len(SOURCE)):  # never to be read, whatever asks for it
-        rows[3, 1] = row
-        assert not compiled.take(SOURCE, rows, two)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(compiled, "_kernel", None))
-        assert not compiled.take(SOURCE, np.zeros_like(rows), two)
+    assert compiled.take(SLAB.astype(np.int32), slots, pieces, two) == 0
+    assert compiled.take(SLAB, slots, pieces, Target(np.zeros((FRAMES, BATCH, WIDTH), np.int16).swapaxes(0, 1))) == 0
+    wrong = [(0, BATCH), (1, FRAMES + 1), (2, CHUNK_ROWS), (3, 0), (3, CHUNK_ROWS + 1)]
+    for part, value in [*wrong, *((part, -1) for part in range(4))]:  # never to be copied, whatever asks for it
+        odd = pieces.copy()
+        odd[part, 3] = value
+        assert compiled.take(SLAB, slots, odd, two) == 3
+    for slot in (-1, len(SLAB)):
+        assert compiled.take(SLAB, np.where(np.arange(BATCH) == 3, slot, slots), pieces, two) == 3
+    with mock.patch.object(compiled, "_kernel", None):
+        assert compiled.take(SLAB, slots, pieces, two) == 0
