@@ -73,12 +73,12 @@ def decode(data: bytes, file: str) -> dict[str, tuple[str, Part]]:
         header = LENGTH.size + LENGTH.unpack(data[: LENGTH.size])[0]
         body = memoryview(data)[header : -LENGTH.size]
         found = {}
-        for key, tag, offset, at, count in json.loads(data[LENGTH.size : header])["entries"]:
+        for key, of, offset, at, count in json.loads(data[LENGTH.size : header])["entries"]:
             if any(type(number) is not int for number in (offset, at, count)) or min(offset, at, count) < 0:
                 raise ValueError(f"its entry {key!r:.80} has other numbers than whole ones from 0 on")
             if at + count > len(body):
                 raise ValueError(f"its entry {key!r:.80} leads out of it")
-            found[str(key)] = str(tag), Part(offset, body[at : at + count])
+            found[str(key)] = str(of), Part(offset, body[at : at + count])
     except (ValueError, TypeError, KeyError, struct.error, RecursionError) as error:
         raise CorruptionError(f"{file!r}: the bundle cannot be read: {error}", file=file) from error
     return found

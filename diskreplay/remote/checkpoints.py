@@ -45,7 +45,9 @@ def write(store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict
                     f"there is a checkpoint {checkpoint.name!r} already; drop it first, or choose another name"
                 ) from None
     there = {one.key for one in files.objects.list("streams/")}
-    missing = [key for name, cut in checkpoint.cut.items() for key in shards(store.schema, name, cut) if key not in there]
+    missing = [
+        key for name, cut in checkpoint.cut.items() for key in shards(store.schema, name, cut) if key not in there
+    ]
     if missing:
         drop(store, files, checkpoint.name)
         return False

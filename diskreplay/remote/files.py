@@ -213,7 +213,9 @@ class RemoteFiles:
                     return fs.LocalFile(path, write=False)
                 except FileNotFoundError:
                     continue  # another process took it away for room
-        raise CorruptionError(f"{self._path(known.key)!r} cannot be kept: raise mirror_bytes", file=self._path(known.key))
+        raise CorruptionError(
+            f"{self._path(known.key)!r} cannot be kept: raise mirror_bytes", file=self._path(known.key)
+        )
 
     def _download(self, known: Object) -> str:
         """Downloads an object; the path of its copy, which may be that of a newer version."""
@@ -244,7 +246,7 @@ class RemoteFiles:
             there = [self._there[f"{bundles.folder(parts[1])}/{name}"] for name in sorted(self._bundle_names(parts[1]))]
         return of.find("/".join(parts[2:]), known, there, self._get)
 
-    def _bundle_names(self, stream: str) -> list[str]:
+    def _bundle_names(self, stream: str) -> Iterable[str]:
         return [name for name in self._children.get(bundles.folder(stream), ()) if name.startswith(bundles.PREFIX)]
 
     def _timeline(self, key: str) -> Any:
@@ -263,7 +265,9 @@ class RemoteFiles:
         parts = key.split("/")
         stream, column = (parts[1], "/".join(parts[2:-1])) if parts[0] == STREAMS else (None, None)
         place = f" (stream {stream!r}, column {column!r})" if stream else ""
-        return CorruptionError(f"{self._path(key)!r}: {what}{place}", file=self._path(key), stream=stream, column=column)
+        return CorruptionError(
+            f"{self._path(key)!r}: {what}{place}", file=self._path(key), stream=stream, column=column
+        )
 
     # Names
 

@@ -1,4 +1,4 @@
-"""Local stores that belong to a remote one: the first, which makes it, and those that join it with a stream of their own."""
+"""Local stores that belong to a remote one: the first, which makes it, and those that join with a stream of their own."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def join(
         check_key(name, "stream")
         if objects.head(f"{STREAMS}/{name}/{metadata.NAME}") is not None:
             raise RemoteConflictError(
-                f"there is a stream {name!r} at {objects.url!r} already, and who made it writes it: name another, or none"
+                f"there is a stream {name!r} at {objects.url!r}, and who made it writes it: name another, or none"
             )
     origin = secrets.token_hex(16)
     for _ in range(ATTEMPTS):

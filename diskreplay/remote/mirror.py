@@ -59,7 +59,7 @@ class Mirror:
         """
         if of.size > self.most_bytes:
             raise RemoteError(
-                f"{of.key!r} has {of.size:,} bytes, more than the mirror may hold ({self.most_bytes:,}): raise mirror_bytes"
+                f"{of.key!r} has {of.size:,} bytes, and the mirror may hold {self.most_bytes:,}: raise mirror_bytes"
             )
         self._make_room(of.size)
         try:
@@ -69,8 +69,8 @@ class Mirror:
                 raise
             self._sweep(0)
             raise DiskFullError(
-                error.errno, f"the disk of the mirror {self.directory!r} is full; make room, lower mirror_bytes, or name "
-                "another directory (mirror=...)",
+                error.errno, f"the disk of the mirror {self.directory!r} is full; make room, lower mirror_bytes, or "
+                "name another directory (mirror=...)",
             ) from error  # fmt: skip
 
     def used_bytes(self) -> int:

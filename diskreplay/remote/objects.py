@@ -90,7 +90,9 @@ def checked_url(url: object) -> str:
     if "@" in bucket or "?" in text or "#" in text:
         raise InputError("a URL of a remote store holds no credentials and no query; set them in the environment")
     if any(part in ("", ".", "..") for part in rest.strip("/").split("/")) or not (place or scheme == "file"):
-        raise InputError(f"name a place in the bucket, such as {scheme}://{bucket or 'bucket'}/pong.replay, got {url!r}")
+        raise InputError(
+            f"name a place in the bucket, such as {scheme}://{bucket or 'bucket'}/pong.replay, got {url!r}"
+        )
     return text.rstrip("/")
 
 

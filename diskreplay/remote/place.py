@@ -44,7 +44,7 @@ def place(
 def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: int | None = None) -> RemoteFiles:
     """As :func:`place`, of objects that are open already."""
     most = check_count("mirror_bytes", mirror_bytes if mirror_bytes is not None else MIRROR_BYTES)
-    directory = os.path.abspath(checked_path(mirror, "mirror")) if mirror is not None else default_mirror(objects.url)  # noqa: PTH100
+    directory = os.path.abspath(checked_path(mirror, "mirror")) if mirror is not None else default_mirror(objects.url)
     found = RemoteFiles(objects, Mirror(directory, most))
     if found.kind(f"{objects.url}/{metadata.NAME}") is None:
         raise StoreNotFoundError(f"there is no store at {objects.url!r}; create(path, ..., remote=url) makes one")
@@ -55,6 +55,6 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
 
 def default_mirror(url: str) -> str:
     """The directory of a URL's mirror below the user's cache directory (``XDG_CACHE_HOME``, ``~/.cache``)."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")  # noqa: PTH111
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     digest = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
     return os.path.join(cache, "diskreplay", f"{url.rstrip('/').rpartition('/')[2]}-{digest}")

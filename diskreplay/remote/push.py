@@ -1,7 +1,7 @@
 """What is new of a local stream goes to its remote store.
 
-A push takes the newest commit record from the disk and uploads, in this order: documents of arrays that grew; shards that
-do not change any more; the committed bytes of the growing ones; bundles of them; and then the record, on the condition
+A push takes the newest commit record from the disk and uploads, in this order: documents of arrays that grew; shards
+that do not change any more; the committed bytes of the growing ones; bundles of them; and then the record, on the condition
 that the remote one is still the one that this writer put there. That is the remote commit: until then a reader sees the
 one before, whose shards are prefixes of the new ones. Then checkpoints, each when the records reach it.
 
@@ -21,6 +21,7 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from diskreplay.errors import CorruptionError, InputError, RemoteConflictError, RemoteError
@@ -190,7 +191,7 @@ class Push:
         there = {one.key: one for one in self.list(f"{self._prefix}/")}
         self._bundle = sum(key.rpartition("/")[2].startswith(bundles.PREFIX) for key in there)
         for path, tail in remote.tails.items():
-            column, directory = self._column(path, local)
+            column, _ = self._column(path, local)
             for shard in range(tail.shard):
                 name = shard_name(shard, column.column)
                 if (found := there.get(f"{self._prefix}/{path}/{name}")) is not None:
@@ -219,7 +220,7 @@ class Push:
     # Rows
 
     def _upload(self, newest: Commit) -> None:
-        """Uploads every shard that the record, or a checkpoint, needs; FileNotFoundError where one was evicted since."""
+        """Uploads the shards that the record, or a checkpoint, needs; FileNotFoundError where one was evicted."""
         context = self._store.schema.context
         pins = self._store.cuts(self._name)
         for path, tail in newest.tails.items():
@@ -354,7 +355,7 @@ class Push:
         self.sent.requests += 1
         return self._objects.list(prefix)
 
-    def delete(self, keys: list[str]) -> None:
+    def delete(self, keys: Sequence[str]) -> None:
         self.sent.requests += len(keys)
         self._objects.delete(keys)
 

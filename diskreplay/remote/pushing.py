@@ -96,7 +96,7 @@ class Pushing:
             }
 
     def end(self, timeout: float | None) -> Exception | None:
-        """Pushes what is left for so long, and no more afterwards; what kept it from being sent, None if nothing did."""
+        """Pushes what is left for so long, and no more after it; what kept it from being sent, None if nothing did."""
         try:
             self.wait(timeout)
         except RemoteError as error:
@@ -123,7 +123,7 @@ class Pushing:
                 return
             except Exception as error:
                 self._failed(error)
-                pause = min(LONGEST_PAUSE, random.uniform(pause, 2 * pause))  # noqa: S311
+                pause = min(LONGEST_PAUSE, random.uniform(pause, 2 * pause))
                 with self._condition:
                     self._condition.wait_for(lambda: self._ended, pause)
             else:
