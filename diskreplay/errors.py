@@ -12,6 +12,7 @@ catch                         and then
 :class:`CorruptionError`      run ``diskreplay verify``; restore the named file
 :class:`ReadFailedError`      mend the disk or its mount, then call again
 :class:`WriteFailedError`     make room or mend the disk, then reopen: the last commit is intact
+:class:`RemoteError`          mend the network or the rights, then call again: what is local is intact
 ============================  ==================================================================
 
 Each class has a stable ``code`` for programs; messages name the thing, the rule, the value and what to do.
@@ -28,6 +29,10 @@ class DiskReplayError(Exception):
 
 class MisuseWarning(UserWarning):
     """What is added has the signs of a mistake that is easily made; the message says what to write instead."""
+
+
+class RemoteWarning(UserWarning):
+    """Something is not in the remote store yet, and is safe where it is."""
 
 
 class InputError(DiskReplayError, ValueError):
@@ -165,6 +170,18 @@ class WriteFailedError(DiskReplayError, OSError):
     """The file system refused a write. The store takes no more writes until it is reopened; reading goes on."""
 
     code = "write-failed"
+
+
+class RemoteError(DiskReplayError):
+    """Object storage refused a request, or did not answer. What is local is as it was; call again."""
+
+    code = "remote"
+
+
+class RemoteConflictError(RemoteError):
+    """What stands under a URL is not what this store pushed there: another store, or another writer's rows."""
+
+    code = "remote-conflict"
 
 
 class DiskFullError(WriteFailedError):

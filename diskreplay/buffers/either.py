@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 from diskreplay.buffers.options import PlaceOptions, RunOptions, pick
 from diskreplay.errors import InputError, NotAStoreError, StoreExistsError, StoreNotFoundError
 from diskreplay.paths import PathLike, full_path
+from diskreplay.remote import joining
+from diskreplay.remote.objects import ObjectStore, is_url
 from diskreplay.schema import Schema, Start
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import Store
@@ -28,22 +30,42 @@ def open_or_make(
         schema, own: of the store that would be made: InputError where the one that is there has others.
         options: as they were given.
     """
+    _check_local(path)
     files: Files = options["files"] or LocalFiles()
-    store = _found(path, files)
-    if store is None:
-        try:
-            return make()
-        except StoreExistsError:
-            store = _found(path, files)
-            if store is None:
-                raise
-    wrong = [*_schemas(schema, store.schema, options), *_settings(own, store.settings)]
-    if wrong:
-        raise InputError(
-            f"the store {store.path!r} is another than asked for: {'; '.join(wrong)}. Ask for what it has, or choose "
-            "another path"
-        )
+    url = options["remote"]
+    for last in (False, True):
+        store = _found(path, files)
+        there = (store.path, store.schema, store.settings) if store is not None else _remote(url)
+        if there is None:
+            try:
+                return make()
+            except StoreExistsError:
+                if last:
+                    raise
+                continue  # another process was first
+        name, stored, settings = there
+        wrong = [*_schemas(schema, stored, options), *_settings(own, settings)]
+        if wrong:
+            raise InputError(
+                f"the store {name!r} is another than asked for: {'; '.join(wrong)}. Ask for what it has, or choose "
+                "another path"
+            )
+        break
     return open_()
+
+
+def _check_local(path: PathLike) -> None:
+    if is_url(path):
+        raise InputError(
+            f"rows are added to a local store, which is pushed: open_or_create(path, ..., remote={path!r}); "
+            f"ReplayBuffer.open({path!r}, mode='r') reads one"
+        )
+
+
+def _remote(url: str | None) -> tuple[str, Schema, Mapping[str, Any]] | None:
+    """The store under a URL, to be joined."""
+    there = joining.found(ObjectStore(url)) if url is not None else None
+    return None if url is None or there is None else (url, *there)
 
 
 def reopening(options: Mapping[str, Any]) -> dict[str, Any]:

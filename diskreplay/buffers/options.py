@@ -16,6 +16,8 @@ import numpy as np
 
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError
+from diskreplay.paths import PathLike
+from diskreplay.remote.objects import checked_url
 from diskreplay.schema import Codec, Continuity
 from diskreplay.storage.files import Files
 
@@ -34,6 +36,7 @@ class RunOptions(TypedDict, total=False):
     commit_rows: int
     commit_seconds: float
     seed: int | None
+    remote: str | None
 
 
 class LayoutOptions(TypedDict, total=False):
@@ -108,10 +111,13 @@ class OpenOptions(PlaceOptions, RunOptions, total=False):
     """Of a store that is opened."""
 
     files: Files | None
+    mirror: PathLike | None
+    mirror_bytes: int | None
 
 
 RUN_DEFAULTS: RunOptions = {
     "cache_bytes": CACHE_BYTES, "commit_rows": COMMIT_ROWS, "commit_seconds": COMMIT_SECONDS, "seed": None,
+    "remote": None,
 }  # fmt: skip
 DEFAULTS: dict[str, Any] = {
     **RUN_DEFAULTS,
@@ -120,6 +126,7 @@ DEFAULTS: dict[str, Any] = {
     "state_space": None, "available_actions": False, "rewards": "team", "mean_action_shape": None,
     "frame_stack": 1, "stack_axis": "auto", "stack_padding": "zero", "reward_dtype": np.float32,
     "files": None, "mode": "r+", "stream": None, "checkpoint": None, "or_last_commit": False,
+    "mirror": None, "mirror_bytes": None,
 }  # fmt: skip
 
 
@@ -172,5 +179,7 @@ def check_run(options: Mapping[str, Any]) -> None:
     seconds = options["commit_seconds"]
     if not isinstance(seconds, int | float | np.integer | np.floating) or not seconds > 0:
         raise InputError(f"commit_seconds must be a number above 0, got {seconds!r}")
+    if options["remote"] is not None:
+        checked_url(options["remote"])
     if options["seed"] is not None:
         check_count("seed", options["seed"], least=0, most=1 << 128)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -33,7 +34,9 @@ from diskreplay.errors import (
     DiskReplayError,
     InputError,
     ReadOnlyError,
+    RemoteWarning,
     StateError,
+    StoreNotFoundError,
 )
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.where import Where
@@ -41,6 +44,12 @@ from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike, full_path
 from diskreplay.reading import blocks
 from diskreplay.reading.reads import Empty, Reads
+from diskreplay.remote import checkpoints, joining
+from diskreplay.remote.files import RemoteFiles
+from diskreplay.remote.objects import ObjectStore, is_url
+from diskreplay.remote.place import place
+from diskreplay.remote.push import Push, check_pushable
+from diskreplay.remote.pushing import Pushing
 from diskreplay.schema import Schema
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.metadata import plain
@@ -55,6 +64,8 @@ COMMIT_BYTES = 64 << 20
 """Encoded bytes that may wait in RAM for a commit."""
 LATEST = "latest"
 """Of checkpoints: the newest one, whatever its name is."""
+CLOSE_SECONDS = 60.0
+"""How long `close` waits for what is not pushed yet."""
 PIN_ATTEMPTS = 50
 """How often a checkpoint is written anew because another stream's writer evicted meanwhile what it pins."""
 WAITING_ROWS = 64
@@ -120,11 +131,22 @@ class StoredBuffer:
                 )  # fmt: skip
                 self._appender.resume(written.pending())
             self._last_commit = time.monotonic()
+            self._pushing = self._begin_pushing(options["remote"])
             forks.watch(self)
             self._call_off = unclosed.watch(self) if self._streams.writer is not None else None
         except BaseException:
             self._streams.release()
             raise
+
+    def _begin_pushing(self, url: str | None) -> Pushing | None:
+        """What pushes the stream that is written, where it is to be pushed."""
+        writer = self._streams.writer
+        if url is None or writer is None:
+            return None
+        check_pushable(self._store)
+        pushing = Pushing(Push(self._store, writer.name, ObjectStore(url)))
+        pushing.committed(writer.commit_record)
+        return pushing
 
     # What the classes over this one add
 
@@ -254,6 +276,7 @@ class StoredBuffer:
                 "streams": streams,
                 "cache_bytes": self._streams.cache.budget_bytes,
                 "cache_used_bytes": self._streams.cache.used_bytes,
+                **({"remote": self._pushing.stats()} if self._pushing is not None else {}),
             }
 
     # Adding
@@ -373,6 +396,28 @@ class StoredBuffer:
             self._commit(self._writable())
             if self._companion is not None:
                 self._companion.committed()
+            self._committed()
+
+    def _committed(self) -> None:
+        """Has what is durable here pushed."""
+        if self._pushing is not None and self._streams.writer is not None:
+            self._pushing.committed(self._streams.writer.commit_record)
+
+    def push(self, timeout: float | None = None) -> None:
+        """Commits, and waits until the remote store has everything: rows, and the checkpoints of this store.
+
+        Args:
+            timeout: seconds to wait at the most.
+
+        Raises InputError where the buffer was opened without ``remote``, RemoteError when the time has passed,
+        RemoteConflictError where the remote stream is another writer's; and what :meth:`commit` raises.
+        """
+        with self._write_lock:
+            self._writable()
+            if self._pushing is None:
+                raise InputError("there is nowhere to push to: open the buffer with remote='s3://bucket/name'")
+            self.commit()
+        self._pushing.wait(timeout)
 
     def _commit(self, writer: StreamWriter) -> None:
         log = self._appender.log
@@ -399,6 +444,8 @@ class StoredBuffer:
     def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
         """Commits, and names this point: rows, sampler and random state stay available until it is dropped.
 
+        A buffer that reads a remote store (a URL, ``mode="r"``) makes one, too: over the commits that it stands at.
+
         Args:
             name: printable, without the characters that file systems reserve; not in use.
             metadata: a mapping of anything that JSON can hold, 16 MiB at most; comes back by
@@ -410,26 +457,57 @@ class StoredBuffer:
 
     def _checkpoint_with(self, name: str, metadata: Mapping[str, Any] | None, beside: Callable[[], State]) -> None:
         """As :meth:`checkpoint`; ``beside`` gives more that it is to hold, and is called with the lock held."""
+        files = self._store.files
+        if isinstance(files, RemoteFiles):
+            self._checkpoint_there(files, name, plain("metadata", metadata or {}), beside)
+            return
         with self._write_lock:
             writer = self._writable()
             given = plain("metadata", metadata or {})
             self._store.check_new_checkpoint(name)
             self.commit()
             for _ in range(PIN_ATTEMPTS):
-                with self._lock:
-                    state, arrays = self._state()
-                    cut = self._streams.commits
-                    state["rng"] = rng_to_json(self._rng)
-                    for more in (beside, self._companion.state if self._companion is not None else None):
-                        facts, values = more() if more is not None else ({}, {})
-                        state, arrays = {**state, **facts}, {**arrays, **values}
-                if self._store.write_checkpoint(writer, Checkpoint(name, cut, state, given, time.time()), arrays):
+                checkpoint, arrays = self._cut(name, given, beside)
+                if self._store.write_checkpoint(writer, checkpoint, arrays):
+                    self._committed()
                     return
                 self.refresh()
             raise CheckpointError(f"checkpoint {name!r}: other writers evict faster than their rows can be pinned")
 
+    def _cut(
+        self, name: str, given: dict[str, Any], beside: Callable[[], State]
+    ) -> tuple[Checkpoint, dict[str, NDArray[Any]]]:
+        """A checkpoint of this moment, and its arrays."""
+        with self._lock:
+            self._check_open()
+            state, arrays = self._state()
+            cut = self._streams.commits
+            state["rng"] = rng_to_json(self._rng)
+            for more in (beside, self._companion.state if self._companion is not None else None):
+                facts, values = more() if more is not None else ({}, {})
+                state, arrays = {**state, **facts}, {**arrays, **values}
+        return Checkpoint(name, cut, state, given, time.time()), arrays
+
+    def _checkpoint_there(
+        self, files: RemoteFiles, name: str, given: dict[str, Any], beside: Callable[[], State]
+    ) -> None:
+        """As :meth:`checkpoint`, of a remote store: over the commits that this buffer stands at."""
+        with self._write_lock:
+            for _ in range(PIN_ATTEMPTS):
+                if checkpoints.write(self._store, files, *self._cut(name, given, beside)):
+                    return
+                self.refresh()
+            raise CheckpointError(f"checkpoint {name!r}: shards that it needs are removed faster than it is made")
+
     def drop_checkpoint(self, name: str) -> None:
-        """Forgets a checkpoint; the next commit gives back the space that only it needed."""
+        """Forgets a checkpoint; the next commit gives back the space that only it needed.
+
+        Of a remote store that was opened by its URL, `diskreplay gc` gives it back.
+        """
+        files = self._store.files
+        if isinstance(files, RemoteFiles):
+            checkpoints.drop(self._store, files, name)
+            return
         with self._write_lock:
             self._store.drop_checkpoint(name, self._writable())
 
@@ -467,6 +545,9 @@ class StoredBuffer:
 
     def refresh(self) -> bool:
         """Goes on to the newest commits of the streams that others write; whether anything changed."""
+        files = self._store.files
+        if isinstance(files, RemoteFiles) and not self._closed:
+            files.refresh()
         with self._write_lock, self._lock:
             self._check_open()
             before, torn = self._streams.commits, self._streams.torn
@@ -487,6 +568,8 @@ class StoredBuffer:
         WriteFailedError the program knows already. What else ends it half-way leaves the buffer open, to be closed
         again.
         """
+        if self._pushing is not None:
+            self._end_pushing()  # before signals wait: the network may take its time
         with held_back(), self._write_lock:
             try:
                 if not self._closed and self._streams.writer is not None:
@@ -495,6 +578,22 @@ class StoredBuffer:
                 self._finish()
                 raise
             self._finish()
+
+    def _end_pushing(self) -> None:
+        """Commits and pushes what is left, and says what could not be."""
+        if self._pushing is not None and not self._closed:
+            try:
+                with held_back(), self._write_lock:
+                    if self._streams.writer is not None:
+                        self._commit_last(self._streams.writer)
+            except DiskReplayError:
+                return  # which closing will say
+            error = self._pushing.end(CLOSE_SECONDS)
+            if error is not None:
+                warnings.warn(
+                    f"not everything of {self.path!r} is pushed, and all of it is here; 'diskreplay push' sends the "
+                    f"rest: {error}", RemoteWarning, stacklevel=4,
+                )  # fmt: skip
 
     def _commit_last(self, writer: StreamWriter) -> None:
         """The commit of :meth:`close`; StateError where there can be none, and something is lost by that."""
@@ -590,9 +689,15 @@ def create_store(
     path: PathLike, schema: Schema, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[Store, str]:
     """A new store at ``path``, and its one stream."""
+    if is_url(path):
+        raise InputError(f"rows are added to a local store, which is pushed: create(path, ..., remote={path!r})")
     stream = options["stream"] or FIRST_STREAM
     kept = {**settings, **provenance.setting(options)}
-    return Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream), stream
+    objects = ObjectStore(options["remote"]) if options["remote"] is not None else None
+    store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream)
+    if objects is not None:
+        joining.claim(objects, store)
+    return store, stream
 
 
 def open_store(
@@ -606,7 +711,23 @@ def open_store(
     mode, checkpoint = options["mode"], options["checkpoint"]
     if mode not in ("r", "r+"):
         raise InputError(f"mode must be 'r' or 'r+', got {mode!r}")
-    store = Store(full_path(path), options["files"] or LocalFiles())
+    if options["remote"] is not None and mode == "r":
+        raise InputError("remote= is where a buffer that writes is pushed to; to read a remote store, open its URL")
+    if mode == "r+" and is_url(path):
+        raise InputError(
+            f"a store under a URL is opened with mode='r'; to add rows, open a local one with remote={path!r}"
+        )
+    full, files = place(path, options["files"], options["mirror"], options["mirror_bytes"])
+    try:
+        store = Store(full, files)
+    except StoreNotFoundError:
+        if options["remote"] is None or checkpoint not in (None, LATEST):
+            raise
+        objects = ObjectStore(options["remote"])
+        if joining.found(objects) is None:
+            raise
+        store = joining.join(objects, full, files, options["stream"], num_envs, capacity)
+        options = {**options, "stream": store.stream_names()[0]}
     cut = _checkpoint(store, checkpoint, options["or_last_commit"]) if checkpoint is not None else None
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
     if mode == "r":

@@ -179,6 +179,7 @@ def run(plan: Plan, cache: ChunkCache) -> None:
     """Reads, decodes and copies the pieces of a plan; CorruptionError names the place of a damaged chunk."""
     _read(plan, plan.encoded, cache)
     at, count = 0, len(plan.places)
+    fs.begin(loan.file for loan in plan.places.loans)
     read = compiled.reader(plan.column, plan.out, plan.pieces, plan.places) if count else None
     if read is None:
         _read(plan, _with_sources(plan, 0, count), cache)

@@ -17,7 +17,7 @@ import os
 import pathlib
 import stat
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Literal, Protocol
 
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
@@ -139,16 +139,30 @@ class LocalFile:
 
 
 def descriptor(file: File) -> int | None:
-    """The descriptor of a file whose ``pread`` is the system's own and nothing else; None for any other file."""
-    return file.fileno() if type(file) is LocalFile else None
+    """The descriptor of a file whose ``pread`` is the system's own and nothing else; None for any other file.
+
+    The file of a remote store waits until it has a local copy.
+    """
+    if type(file) is LocalFile:
+        return file.fileno()
+    found = getattr(file, "descriptor", None)
+    return None if found is None else int(found())
+
+
+def begin(files: Iterable[File]) -> None:
+    """Has those of the files that are remote begin to be downloaded, all at once."""
+    for file in files:
+        if type(file) is not LocalFile and hasattr(file, "begin"):
+            file.begin()
 
 
 def will_need(file: File, offset: int, size: int) -> None:
     """Tells the system, where it takes advice, what of a local file is read soon."""
-    fd = descriptor(file)
-    if fd is not None and hasattr(os, "posix_fadvise"):
+    if type(file) is not LocalFile:
+        begin([file])
+    elif hasattr(os, "posix_fadvise"):
         with contextlib.suppress(OSError):  # it was advice
-            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(file.fileno(), offset, size, os.POSIX_FADV_WILLNEED)
 
 
 class LocalLock:

@@ -67,6 +67,22 @@ class Checkpoint:
     arrays: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One stream of a store whose others are elsewhere.
+
+    Attributes:
+        identity: of the store.
+        number: of the stream.
+        num_envs, capacity: of the stream.
+    """
+
+    identity: str
+    number: int
+    num_envs: int
+    capacity: int
+
+
 class Store:
     """An open store directory; see the module's docstring. Holds no locks and no rows."""
 
@@ -106,12 +122,17 @@ class Store:
 
     @staticmethod
     def create(
-        path: str, files: fs.Files, schema: Schema, settings: dict[str, Any], first_stream: str = FIRST_STREAM
-    ) -> Store:
-        """Makes a store with one empty stream, whole or not at all; SchemaError where its documents were too large."""
+        path: str, files: fs.Files, schema: Schema, settings: dict[str, Any], first_stream: str = FIRST_STREAM,
+        part: Part | None = None,
+    ) -> Store:  # fmt: skip
+        """Makes a store with one empty stream, whole or not at all; SchemaError where its documents were too large.
+
+        With ``part`` it is a part of a store that is elsewhere, too: one stream of it.
+        """
         parent, name = os.path.split(path)
         check_key(first_stream, "stream")
-        schema = dataclasses.replace(schema, identity=secrets.token_hex(8))
+        part = part or Part(secrets.token_hex(8), 0, schema.num_envs, schema.capacity)
+        schema = dataclasses.replace(schema, identity=part.identity)
         attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
         document = metadata.group_document(attributes)
         try:
@@ -130,7 +151,7 @@ class Store:
                 metadata.write(files, temporary, document)
                 metadata.create_group(files, os.path.join(temporary, STREAMS))
                 metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
-                first = Commit(0, schema.num_envs, schema.capacity, time=time.time())
+                first = Commit(part.number, part.num_envs, part.capacity, time=time.time())
                 stream.create(files, os.path.join(temporary, STREAMS, first_stream), schema, first, first_stream)
                 try:
                     files.rename(temporary, path)
@@ -328,21 +349,11 @@ class Store:
         False when another stream's writer gave up meanwhile what it pins: then there is none.
         """
         target = self.check_new_checkpoint(checkpoint.name)
-        attributes: dict[str, Any] = {
-            "cut": {name: commit.to_json() for name, commit in checkpoint.cut.items()},
-            "state": checkpoint.state,
-            "metadata": checkpoint.metadata,
-            "time": checkpoint.time,
-            "arrays": arrays.facts(values or {}),
-        }
-        document = metadata.group_document(attributes, f"{CHECKPOINTS}/{checkpoint.name}")
-        metadata.dump(document, f"the checkpoint {checkpoint.name!r}, with the sampler's state,")
+        document = checkpoint_document(checkpoint, values or {})
         with writer.whole(f"writing the checkpoint {checkpoint.name!r} of"):
             temporary = os.path.join(writer.path, SCRATCH, f".tmp-checkpoint-{checkpoint.name}")
             fs.clear(self.files, temporary)
-            metadata.create_group(self.files, temporary)
-            arrays.write(self.files, temporary, values or {})
-            metadata.write(self.files, temporary, document)
+            lay_out_checkpoint(self.files, temporary, document, values or {})
             self.files.rename(temporary, target)
             self.files.sync_dir(os.path.dirname(target))
         for name, commit in checkpoint.cut.items():
@@ -363,6 +374,29 @@ class Store:
             self.files.rename(os.path.join(self.path, CHECKPOINTS, name), doomed)
             self.files.sync_dir(os.path.join(self.path, CHECKPOINTS))
             fs.remove(self.files, doomed)
+
+
+def checkpoint_document(checkpoint: Checkpoint, values: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """A checkpoint's document; InputError where it were too large. ``values`` are its arrays ``(n,)`` by name."""
+    attributes: dict[str, Any] = {
+        "cut": {name: commit.to_json() for name, commit in checkpoint.cut.items()},
+        "state": checkpoint.state,
+        "metadata": checkpoint.metadata,
+        "time": checkpoint.time,
+        "arrays": arrays.facts(values),
+    }
+    document = metadata.group_document(attributes, f"{CHECKPOINTS}/{checkpoint.name}")
+    metadata.dump(document, f"the checkpoint {checkpoint.name!r}, with the sampler's state,")
+    return document
+
+
+def lay_out_checkpoint(
+    files: fs.Files, directory: str, document: dict[str, Any], values: dict[str, NDArray[Any]]
+) -> None:
+    """Makes a checkpoint's group in a directory that does not exist, its document last."""
+    metadata.create_group(files, directory)
+    arrays.write(files, directory, values)
+    metadata.write(files, directory, document)
 
 
 def _check_free(files: fs.Files, path: str) -> None:

@@ -1,0 +1,255 @@
+"""Stores past one machine: what a push sends, what opening asks for, and what the mirror costs.
+
+Requests and bytes are counted at the seam to object storage, over objects in RAM: they are the same whatever storage is
+behind. Where a rate depends on the network, every request takes 20 ms there. `--path` names a store of 2**20 steps, such
+as `million.py --path` leaves one; for a quick look: `--steps 16384`.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import statistics
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import contenders
+import frames
+import harness
+import numpy as np
+import workload
+from harness import Figure
+
+import diskreplay as dr
+from diskreplay.remote.objects import Object, TakenError
+from diskreplay.remote.place import open_remote
+from diskreplay.remote.push import Push
+from diskreplay.remote.pushing import Pushing
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+
+STEPS = 1 << 20
+LATENCY = 0.02
+BATCH = 256
+ROUNDS = 15
+COMMIT_SECONDS = 10
+PUT_PRICE, GET_PRICE = 5e-6, 0.4e-6
+"""Dollars, by the list prices of S3 Standard."""
+
+
+class Counted:
+    """Objects in RAM; every request is counted, and takes `latency` seconds."""
+
+    url = "s3://bucket/store.replay"
+
+    def __init__(self, latency: float = 0.0) -> None:
+        self.latency = latency
+        self.objects: dict[str, tuple[bytes, str]] = {}
+        self.requests: collections.Counter[str] = collections.Counter()
+        self.bytes: collections.Counter[str] = collections.Counter()
+        self._lock = threading.Lock()
+        self._tag = 0
+
+    def _count(self, kind: str, size: int = 0, times: int = 1) -> None:
+        with self._lock:
+            self.requests[kind] += times
+            self.bytes[kind] += size
+        time.sleep(self.latency * times)
+
+    def get(self, key: str) -> tuple[Object, Iterable[bytes]]:
+        found = self.objects.get(key)
+        self._count("get", len(found[0]) if found else 0)
+        if found is None:
+            raise FileNotFoundError(2, "there is no such object", key)
+        return Object(key, len(found[0]), found[1], 0.0), [found[0]]
+
+    def head(self, key: str) -> Object | None:
+        self._count("head")
+        found = self.objects.get(key)
+        return Object(key, len(found[0]), found[1], 0.0) if found else None
+
+    def put(self, key: str, data: bytes, tag: str | None = None) -> str:
+        self._count("put", len(data))
+        with self._lock:
+            there = self.objects.get(key, (b"", ""))[1]
+            if tag is not None and tag != there:
+                raise TakenError(key)
+            self._tag += 1
+            self.objects[key] = bytes(data), str(self._tag)
+            return str(self._tag)
+
+    def list(self, prefix: str) -> list[Object]:
+        with self._lock:
+            found = [Object(key, len(data), tag, 0.0) for key, (data, tag) in self.objects.items()]
+        found = sorted((one for one in found if one.key.startswith(prefix)), key=lambda one: one.key)
+        self._count("list", times=max(1, -(-len(found) // 1000)))
+        return found
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._count("delete")
+            self.objects.pop(key, None)
+
+    @property
+    def stored(self) -> int:
+        return sum(len(data) for data, _ in self.objects.values())
+
+
+def reader(objects: Counted, mirror: pathlib.Path, **options: Any) -> dr.ReplayBuffer:
+    """The buffer that `ReplayBuffer.open(url, mode="r", mirror=mirror)` gives."""
+    files = open_remote(objects, mirror)
+    return dr.ReplayBuffer(Store(objects.url, files), stream=None, **options)
+
+
+# Parts
+
+
+def pushed_while_adding(scratch: pathlib.Path, steps: int, rate: int) -> tuple[Counted, int]:
+    """What is sent for so many steps at `rate` a second with a commit every 10 seconds, and a push after each."""
+    objects = Counted()
+    path = scratch / f"at-{rate}.replay"
+    with contenders.create_store(str(path), steps, commit_rows=1 << 40, commit_seconds=1e9) as buffer:
+        push = Push(Store(str(path), LocalFiles()), buffer.stream, objects)
+        since = 0
+        for game in frames.GAMES:
+            for episode in workload.episodes(frames.load(game), steps // len(frames.GAMES)):
+                for step in episode.singles():
+                    buffer.add(*step)
+                    since += 1
+                    if since == rate * COMMIT_SECONDS:
+                        buffer.commit()
+                        push.run()
+                        since = 0
+        buffer.commit()
+        push.run()
+    return objects, harness.stored_bytes(path)
+
+
+def pushed(path: str, latency: float = 0.0) -> Counted:
+    """A store that is there, pushed in one go."""
+    objects = Counted()
+    store = Store(path, LocalFiles())
+    for name in store.stream_names():
+        Push(store, name, objects).run()
+    objects.latency = latency
+    objects.requests.clear()
+    objects.bytes.clear()
+    return objects
+
+
+def opened(objects: Counted, mirror: pathlib.Path) -> tuple[int, int, int, int]:
+    """Requests and bytes until a remote store is open, and those of its first batch."""
+    with reader(objects, mirror, seed=0) as buffer:
+        requests, received = objects.requests.total(), objects.bytes["get"]
+        buffer.sample(BATCH)
+    return requests, received, objects.requests.total() - requests, objects.bytes["get"] - received
+
+
+def sampled(path: str, objects: Counted, mirror: pathlib.Path, rounds: int) -> dict[str, float]:
+    """Seconds of `sample(256)` from the local store and from a mirror that has all of it, in alternating rounds."""
+    found: dict[str, list[float]] = {"local": [], "mirror": []}
+    with dr.ReplayBuffer.open(path, mode="r", seed=0) as local, reader(objects, mirror, seed=0) as remote:
+        collections.deque(remote.shuffled(BATCH), 0)  # downloads every shard
+        buffers = {"local": local, "mirror": remote}
+        for buffer in buffers.values():
+            harness.seconds_of(lambda buffer=buffer: buffer.sample(BATCH), 20)
+        for _ in range(rounds):
+            for kind, buffer in buffers.items():
+                found[kind] += harness.seconds_of(lambda buffer=buffer: buffer.sample(BATCH), 20)
+    return {kind: statistics.median(seconds) for kind, seconds in found.items()}
+
+
+def added(scratch: pathlib.Path, steps: int, rounds: int) -> dict[str, float]:
+    """Steps a second of `add`, commits included, without pushes and with them in the background; medians of rounds."""
+    ready = [step for episode in workload.mixture(steps) for step in episode.singles()]
+    found: dict[str, list[float]] = {"without": [], "with": []}
+    for turn in range(rounds):
+        for kind in found:
+            path = scratch / f"add-{kind}-{turn}.replay"
+            with contenders.create_store(str(path), steps, commit_rows=5_000) as buffer:
+                if kind == "with":
+                    objects = Counted(LATENCY)
+                    pushing = Pushing(Push(Store(str(path), LocalFiles()), buffer.stream, objects))
+                    buffer._pushing = pushing
+                start = time.perf_counter()
+                for step in ready:
+                    buffer.add(*step)
+                buffer.commit()
+                found[kind].append(len(ready) / (time.perf_counter() - start))
+    return {kind: statistics.median(rates) for kind, rates in found.items()}
+
+
+def passed(buffer: dr.ReplayBuffer) -> float:
+    """Transitions a second of one `shuffled` pass."""
+    start = time.perf_counter()
+    count = sum(len(batch.reward) for batch in buffer.shuffled(BATCH))
+    return count / (time.perf_counter() - start)
+
+
+def main() -> None:
+    parser = harness.parser(__doc__, STEPS)
+    parser.add_argument("--path", help="of a store of so many steps; recorded anew if not given")
+    asked = parser.parse_args()
+    steps, small = asked.steps, asked.steps // 16
+    with harness.scratch() as scratch:
+        rows, lines = [], []
+        path = asked.path
+        for rate, most_puts, most_bytes in ((1000, 1500, 1.2), (50, 22_000, 10)):
+            objects, stored = pushed_while_adding(scratch, steps, rate)
+            path = path or str(scratch / f"at-{rate}.replay")
+            puts, sent = objects.requests["put"], objects.bytes["put"]
+            dollars = puts * PUT_PRICE + (objects.requests["get"] + objects.requests["list"]) * GET_PRICE
+            rows += [
+                Figure(f"puts for {steps:,} steps at {rate:,} a second", puts, most_puts),
+                Figure("bytes sent, over the store's size", sent / 1e6, most_bytes, "MB", stored / 1e6),
+            ]
+            lines.append(f"At {rate:,} steps a second the requests cost ${dollars:.3f}.")
+        objects = pushed(path)
+        requests, received, first, more = opened(objects, scratch / "mirror-cold")
+        rows.append(Figure("requests before the first batch, cold mirror", requests, 40))
+        lines.append(
+            f"Opening receives {received / 1e6:.1f} MB; the first batch of {BATCH} takes {first} requests and "
+            f"{more / 1e6:.0f} MB, and the whole store is {len(objects.objects)} objects of {objects.stored / 1e6:.0f} MB."
+        )
+        times = sampled(path, objects, scratch / "mirror-warm", ROUNDS)
+        rows.append(
+            Figure("`sample(256)` from a warm mirror, over the local store", 1e3 * times["mirror"], 1.05, "ms", 1e3 * times["local"])
+        )
+        rates = added(scratch, small, 5)
+        rows.append(
+            Figure(
+                "`add` with pushes in the background, over without", rates["with"], 0.9, "steps/s", rates["without"],
+                at_least=True,
+            )
+        )  # fmt: skip
+        found: dict[str, list[float]] = {"local": [], "remote": []}
+        slow = pushed(path, LATENCY)
+        for turn in range(3):
+            with dr.ReplayBuffer.open(path, mode="r", seed=turn) as local:
+                found["local"].append(passed(local))
+            with reader(slow, scratch / f"mirror-{turn}", seed=turn) as remote:
+                found["remote"].append(passed(remote))
+        rows.append(
+            Figure(
+                "one `shuffled` pass, cold, 20 ms a request, over local disk", statistics.median(found["remote"]), 0.7,
+                "transitions/s", statistics.median(found["local"]), at_least=True,
+            )
+        )  # fmt: skip
+    body = [
+        f"{steps:,} steps of {', '.join(frames.GAMES)}; pushes after each commit, a commit every {COMMIT_SECONDS} seconds.",
+        harness.figures(rows),
+        " ".join(lines) + f" Prices: ${PUT_PRICE * 1e6:g} a million puts and lists, ${GET_PRICE * 1e6:g} a million gets.",
+    ]
+    harness.write_section(
+        "remote", "Past one machine: object storage", harness.versions("diskreplay", "numpy", "obstore"), "\n\n".join(body),
+        keep=steps == STEPS,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    np.random.seed(0)
+    main()

@@ -1,0 +1,1 @@
+"""Stores under a URL: objects, a mirror to read them from, and pushes."""

@@ -1,0 +1,111 @@
+"""Bundles: what a reader needs of many shards before its first batch, in few objects.
+
+A bundle holds whole shards of small columns, and the indexes (the last bytes) of shards of large ones. Only shards that
+do not change any more are in it: it is a copy, for speed alone, and a reader that knows nothing of it misses nothing. It
+stands in the directory of the array ``start``, where Zarr readers do not look.
+
+A bundle is 4 bytes of length, that much JSON ``{"entries": [[key, tag, offset, at, bytes], ...]}`` (the shard's key
+below its stream, the tag of its object, the offset in it from which on its bytes are here, where, and how many), the
+bytes, and the CRC-32C of all before it. An entry whose tag is not the object's is of an older one, and not used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+import threading
+from collections.abc import Callable, Iterable
+
+import google_crc32c
+
+from diskreplay.errors import CorruptionError
+from diskreplay.remote.objects import Object
+
+PREFIX = "__bundle."
+LENGTH = struct.Struct("<I")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The bytes of a shard from ``offset`` to its end."""
+
+    offset: int
+    data: memoryview
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What a bundle is to hold: the bytes ``data`` from ``offset`` to the end of the shard ``key`` with a ``tag``."""
+
+    key: str
+    tag: str
+    offset: int
+    data: bytes
+
+
+def folder(stream: str) -> str:
+    """The key of the directory of a stream's bundles."""
+    return f"streams/{stream}/start"
+
+
+def name(number: int) -> str:
+    return f"{PREFIX}{number:06d}"
+
+
+def encode(entries: Iterable[Entry]) -> bytes:
+    """A bundle's bytes."""
+    facts, parts, at = [], [], 0
+    for entry in entries:
+        facts.append([entry.key, entry.tag, entry.offset, at, len(entry.data)])
+        parts.append(entry.data)
+        at += len(entry.data)
+    header = json.dumps({"entries": facts}, separators=(",", ":")).encode()
+    data = b"".join([LENGTH.pack(len(header)), header, *parts])
+    return data + LENGTH.pack(google_crc32c.value(data))
+
+
+def decode(data: bytes, file: str) -> dict[str, tuple[str, Part]]:
+    """Of each shard in a bundle its bytes, and what is here of them; CorruptionError where it is damaged."""
+    try:
+        if len(data) < 2 * LENGTH.size or google_crc32c.value(data[: -LENGTH.size]) != LENGTH.unpack(data[-4:])[0]:
+            raise ValueError("its checksum does not match")
+        header = LENGTH.size + LENGTH.unpack(data[: LENGTH.size])[0]
+        body = memoryview(data)[header : -LENGTH.size]
+        found = {}
+        for key, of, offset, at, count in json.loads(data[LENGTH.size : header])["entries"]:
+            if any(type(number) is not int for number in (offset, at, count)) or min(offset, at, count) < 0:
+                raise ValueError(f"its entry {key!r:.80} has other numbers than whole ones from 0 on")
+            if at + count > len(body):
+                raise ValueError(f"its entry {key!r:.80} leads out of it")
+            found[str(key)] = str(of), Part(offset, body[at : at + count])
+    except (ValueError, TypeError, KeyError, struct.error, RecursionError) as error:
+        raise CorruptionError(f"{file!r}: the bundle cannot be read: {error}", file=file) from error
+    return found
+
+
+class Bundles:
+    """The bundles of one stream, read once each."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tags: dict[str, str] = {}
+        self._parts: dict[str, tuple[str, Part]] = {}
+
+    def find(
+        self, key: str, known: Object, there: list[Object], get: Callable[[str], tuple[str, bytes]]
+    ) -> Part | None:
+        """What they have of a shard, by its ``key`` below the stream; ``there`` are all that are there now."""
+        with self._lock:
+            for one in there:
+                if self._tags.get(one.key) != one.tag:
+                    try:
+                        tag, data = get(one.key)
+                    except FileNotFoundError:
+                        continue
+                    self._parts.update(decode(data, one.key))
+                    self._tags[one.key] = one.tag
+            found = self._parts.get(key)
+        if found is None or found[0] != known.tag or found[1].offset + len(found[1].data) != known.size:
+            return None
+        return found[1]

@@ -1,0 +1,70 @@
+"""Checkpoints that a reader of a remote store makes: a trainer's own priorities and random state, over all streams.
+
+The document is put last, where there is none of its name. Then it is looked whether every shard of the cut is still
+there: `gc` may have been at work. What a checkpoint names is not removed any more.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import CheckpointError
+from diskreplay.remote.files import RemoteFiles
+from diskreplay.remote.needed import shards
+from diskreplay.remote.objects import TakenError
+from diskreplay.remote.push import put_checkpoint
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import CHECKPOINTS, Checkpoint, Store, checkpoint_document, lay_out_checkpoint
+
+Array = NDArray[np.generic]
+
+
+def write(store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict[str, NDArray[Any]]) -> bool:
+    """Makes a checkpoint of a remote store; False where shards that it needs are gone: then there is none.
+
+    Raises CheckpointError where there is one of its name, RemoteError where it is not known whether there is one now.
+    """
+    store.check_new_checkpoint(checkpoint.name)
+    document = checkpoint_document(checkpoint, values)
+    write_id = secrets.token_hex(16)
+    with tempfile.TemporaryDirectory(prefix="diskreplay-") as scratch:
+        folder = os.path.join(scratch, "checkpoint")
+        lay_out_checkpoint(LocalFiles(), folder, document, values)
+        try:
+            put_checkpoint(files.objects, LocalFiles(), folder, checkpoint.name, list(values), {"write": write_id})
+        except TakenError:
+            files.refresh()
+            if write_id.encode() not in files.read(_document(store, checkpoint.name)):
+                raise CheckpointError(
+                    f"there is a checkpoint {checkpoint.name!r} already; drop it first, or choose another name"
+                ) from None
+    there = {one.key for one in files.objects.list("streams/")}
+    missing = [
+        key for name, cut in checkpoint.cut.items() for key in shards(store.schema, name, cut) if key not in there
+    ]
+    if missing:
+        drop(store, files, checkpoint.name)
+        return False
+    files.refresh()
+    return True
+
+
+def drop(store: Store, files: RemoteFiles, name: str) -> None:
+    """Removes a checkpoint of a remote store; CheckpointError where there is none."""
+    files.refresh()
+    store.checkpoint(name)
+    prefix = f"{CHECKPOINTS}/{name}/"
+    keys = [one.key for one in files.objects.list(prefix)]
+    document = f"{prefix}zarr.json"
+    files.objects.delete([document, *(key for key in keys if key != document)])
+    files.refresh()
+
+
+def _document(store: Store, name: str) -> str:
+    return os.path.join(store.path, CHECKPOINTS, name, "zarr.json")

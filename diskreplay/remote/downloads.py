@@ -1,0 +1,74 @@
+"""Several downloads at a time, each object once.
+
+Threads are made when there is something to do and end when there is not. They are daemons: the program's end, a fork or
+a signal waits for none of them, and a copy that is half written is no copy (:mod:`diskreplay.remote.mirror`).
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+MOST_THREADS = 16
+
+Result = TypeVar("Result")
+
+
+class Download(Generic[Result]):
+    """One that was begun."""
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._work = work
+        self._done = threading.Event()
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._result = self._work()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.set()
+
+    def result(self) -> Result:
+        """Waits for it; raises what it raised."""
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+
+class Downloads(Generic[Result]):
+    """Those that are under way, by name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[tuple[str, Download[Result]]] = collections.deque()
+        self._under_way: dict[str, Download[Result]] = {}
+        self._threads = 0
+
+    def begin(self, name: str, work: Callable[[], Result]) -> Download[Result]:
+        """Begins one, or gives that of the same name which is under way."""
+        with self._lock:
+            found = self._under_way.get(name)
+            if found is None:
+                found = self._under_way[name] = Download(work)
+                self._waiting.append((name, found))
+                if self._threads < MOST_THREADS:
+                    self._threads += 1
+                    threading.Thread(target=self._run, name="diskreplay-download", daemon=True).start()
+            return found
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                name, download = self._waiting.popleft()
+            download.run()
+            with self._lock:
+                del self._under_way[name]

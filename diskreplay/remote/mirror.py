@@ -1,0 +1,147 @@
+"""A directory with copies of objects, under a budget of bytes; several processes may share it.
+
+A copy is named by its key and the tag of the object, so that it is never taken for another version. It is written
+beside, made durable and renamed: a kill or a loss of power leaves whole copies, and files that the next process
+removes. Where the budget is passed, the copies that were used least recently go; who has one open reads on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+
+from diskreplay.errors import DiskFullError, RemoteError
+from diskreplay.remote.objects import Object
+from diskreplay.storage import files as fs
+
+TEMPORARY = ".tmp-"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+SWEEP_SHARE = 64
+"""The directory is looked through whenever this part of the budget was downloaded since."""
+
+
+class Mirror:
+    """Copies in a directory.
+
+    Args:
+        directory: is made where it is missing.
+        most_bytes: that the copies take together; what is open meanwhile may be beyond that.
+    """
+
+    def __init__(self, directory: str, most_bytes: int) -> None:
+        self.directory = directory
+        self.most_bytes = most_bytes
+        self._files = fs.LocalFiles()
+        self._since_sweep = most_bytes  # the first download looks
+        with fs.translate("making the mirror", directory, kept=""):
+            fs.make_dirs(self._files, directory)
+        self._remove_left()
+
+    def find(self, of: Object) -> str | None:
+        """The path of the copy of an object, as the most recently used one; None where there is none."""
+        path = self._path(of)
+        try:
+            os.utime(path)
+        except OSError:
+            return None
+        return path
+
+    def keep(self, of: Object, pieces: Iterable[bytes]) -> str:
+        """Makes the copy of an object from its bytes; its path.
+
+        Raises RemoteError where they are fewer or more than the object's, DiskFullError where the disk is full though
+        every other copy was removed.
+        """
+        if of.size > self.most_bytes:
+            raise RemoteError(
+                f"{of.key!r} has {of.size:,} bytes, and the mirror may hold {self.most_bytes:,}: raise mirror_bytes"
+            )
+        self._make_room(of.size)
+        try:
+            return self._write(of, pieces)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._sweep(0)
+            raise DiskFullError(
+                error.errno, f"the disk of the mirror {self.directory!r} is full; make room, lower mirror_bytes, or "
+                "name another directory (mirror=...)",
+            ) from error  # fmt: skip
+
+    def used_bytes(self) -> int:
+        """Of all copies that are there now."""
+        return sum(size for _, size, _ in self._copies())
+
+    def _path(self, of: Object) -> str:
+        digest = hashlib.blake2b(f"{of.key}\n{of.tag}\n{of.size}".encode(), digest_size=12).hexdigest()
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", of.key)[-80:]  # for people
+        return os.path.join(self.directory, f"{name}@{digest}")
+
+    def _write(self, of: Object, pieces: Iterable[bytes]) -> str:
+        target = self._path(of)
+        temporary = os.path.join(self.directory, f"{TEMPORARY}{secrets.token_hex(8)}")
+        self._files.mkdir(temporary)
+        lock = self._files.lock(temporary)
+        try:
+            inside = os.path.join(temporary, "copy")
+            file = self._files.open(inside, write=True)
+            at = 0
+            for piece in pieces:
+                file.pwrite([piece], at)
+                at += len(piece)
+                if at > of.size:
+                    break
+            if at != of.size:
+                raise RemoteError(f"{of.key!r} gave {at:,} bytes instead of {of.size:,}; try again")
+            file.sync()
+            self._files.rename(inside, target)
+            self._since_sweep += of.size
+        finally:
+            with contextlib.suppress(OSError):
+                fs.remove(self._files, temporary)
+            if lock is not None:
+                lock.release()
+        return target
+
+    def _remove_left(self) -> None:
+        """Removes what processes that died were downloading."""
+        for name in self._files.list(self.directory):
+            path = os.path.join(self.directory, name)
+            if name.startswith(TEMPORARY):
+                with contextlib.suppress(OSError):
+                    lock = self._files.lock(path)
+                    if lock is not None:
+                        try:
+                            fs.remove(self._files, path)
+                        finally:
+                            lock.release()
+
+    def _make_room(self, size: int) -> None:
+        if (self._since_sweep + size) * SWEEP_SHARE >= self.most_bytes:
+            self._sweep(self.most_bytes - size)
+            self._since_sweep = 0
+
+    def _sweep(self, most: int) -> None:
+        """Removes the copies that were used least recently, until the others have ``most`` bytes at the most."""
+        copies = sorted(self._copies())
+        held = sum(size for _, size, _ in copies)
+        for _, size, path in copies:
+            if held <= most:
+                return
+            with contextlib.suppress(OSError):  # another process sweeps too
+                os.unlink(path)
+            held -= size
+
+    def _copies(self) -> Iterator[tuple[int, int, str]]:
+        """When each was used, in nanoseconds, its bytes and its path."""
+        for name in self._files.list(self.directory):
+            if not name.startswith(TEMPORARY):
+                path = os.path.join(self.directory, name)
+                with contextlib.suppress(OSError):
+                    found = os.stat(path)
+                    yield found.st_mtime_ns, found.st_size, path

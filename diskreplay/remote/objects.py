@@ -1,0 +1,252 @@
+"""The one seam to object storage: every request of a remote store goes through here.
+
+:class:`Objects` names the requests, :class:`ObjectStore` makes them through `obstore`, and a test puts another
+implementation in its place to fail, delay or lose them. Keys are relative to the store's URL. What is assumed of the
+storage: a put replaces an object whole or not at all; who reads or lists after a put sees it; a put with a condition
+is done only where the condition holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from diskreplay.errors import InputError, RemoteError
+
+SCHEMES = ("s3", "gs", "az", "file")
+NEW = ""
+"""The tag of an object that is not there: a put on this condition makes one, and replaces none."""
+PIECE_BYTES = 8 << 20
+"""Of a large object that is downloaded."""
+RETRY_SECONDS = 60.0
+"""How long a request is tried again before it has failed."""
+
+Answer = TypeVar("Answer")
+
+
+class TakenError(Exception):
+    """A put on a condition that does not hold: somebody else was there, or this very put was, and its answer lost."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Object:
+    """What a listing says of an object.
+
+    Attributes:
+        key: relative to the store's URL.
+        size: bytes.
+        tag: changes whenever the object is replaced.
+        time: of the last put, seconds since the epoch, by the storage's clock.
+    """
+
+    key: str
+    size: int
+    tag: str
+    time: float
+
+
+class Objects(Protocol):
+    """The requests that a remote store needs. FileNotFoundError where an object is missing; RemoteError otherwise."""
+
+    url: str
+    """As the user wrote it, without what is secret; keys are named below it."""
+
+    def get(self, key: str) -> tuple[Object, Iterable[bytes]]:
+        """An object and its bytes, piece by piece."""
+
+    def head(self, key: str) -> Object | None:
+        """An object; None where there is none."""
+
+    def put(self, key: str, data: bytes, tag: str | None = None) -> str:
+        """Makes or replaces an object; its new tag. With a ``tag``: only where the object there has that one, for
+        :data:`NEW` where there is none; TakenError where not."""
+
+    def list(self, prefix: str) -> list[Object]:
+        """All objects whose keys begin with ``prefix``, in the order of their keys."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Removes objects; those that are missing do not matter."""
+
+
+def is_url(path: object) -> bool:
+    """Whether a path names a remote store: ``s3://``, ``gs://``, ``az://``, ``file://``."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    return isinstance(text, str) and "://" in text and text.partition("://")[0] in SCHEMES
+
+
+def checked_url(url: object) -> str:
+    """A URL without a slash at its end; InputError where it names no place for a store."""
+    text = os.fspath(url) if isinstance(url, str | os.PathLike) else url
+    if not isinstance(text, str) or "://" not in text:
+        raise InputError(f"a remote store is named by a URL such as s3://bucket/pong.replay, got {url!r}")
+    scheme, _, rest = text.partition("://")
+    bucket, _, place = rest.strip("/").partition("/")
+    if scheme not in SCHEMES:
+        raise InputError(f"URLs of remote stores begin with {', '.join(f'{s}://' for s in SCHEMES)}, got {url!r}")
+    if "@" in bucket or "?" in text or "#" in text:
+        raise InputError("a URL of a remote store holds no credentials and no query; set them in the environment")
+    if any(part in ("", ".", "..") for part in rest.strip("/").split("/")) or not (place or scheme == "file"):
+        raise InputError(
+            f"name a place in the bucket, such as {scheme}://{bucket or 'bucket'}/pong.replay, got {url!r}"
+        )
+    return text.rstrip("/")
+
+
+class ObjectStore:
+    """Requests by `obstore`, which takes credentials and endpoints from the environment, as the AWS tools do.
+
+    Args:
+        url: of the store.
+
+    Raises InputError for a URL that names none, ImportError's message as InputError where obstore is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = checked_url(url)
+        self._process = os.getpid()
+        self._obstore = _obstore()
+        with _requests(self.url, "", "opening"):
+            self._store = _connect(self.url)
+
+    def get(self, key: str) -> tuple[Object, Iterable[bytes]]:
+        found = self._ask("downloading", key, lambda: self._obstore.get(self._store, key))
+        return _object(key, found.meta), self._pieces(key, found)
+
+    def _pieces(self, key: str, found: Any) -> Iterator[bytes]:
+        stream = iter(found.stream(min_chunk_size=PIECE_BYTES))
+        while True:
+            with _requests(self.url, key, "downloading"):
+                piece = next(stream, None)
+            if piece is None:
+                return
+            yield bytes(piece)
+
+    def head(self, key: str) -> Object | None:
+        try:
+            return _object(key, self._ask("looking for", key, lambda: self._obstore.head(self._store, key)))
+        except FileNotFoundError:
+            return None
+
+    def put(self, key: str, data: bytes, tag: str | None = None) -> str:
+        mode: Any = "overwrite" if tag is None else "create" if tag == NEW else {"e_tag": tag}
+        # Conditions do not go with uploads in parts; and what is small needs none.
+        whole = tag is not None or len(data) <= PIECE_BYTES
+        if tag and self.url.startswith("file://"):
+            return self._put_local(key, data, tag)
+        answer = self._ask(
+            "uploading", key,
+            lambda: self._obstore.put(self._store, key, data, mode=mode, use_multipart=not whole),
+        )  # fmt: skip
+        return str(answer["e_tag"] or "")
+
+    def _put_local(self, key: str, data: bytes, tag: str) -> str:
+        """For a file system, which has no puts on a condition: who replaces looks before."""
+        found = self.head(key)
+        if found is None or found.tag != tag:
+            raise TakenError(key)
+        return self.put(key, data)
+
+    def list(self, prefix: str) -> list[Object]:
+        def ask() -> list[Object]:
+            # `obstore` lists below a prefix of whole parts.
+            listed = self._obstore.list(self._store, prefix.rpartition("/")[0] or None)
+            return [_object(str(one["path"]), one) for page in listed for one in page]
+
+        found = self._ask("listing", prefix, ask)
+        return sorted((one for one in found if one.key.startswith(prefix)), key=lambda one: one.key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                self._ask("deleting", key, functools.partial(self._obstore.delete, self._store, key))
+            except FileNotFoundError:
+                continue
+
+    def _ask(self, action: str, key: str, ask: Callable[[], Answer]) -> Answer:
+        if os.getpid() != self._process:
+            raise RemoteError(
+                f"{action} {self.url}/{key}: a forked process has none of the threads that requests need; start it "
+                "with multiprocessing's 'spawn' or 'forkserver', or open the store in it"
+            )
+        with _requests(self.url, key, action):
+            return ask()
+
+
+class _requests:
+    """Turns obstore's errors inside into FileNotFoundError, TakenError or RemoteError that names the object."""
+
+    def __init__(self, url: str, key: str, action: str) -> None:
+        self._what = f"{action} {url}/{key}" if key else f"{action} {url}"
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, RemoteError | InputError | TakenError):
+            return
+        errors = _obstore().exceptions
+        if isinstance(error, errors.NotFoundError | FileNotFoundError):
+            raise FileNotFoundError(2, "there is no such object", self._what.partition(" ")[2]) from error
+        if isinstance(error, errors.AlreadyExistsError | errors.PreconditionError):
+            raise TakenError(self._what) from error
+        if isinstance(error, errors.BaseError | OSError | ValueError):
+            cause = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+            cure = (
+                "look at the credentials and at what they may do"
+                if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError | PermissionError)
+                else "look at the network and the endpoint"
+            )
+            raise RemoteError(f"{self._what} failed: {cause}; {cure}, and try again") from error
+
+
+def _object(key: str, meta: Any) -> Object:
+    return Object(key, int(meta["size"]), str(meta["e_tag"] or ""), meta["last_modified"].timestamp())
+
+
+def _obstore() -> Any:
+    try:
+        import obstore
+        import obstore.exceptions
+        import obstore.store
+    except ImportError as error:
+        raise InputError("stores under a URL need obstore: pip install 'diskreplay[remote]'") from error
+    return obstore
+
+
+def _connect(url: str) -> Any:
+    obstore = _obstore()
+    scheme = url.partition("://")[0]
+    options: dict[str, Any] = {}
+    if scheme != "file":
+        client: dict[str, Any] = {"timeout": datetime.timedelta(seconds=RETRY_SECONDS)}
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        if scheme == "s3" and endpoint.startswith("http://"):
+            client["allow_http"] = True  # which who wrote that URL wants
+        options["client_options"] = client
+        options["retry_config"] = {"retry_timeout": datetime.timedelta(seconds=RETRY_SECONDS)}
+        if scheme == "s3":
+            options |= _amazon(endpoint)
+    if scheme == "file":
+        options["mkdir"] = True
+    return obstore.store.from_url(url, **options)
+
+
+def _amazon(endpoint: str) -> dict[str, Any]:
+    """What the AWS tools know and `obstore` does not look for: the endpoint of S3 alone, profiles in files."""
+    found: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
+    if "AWS_ACCESS_KEY_ID" not in os.environ and os.environ.get("AWS_SKIP_SIGNATURE", "") not in ("true", "1"):
+        try:
+            import boto3
+            from obstore.auth.boto3 import Boto3CredentialProvider
+        except ImportError:
+            return found
+        session = boto3.Session()
+        if session.get_credentials() is not None:
+            found["credential_provider"] = Boto3CredentialProvider(session)
+            if session.region_name and "AWS_REGION" not in os.environ:
+                found["region"] = session.region_name
+    return found

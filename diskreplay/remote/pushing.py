@@ -1,0 +1,140 @@
+"""Pushes in the background: a thread that brings the remote store up to each commit.
+
+Nothing waits for it but :meth:`Pushing.wait`: a network that fails delays pushes, and never a commit. What waits stands
+on the disk, so that it is bounded by the window; rows that are evicted before they were sent are counted.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from typing import Any
+
+from diskreplay.errors import RemoteConflictError, RemoteError
+from diskreplay.remote.push import Push
+from diskreplay.storage.commit import Commit
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
+"""Seconds before a push that failed is tried again: the first time, and at most; each is drawn from up to twice as long
+as the one before."""
+
+
+class Pushing:
+    """Pushes one stream whenever it is told of a commit.
+
+    Args:
+        push: of the stream; nobody else uses it.
+    """
+
+    def __init__(self, push: Push) -> None:
+        self._push = push
+        self._process = os.getpid()
+        self._condition = threading.Condition()
+        self._committed, self._committed_end, self._committed_time = -1, 0, time.time()
+        self._asked = 0
+        """How often something was committed, or waited for."""
+        self._done = 0
+        """What of that the last push has seen."""
+        self._failures = 0
+        self._error: Exception | None = None
+        self._ended = False
+        self._thread: threading.Thread | None = None
+
+    def committed(self, commit: Commit) -> None:
+        """Says that there is a newer commit, or checkpoint; a thread is started where none is at work."""
+        with self._condition:
+            if self._push.sent.sequence >= self._committed:
+                self._committed_time = commit.time
+            self._committed, self._committed_end = commit.sequence, commit.end
+            self._ask()
+
+    def _ask(self) -> None:
+        self._asked += 1
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="diskreplay-push", daemon=True)
+            self._thread.start()
+        self._condition.notify_all()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until what was committed is remote.
+
+        Raises RemoteConflictError at once, RemoteError with the last failure when ``timeout`` seconds have passed.
+        """
+        stop = None if timeout is None else time.monotonic() + timeout
+        with self._condition:
+            self._ask()
+            asked = self._asked
+            while self._done < asked:
+                if isinstance(self._error, RemoteConflictError):
+                    raise RemoteConflictError(str(self._error)) from self._error
+                left = None if stop is None else stop - time.monotonic()
+                if left is not None and left <= 0:
+                    raise RemoteError(
+                        f"not everything is pushed after {timeout:g} seconds"
+                        + (f": {self._error}" if self._error else "; try again")
+                    ) from self._error
+                self._condition.wait(left if left is not None else 1.0)
+
+    def stats(self) -> dict[str, Any]:
+        """What was sent, how far that is behind, and what failed: JSON."""
+        sent = self._push.sent
+        with self._condition:
+            behind = max(0, self._committed_end - sent.end) if self._committed > sent.sequence else 0
+            return {
+                "url": self._push.url,
+                "pushed_rows": sent.end,
+                "lag_rows": behind,
+                "lag_seconds": round(time.time() - self._committed_time, 3) if behind else 0.0,
+                "lost_rows": sent.lost_rows,
+                "requests": sent.requests,
+                "puts": sent.puts,
+                "sent_bytes": sent.sent_bytes,
+                "failures": self._failures,
+                "error": None if self._error is None else str(self._error),
+            }
+
+    def end(self, timeout: float | None) -> Exception | None:
+        """Pushes what is left for so long, and no more after it; what kept it from being sent, None if nothing did."""
+        try:
+            self.wait(timeout)
+        except RemoteError as error:
+            return error
+        finally:
+            with self._condition:
+                self._ended = True
+                self._condition.notify_all()
+        return None
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            with self._condition:
+                while self._done == self._asked and not self._ended:
+                    self._condition.wait()
+                if self._ended:
+                    return
+                asked = self._asked
+            try:
+                self._push.run()
+            except RemoteConflictError as error:
+                self._failed(error)
+                return
+            except Exception as error:
+                self._failed(error)
+                pause = min(LONGEST_PAUSE, random.uniform(pause, 2 * pause))
+                with self._condition:
+                    self._condition.wait_for(lambda: self._ended, pause)
+            else:
+                pause = FIRST_PAUSE
+                with self._condition:
+                    self._error = None
+                    self._done = asked
+                    self._condition.notify_all()
+
+    def _failed(self, error: Exception) -> None:
+        with self._condition:
+            self._failures += 1
+            self._error = error
+            self._condition.notify_all()
