@@ -287,8 +287,8 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
             written here have room for just their rows.
         **options: further ones of ``create`` for the store: ``frame_stack``, ``columns``, ``codec``, ``reward_dtype``...
 
-    Raises InputError where the dataset lacks a column of the store, or has one that the store does not know: before
-    anything is written.
+    The job fails with InputError where the dataset lacks a column of the store, has one that the store does not know,
+    or values that are not of its spaces.
     """
 
     def __init__(
@@ -318,11 +318,8 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
         temporaries.sweep(files, parent, name)
         folder, self._lock = temporaries.take(files, parent, name)
         self._making = f"{folder}/{name}"
-        with ReplayBuffer.create(
-            self._making, *self._spaces, capacity=self._capacity, **self._options
-        ) as buffer:  # fmt: skip
-            if schema is not None:
-                _check_names(buffer.schema, schema.names)
+        # The schema that Ray gives is of the rows before what it fuses with the writing: the tasks look at theirs.
+        ReplayBuffer.create(self._making, *self._spaces, capacity=self._capacity, **self._options).close()
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> str:
         """Adds the rows of a task to a stream of its own; its name."""
@@ -331,8 +328,7 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
         if not rows:
             return ""
         stream = f"write-{ctx.task_idx:05}-{secrets.token_hex(4)}"  # a task that is tried again makes another
-        # Rows that are no transition may have to stand between two episodes.
-        with ReplayBuffer.open(self._making, stream=stream, capacity=2 * rows, num_envs=1, seed=0) as buffer:
+        with ReplayBuffer.open(self._making, stream=stream, capacity=rows, num_envs=1, seed=0) as buffer:
             before: Any = None
             for table in tables:
                 _check_names(buffer.schema, table.column_names)
