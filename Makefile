@@ -10,11 +10,12 @@ BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py chec
 INPUTS := pyproject.toml constraints.txt
 OLDEST := .venv-oldest
 BROWSER := .venv-browser
+DISTRIBUTED := .venv-distributed
 
 # One process for each processor; worksteal: the slow tests lie together in the order of files.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --durations 10
 
-.PHONY: demo test exhaustive interop browser lowest lint docs bench clean
+.PHONY: demo test exhaustive interop distributed browser lowest lint docs bench clean
 # Two pips must not write to one environment at the same time.
 .NOTPARALLEL:
 
@@ -23,16 +24,20 @@ demo: $(VENV)/.demo-stamp
 
 # Whether it works, in minutes: what is exhaustive is sampled; the end says what was left out.
 test: $(VENV)/.dev-stamp
-	DISKREPLAY_TEST_EFFORT=0.1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/browser
+	DISKREPLAY_TEST_EFFORT=0.1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed
 
 # What `make test` samples, nothing left out; with DISKREPLAY_TEST_EFFORT=20 random examples are tried so many times as
 # often.
 exhaustive: $(VENV)/.dev-stamp
-	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser -m sampled
+	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed -m sampled
 
 # tests/interop exchanges files with the oldest pyarrow that is allowed, too.
 interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp
 	$(BIN)/python -m pytest tests/interop
+
+# Ray, which pins a Gymnasium of its own. One process: Ray starts several, and its object store, once for all tests.
+distributed: $(DISTRIBUTED)/.stamp
+	$(DISTRIBUTED)/bin/python -m pytest tests/distributed
 
 # The page of `report` and `view` in Chromium, which is installed where that may be done.
 browser: $(BROWSER)/.stamp
@@ -62,7 +67,7 @@ bench: $(VENV)/.bench-stamp
 
 # Leaves benchmarks/.frames alone: gigabytes that take minutes to record again.
 clean:
-	rm -rf $(VENV) $(OLDEST) $(BROWSER) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(BROWSER) $(DISTRIBUTED) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find cli diskreplay tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -98,6 +103,12 @@ $(VENV)/.docs-stamp: $(INPUTS) | $(BIN)/python
 $(BROWSER)/.stamp: $(INPUTS)
 	$(PYTHON) -m venv $(BROWSER)
 	$(BROWSER)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	touch $@
+
+$(DISTRIBUTED)/.stamp: pyproject.toml constraints-distributed.txt
+	$(PYTHON) -m venv $(DISTRIBUTED)
+	$(DISTRIBUTED)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-distributed.txt \
+		-e '.[ray]' 'hypothesis>=6.130' 'pytest>=8.4'
 	touch $@
 
 $(VENV)/.bench-stamp: $(INPUTS) | $(BIN)/python

@@ -1,0 +1,400 @@
+"""Ray Data: ``ray.data.read_datasource`` reads a store, ``ds.write_datasink`` writes one.
+
+1. A row of the dataset is a step: ``obs``, ``action``, ``reward``, ``next_obs``, ``terminated``, ``truncated``, the
+   user's columns, and ``episode`` and ``step``, its numbers. A Dict observation is a column for each leaf,
+   ``obs/camera``.
+2. A read task is a range of whole shards of a stream; of whole chunks, where there are more tasks than shards. A worker
+   opens the store once for all its tasks.
+3. A write task adds a stream of its own to a store beside the target, which gets its name when the whole job is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+from ray.data import Datasource, ReadTask
+from ray.data.block import BlockAccessor, BlockMetadata
+from ray.data.datasource import Datasink, WriteResult
+
+from diskreplay import spaces
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
+from diskreplay.errors import InputError, StateError
+from diskreplay.formats.core.selection import Selection
+from diskreplay.ids import pack
+from diskreplay.index.episodes import Episode
+from diskreplay.paths import PathLike
+from diskreplay.ray.rows import checked_columns, column_names, empty_columns, next_name, place, read_columns
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema
+from diskreplay.storage import files as fs
+from diskreplay.storage import temporaries
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+
+Array = NDArray[Any]
+
+EPISODE = "episode"
+STEP = "step"
+BLOCK_BYTES = 32 << 20
+"""Of a block that a read task yields."""
+CACHE_BYTES = 64 << 20
+"""For decoded chunks, in each process that reads: rows come in order, so that few chunks are looked at twice."""
+OPEN_STORES = 2
+"""That a worker keeps open, for its next tasks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Rows ``[start, stop)`` of one environment of a stream, all of one episode.
+
+    Attributes:
+        stream: its number.
+        num_envs, env, start, stop: where the rows are.
+        episode: its number among all episodes of the store.
+        step: of the first row, in the episode.
+    """
+
+    stream: int
+    num_envs: int
+    env: int
+    start: int
+    stop: int
+    episode: int
+    step: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def only(self, start: int, stop: int) -> Part:
+        """Some of the rows."""
+        return dataclasses.replace(self, start=start, stop=stop, step=self.step + start - self.start)
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """Of the rows, ``(n,)``."""
+        found: NDArray[np.int64] = pack(self.stream, np.arange(self.start, self.stop), self.env, self.num_envs)
+        return found
+
+
+class DiskReplayDatasource(Datasource):  # type: ignore[misc]
+    """A store as a dataset, as it stands when this is made: ``ray.data.read_datasource(DiskReplayDatasource(path))``.
+
+    Observations are as the store shows them, stacks included. ``select_columns`` on the dataset reads no other columns
+    either. Beside a live writer, rows that leave the window before they are read raise EvictedError;
+    ``checkpoint="name"`` keeps them.
+
+    Args:
+        path: of the store, where all workers see it.
+        columns: names of those to read; all if None.
+        episodes: which: a slice or numbers of ``ReplayBuffer.episodes``, or a condition such as
+            ``"return > 100 and tag = 'expert'"`` (see :meth:`ReplayBuffer.select`); all if None.
+        checkpoint: of the store, to read its rows; the last commit if None.
+
+    Raises InputError for a column or an episode that is not there, and what :meth:`ReplayBuffer.open` raises.
+    """
+
+    def __init__(
+        self, path: PathLike, columns: Sequence[str] | None = None,
+        episodes: slice | Sequence[int] | str | None = None, *, checkpoint: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._path, self._checkpoint = place(path), checkpoint
+        self._projection_map: dict[str, str] | None = None
+        with _open(self._path, checkpoint) as buffer:
+            schema, log_rows = buffer.schema, {s.log.stream: (s.log.begin, s.log.end) for s in buffer._streams.all}
+            names = {stream.log.stream: stream.disk.name for stream in buffer._streams.all}
+            num_envs = {stream.log.stream: stream.log.num_envs for stream in buffer._streams.all}
+            self._commits = tuple(
+                (name, commit.timeline, commit.sequence) for name, commit in sorted(buffer._streams.commits.items())
+            )
+            every = buffer.episodes
+        self._columns = checked_columns(columns, dataset_columns(schema))
+        large = max(schema.obs_columns, key=lambda column: column.item_bytes)
+        self._chunk_rows, self._shard_rows = large.chunk_rows, large.shard_rows
+        self._span = sum(end - begin for begin, end in log_rows.values())
+        self._parts = [
+            Part(e.stream, num_envs[e.stream], e.env, e.start, e.stop, number, 0)
+            for number, e in _selected(every, names, episodes)
+        ]
+        self._rows = sum(map(len, self._parts))
+        few, more = (_block(_zeros(schema, rows)) for rows in (8, 16))
+        self._sizes = {name: (more[name].nbytes - few[name].nbytes) / 8 for name in dataset_columns(schema)}
+        """Bytes of a row in Arrow, by column."""
+        self._schemas = {field.name: field for field in few.schema}
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that are read, in order."""
+        wanted = self._projection_map
+        return self._columns if wanted is None else [name for name in self._columns if name in wanted]
+
+    def __len__(self) -> int:
+        """Rows of the dataset."""
+        return self._rows
+
+    def estimate_inmemory_data_size(self) -> int:
+        """Bytes of all rows in Arrow; what a block has beside its rows, a few bytes, is not counted."""
+        return self._bytes(self._rows)
+
+    def _bytes(self, rows: int) -> int:
+        return int(np.ceil(rows * sum(self._sizes[name] for name in self.columns)))
+
+    def supports_projection_pushdown(self) -> bool:
+        return True
+
+    def get_projection_map(self) -> dict[str, str]:
+        return {name: name for name in self.columns}
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        """As many tasks as asked for, or a few less or more: each reads whole shards, or whole chunks of one."""
+        schema = pyarrow.schema([self._schemas[name] for name in self.columns])
+        tasks = []
+        for parts in self._shared(max(1, parallelism)):
+            if per_task_row_limit is not None:
+                parts = _first(parts, per_task_row_limit)
+            rows = sum(map(len, parts))
+            metadata = BlockMetadata(num_rows=rows, size_bytes=self._bytes(rows), input_files=None, exec_stats=None)
+            read = _Read(self._path, self._checkpoint, self._commits, tuple(self.columns), parts, self._bytes(1))
+            tasks.append(ReadTask(read, metadata, schema, per_task_row_limit=per_task_row_limit))
+        return tasks
+
+    def _shared(self, parallelism: int) -> list[list[Part]]:
+        """The rows of each task."""
+        unit = -(-self._span // parallelism)
+        whole = self._shard_rows if unit >= self._shard_rows else self._chunk_rows
+        unit = max(1, -(-unit // whole)) * whole
+        tasks: dict[tuple[int, int], list[Part]] = {}
+        for part in self._parts:
+            for number in range(part.start // unit, (part.stop - 1) // unit + 1):
+                low, high = max(part.start, number * unit), min(part.stop, (number + 1) * unit)
+                tasks.setdefault((part.stream, number), []).append(part.only(low, high))
+        order = sorted(tasks)
+        return [sorted(tasks[key], key=lambda part: (part.env, part.start)) for key in order]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """What a read task does: gives the blocks of some parts."""
+
+    path: str
+    checkpoint: str | None
+    commits: tuple[tuple[str, int, int], ...]
+    columns: tuple[str, ...]
+    parts: list[Part]
+    row_bytes: int
+
+    def __call__(self) -> Iterator[Any]:
+        buffer = _kept_open(self.path, self.checkpoint, self.commits)
+        most = max(1, BLOCK_BYTES // max(1, self.row_bytes))
+        for parts in _chunked(self.parts, most):
+            ids = np.concatenate([part.ids for part in parts])
+            own = {name for name in self.columns if name not in column_names(buffer.schema)}
+            values = read_columns(buffer, ids, [name for name in self.columns if name not in own])
+            if EPISODE in own:
+                values[EPISODE] = np.repeat([part.episode for part in parts], [len(part) for part in parts])
+            if STEP in own:
+                values[STEP] = np.concatenate([np.arange(part.step, part.step + len(part)) for part in parts])
+            yield _block({name: values[name] for name in self.columns})
+
+
+def dataset_columns(schema: Schema) -> list[str]:
+    """The columns of the dataset; a column of the user's takes the place of ours of the same name."""
+    names = column_names(schema)
+    return [*names, *(name for name in (EPISODE, STEP) if name not in names)]
+
+
+def _zeros(schema: Schema, rows: int) -> dict[str, Array]:
+    found = dict(empty_columns(schema, rows))
+    return {name: found.get(name, np.zeros(rows, np.int64)) for name in dataset_columns(schema)}
+
+
+def _block(values: Mapping[str, Array]) -> Any:
+    return BlockAccessor.batch_to_block(dict(values))
+
+
+def _open(path: str, checkpoint: str | None) -> ReplayBuffer:
+    return ReplayBuffer.open(path, mode="r", checkpoint=checkpoint, cache_bytes=CACHE_BYTES)
+
+
+@functools.lru_cache(maxsize=OPEN_STORES)
+def _kept_open(path: str, checkpoint: str | None, commits: tuple[tuple[str, int, int], ...]) -> ReplayBuffer:
+    """A store that this process keeps open; ``commits`` name the state that the rows were planned from."""
+    return _open(path, checkpoint)
+
+
+def _selected(
+    every: list[Episode], streams: Mapping[int, str], wanted: slice | Sequence[int] | str | None
+) -> list[tuple[int, Episode]]:
+    """Episodes with their numbers."""
+    numbers = {(e.stream, e.env, e.start): number for number, e in enumerate(every)}
+    if isinstance(wanted, str):
+        chosen = Selection(where=wanted).of(every, streams)
+    elif wanted is None or isinstance(wanted, slice):
+        chosen = Selection(episodes=wanted).of(every, streams)
+    else:
+        chosen = Selection(episodes=tuple(dict.fromkeys(int(number) for number in wanted))).of(every, streams)
+    return sorted(((numbers[e.stream, e.env, e.start], e) for e in chosen), key=lambda pair: pair[0])
+
+
+def _chunked(parts: Iterable[Part], most: int) -> Iterator[list[Part]]:
+    """Parts of at most ``most`` rows together."""
+    held: list[Part] = []
+    room = most
+    for part in parts:
+        while len(part):
+            taken = part.only(part.start, min(part.stop, part.start + room))
+            held.append(taken)
+            room -= len(taken)
+            part = part.only(taken.stop, part.stop)
+            if not room:
+                yield held
+                held, room = [], most
+    if held:
+        yield held
+
+
+def _first(parts: list[Part], most: int) -> list[Part]:
+    """The first ``most`` rows."""
+    return next(_chunked(parts, most)) if most > 0 and parts else []
+
+
+class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
+    """Writes a dataset of steps as a new store: ``ds.write_datasink(DiskReplayDatasink(path, obs_space, act_space))``.
+
+    The dataset has the columns of :class:`DiskReplayDatasource`; ``episode``, where it has it, says which rows belong
+    together, and ``step`` is left out. Each write task adds a stream of its own, in which a row goes on with the episode
+    of the one before it as in any store: keep the rows of an episode in order, and in one block.
+
+    The store stands beside ``path`` until all tasks are done, and then gets its name: a job that failed leaves nothing,
+    and what a job leaves that was killed goes away with the next one to the same path. All workers must see the path.
+
+    Args:
+        path: of the store, where nothing is yet.
+        observation_space, action_space: as of :meth:`ReplayBuffer.create`.
+        capacity: of the store's first stream, ``"0"``, which stays empty: for who goes on writing. The streams that are
+            written here have room for just their rows.
+        **options: further ones of ``create`` for the store: ``frame_stack``, ``columns``, ``codec``, ``reward_dtype``...
+
+    The job fails with InputError where the dataset lacks a column of the store, has one that the store does not know,
+    or values that are not of its spaces.
+    """
+
+    def __init__(
+        self, path: PathLike, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], *,
+        capacity: int = 1_000_000, **options: Any,
+    ) -> None:  # fmt: skip
+        self._path = place(path)
+        if "://" in self._path:
+            raise InputError(f"a store is written to a directory, got {self._path!r}; push it from there")
+        self._spaces, self._capacity = (observation_space, action_space), check_count("capacity", capacity)
+        self._options = {**options, "seed": options.get("seed", 0)}
+        self._token = secrets.token_hex(4)
+        self._making = ""
+        """Where the store stands while it is written."""
+        self._lock: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None}  # the driver holds it
+
+    def on_write_start(self, schema: pyarrow.Schema | None = None) -> None:
+        """Makes the store beside the path."""
+        files = LocalFiles()
+        if files.kind(self._path) is not None:
+            raise InputError(f"{self._path!r} exists; choose another path")
+        parent, name = os.path.split(self._path)
+        fs.make_dirs(files, parent)
+        temporaries.sweep(files, parent, name)
+        folder, self._lock = temporaries.take(files, parent, name)
+        self._making = f"{folder}/{name}"
+        # The schema that Ray gives is of the rows before what it fuses with the writing: the tasks look at theirs.
+        ReplayBuffer.create(self._making, *self._spaces, capacity=self._capacity, **self._options).close()
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> str:
+        """Adds the rows of a task to a stream of its own; its name."""
+        tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
+        rows = sum(table.num_rows for table in tables)
+        if not rows:
+            return ""
+        stream = f"write-{ctx.task_idx:05}-{secrets.token_hex(4)}"  # a task that is tried again makes another
+        with ReplayBuffer.open(self._making, stream=stream, capacity=rows, num_envs=1, seed=0) as buffer:
+            before: Any = None
+            for table in tables:
+                _check_names(buffer.schema, table.column_names)
+                before = _add(buffer, BlockAccessor.for_block(table).to_numpy(table.column_names), before)
+        return stream
+
+    def on_write_complete(self, write_result: WriteResult[str]) -> None:
+        """Gives the store its name, less the streams of tasks that were tried again."""
+        written = {name for name in write_result.write_returns if name}
+        files = LocalFiles()
+        store = Store(self._making, files)
+        for name in store.stream_names():
+            if name.startswith("write-") and name not in written:
+                fs.remove(files, store.stream_path(name))
+        missing = written - set(store.stream_names())
+        if missing:
+            raise StateError(f"tasks wrote {sorted(missing)}, which are not at {self._making!r}: do all see that path?")
+        files.sync_dir(store.stream_path(""))
+        files.rename(self._making, self._path)
+        files.sync_dir(os.path.dirname(self._path))
+        self._end()
+
+    def on_write_failed(self, error: Exception) -> None:
+        """Removes what was written."""
+        self._end()
+
+    def _end(self) -> None:
+        if self._lock is not None:
+            fs.clear(LocalFiles(), os.path.dirname(self._making))
+            self._lock.release()
+            self._lock = None
+
+
+def _check_names(schema: Schema, given: Sequence[str]) -> None:
+    """InputError where a dataset's columns are not those of a store."""
+    wanted, known = set(column_names(schema)), {*dataset_columns(schema), EPISODE, STEP}
+    missing, unknown = sorted(wanted - set(given)), sorted(set(given) - known)
+    if missing:
+        raise InputError(f"the dataset lacks the columns {missing}; it has {sorted(given)}")
+    if unknown:
+        raise InputError(f"the store has no columns {unknown}: name them in columns=, or drop them with drop_columns")
+
+
+def _add(buffer: ReplayBuffer, values: Mapping[str, Array], before: Any) -> Any:
+    """Adds the steps of a block; ``before`` is the last episode's number of the block before, and so is what it gives.
+
+    Raises what :meth:`ReplayBuffer.extend` raises.
+    """
+    schema = buffer.schema
+    columns = {name: np.asarray(values[name]) for name in column_names(schema)}
+    numbers = values[EPISODE] if EPISODE in values and EPISODE not in columns else None
+    count = len(columns[REWARD])
+    begins = set() if numbers is None else set((np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist())
+    if numbers is not None and count and before is not None and numbers[0] != before:
+        begins.add(0)
+    obs_names = [column.name for column in schema.obs_columns]
+    for start, stop in itertools.pairwise(sorted({0, count, *begins})):
+        if start in begins:
+            buffer.cut()
+        part = {name: array[start:stop] for name, array in columns.items()}
+        buffer.extend(
+            spaces.unflatten(schema.obs_tree, [part[name] for name in obs_names]),
+            spaces.unflatten(schema.action_tree, [part[column.name] for column in schema.action_columns]),
+            part[REWARD],
+            spaces.unflatten(schema.obs_tree, [part[next_name(name)] for name in obs_names]),
+            part[TERMINATED], part[TRUNCATED],
+            **{column.name: part[column.name] for column in schema.extra_columns},
+        )  # fmt: skip
+    return numbers[-1] if numbers is not None and count else before

@@ -1,0 +1,809 @@
+"""RLlib's episode buffers over a store, and algorithms whose checkpoints bring them back.
+
+1. Steps go to disk as they are added, one environment of the store for each that samples in parallel; which row is which
+   step of which episode stays in RAM, and is found again from the facts of the store's episodes.
+2. An algorithm's checkpoint holds the name of a checkpoint of the store: no row is copied, and restoring goes back.
+
+Needs RLlib's new API stack.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import tree
+from numpy.typing import NDArray
+from ray.rllib.algorithms.dqn import DQN
+from ray.rllib.algorithms.sac import SAC
+from ray.rllib.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils import force_list
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from ray.rllib.utils.spaces.space_utils import batch as batched
+
+from diskreplay import spaces
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
+from diskreplay.compat.opening import OPEN_OPTIONS, check_checkpoint
+from diskreplay.compat.place import Place, close_with
+from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError
+from diskreplay.ids import Ids
+from diskreplay.paths import PathLike
+from diskreplay.ray.episodes import Episodes, Held, Piece
+from diskreplay.ray.rows import column_names, next_name, read_columns
+from diskreplay.sampling.proportional import Proportional
+from diskreplay.sampling.uniform import Uniform
+from diskreplay.sampling.window import Sampler
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
+
+Array = NDArray[Any]
+
+COMPONENT = "local_replay_buffer"
+"""Of an algorithm's state."""
+CHECKPOINT = "rllib-"
+"""What the store's checkpoints are called, with a number."""
+ROOM = 2
+"""Rows that a store has room for, over the buffer's capacity: those of evicted episodes stand between the others."""
+ROUNDS = 1000
+"""Of draws, after which nothing is there that can be sampled."""
+STORE_OPTIONS = ("codec", "chunk_rows", "shard_rows", "reward_dtype", *OPEN_OPTIONS)
+IGNORED = "beta", "_enable_replay_buffer_api"
+"""Entries of RLlib's ``replay_buffer_config`` that are none of the buffer's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """Steps of an episode on their way in; arrays lead with their number, observations with one more."""
+
+    id: str
+    t: int
+    obs: Any
+    action: Any
+    reward: Array
+    terminated: bool
+    truncated: bool
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
+    """RLlib's ``EpisodeReplayBuffer`` with its episodes on disk.
+
+    Adding, evicting, lengths and metrics are RLlib's: an episode may come in chunks, and the oldest episodes go whole
+    once there are more than ``capacity`` steps. ``episodes[i]`` is read from disk.
+
+    Args:
+        capacity: steps that are kept.
+        path: of the store; None for a temporary one, which goes away with the buffer. What is at a path is gone on with.
+        num_envs: environments that sample in parallel, ``num_env_runners * num_envs_per_env_runner``. More episodes
+            than these at a time are kept too, but their observations stand on disk twice.
+        observation_space, action_space: of the store; as the first episode has them if None.
+        keep_checkpoints: of those that :meth:`get_state` makes; older ones are dropped.
+        seed: of what is drawn.
+        batch_size_B, batch_length_T, metrics_num_episodes_for_smoothing: as of RLlib's.
+        **options: of the store: ``codec``, ``chunk_rows``, ``shard_rows``, ``reward_dtype`` (float64 if not given, which
+            is what RLlib keeps), ``cache_bytes``, ``commit_rows``, ``commit_seconds``.
+
+    Raises InputError for an option that is none of these, and what :meth:`ReplayBuffer.open` raises.
+    """
+
+    def __init__(
+        self, capacity: int = 10000, *, path: PathLike | None = None, num_envs: int = 1,
+        observation_space: gymnasium.Space[Any] | None = None, action_space: gymnasium.Space[Any] | None = None,
+        keep_checkpoints: int = 2, seed: int | None = None, batch_size_B: int = 16, batch_length_T: int = 64,
+        metrics_num_episodes_for_smoothing: int = 100, **options: Any,
+    ) -> None:  # fmt: skip
+        # Not RLlib's own __init__: its lists of all steps, and trees of Python numbers, are what is replaced here.
+        self.capacity = check_count("capacity", capacity)
+        self.batch_size_B, self.batch_length_T = batch_size_B, batch_length_T
+        self.sampled_timesteps = 0
+        self.metrics = MetricsLogger(root=False)
+        self._metrics_num_episodes_for_smoothing = metrics_num_episodes_for_smoothing
+        self._num_timesteps_added = 0
+        options = {name: value for name, value in options.items() if name not in IGNORED}
+        unknown = sorted(options.keys() - set(STORE_OPTIONS))
+        if unknown:
+            raise InputError(f"unknown options {unknown}; there are {', '.join(STORE_OPTIONS)}")
+        self._options = options
+        self._num_envs = check_count("num_envs", num_envs)
+        self._keep = check_count("keep_checkpoints", keep_checkpoints)
+        self._seed = seed
+        self._spaces = observation_space, action_space
+        self._place = Place(path, self)
+        self._store: ReplayBuffer | None = None
+        self._index = Episodes(self._num_envs)
+        self._running: collections.OrderedDict[str, int] = collections.OrderedDict()
+        """The lane of each episode that is not done, the one that was not added to for longest first."""
+        self._last_sampled_indices: list[int] = []
+        if self._place.exists:
+            self._open(None)
+
+    # Opening
+
+    def _sampler(self) -> Sampler:
+        return Uniform()
+
+    @property
+    def _rows(self) -> int:
+        """Of the store's window."""
+        return -(-ROOM * self.capacity // self._num_envs)
+
+    def _open(self, checkpoint: str | None) -> None:
+        """Opens the store that is there, and finds its episodes."""
+        opening = {name: self._options[name] for name in OPEN_OPTIONS if name in self._options}
+        store = ReplayBuffer.open(
+            self._place.path, checkpoint=checkpoint, sampler=self._sampler(), seed=self._seed, **opening
+        )
+        try:
+            capacity = self._rows * self._num_envs
+            for what, has, asked in (
+                ("environments", store.num_envs, self._num_envs),
+                ("rows", store.schema.capacity, capacity),
+            ):
+                if has != asked:
+                    raise InputError(
+                        f"the store at {store.path!r} was made for {has} {what}, this buffer needs {asked}: choose the "
+                        "capacity and num_envs that it was made with, or another path"
+                    )
+            self._restore(store, store.checkpoint_metadata(checkpoint) if checkpoint else {})
+        except BaseException:
+            store.close()
+            raise
+        self._take(store)
+
+    def _restore(self, store: ReplayBuffer, facts: Mapping[str, Any]) -> None:
+        pieces = [
+            (str(e.facts["id"]), int(e.facts["number"]), Piece(e.env, e.start, int(e.facts["t"]), e.length))
+            for e in store.episodes
+            if {"id", "number", "t"} <= e.facts.keys() and e.complete_start
+        ]
+        self._index = Episodes.restored(self._num_envs, pieces, facts.get("evicted", 0))
+        self._num_timesteps_added = facts.get("added", self._index.steps)
+        self.sampled_timesteps = facts.get("sampled", 0)
+        self._running.clear()
+        self._last_sampled_indices = []
+
+    def _create(self, first: SingleAgentEpisode, chunk: Chunk) -> ReplayBuffer:
+        """Makes the store for what the first episode has."""
+        given = (first.observation_space, first.action_space)
+        space, actions = (
+            _plain(chosen or recorded) or _space_of(values)
+            for chosen, recorded, values in zip(self._spaces, given, (chunk.obs, chunk.action), strict=True)
+        )
+        options = {"reward_dtype": np.float64, **self._options}
+        store = ReplayBuffer.create(
+            self._place.path, space, actions, capacity=self._rows * self._num_envs, num_envs=self._num_envs,
+            continuity="flags", sampler=self._sampler(), seed=self._seed, **options,
+        )  # fmt: skip
+        self._take(store)
+        return store
+
+    def _take(self, store: ReplayBuffer) -> None:
+        self._store = store
+        close_with(self, store)
+
+    @property
+    def store(self) -> ReplayBuffer | None:
+        """The store of the steps; None before the first one."""
+        return self._store
+
+    def close(self) -> None:
+        """Commits, and gives the store to the next writer; otherwise that happens once the buffer is forgotten."""
+        if self._store is not None:
+            self._store.close()
+
+    # Adding
+
+    def add(self, episodes: Any, weight: float | None = None) -> None:
+        """Adds episodes, or chunks of them, as RLlib's buffer does.
+
+        Raises InputError for values that are not of the store's spaces, and rewards that are not finite.
+        """
+        given = [episode for episode in force_list(episodes) if len(episode)]
+        chunks = [_chunk(episode) for episode in given]
+        before, evicted_before = len(self._index) + self._index.evicted, self._index.evicted
+        steps_before = self._index.steps
+        added = sum(map(len, chunks))
+        if chunks:
+            store = self._store or self._create(given[0], chunks[0])
+            self._write(store, chunks)
+            self._num_timesteps_added += added
+            self._evict(store)
+        new = len(self._index) + self._index.evicted - before
+        gone, gone_steps = self._index.evicted - evicted_before, steps_before + added - self._index.steps
+        self._update_add_metrics(
+            num_episodes_added=new, num_env_steps_added=added, num_episodes_evicted=gone,
+            num_env_steps_evicted=gone_steps, **_each("episodes_added", new), **_each("steps_added", added),
+            **_each("episodes_evicted", gone), **_each("steps_evicted", gone_steps),
+        )  # fmt: skip
+
+    def _write(self, store: ReplayBuffer, chunks: list[Chunk]) -> None:
+        lengths = [0] * self._num_envs
+        first = store._appender.log.end
+        placed: list[tuple[Held, Chunk, int, int]] = []
+        """Episodes, chunks, lanes and the row of each."""
+        held_now: dict[str, Held] = {}
+        for chunk in chunks:
+            lane = self._lane(chunk, lengths)
+            found = held_now.get(chunk.id) or self._index.find(chunk.id)
+            held_now[chunk.id] = held = found if found is not None else self._index.new(chunk.id)
+            placed.append((held, chunk, lane, first + lengths[lane]))
+            lengths[lane] += len(chunk)
+        rows = _Rows(store, max(lengths), first)
+        begins: dict[int, list[tuple[int, Held, int]]] = {}
+        steps: dict[int, int] = {}
+        ends = {held.number: held.pieces[-1] for held, *_ in placed if held.pieces}
+        for held, chunk, lane, row in placed:
+            last = ends.get(held.number)
+            step = steps.get(held.number, len(held))
+            if last is None or (last.lane, last.row + last.count) != (lane, row):
+                begins.setdefault(row, []).append((lane, held, step))
+            ends[held.number] = Piece(lane, row, step, len(chunk))
+            steps[held.number] = step + len(chunk)
+            rows.put(chunk, lane, row)
+        for start, stop in _spans(first, first + max(lengths), begins):
+            for lane, held, step in begins.get(start, ()):
+                store.begin_episode(env=lane, id=held.id, number=held.number, t=step)
+            rows.extend(start, stop)
+        for held, chunk, lane, row in placed:
+            self._index.extend(held, lane, row, len(chunk))
+
+    def _lane(self, chunk: Chunk, lengths: list[int]) -> int:
+        """The environment of the store that takes a chunk: the one of its episode, or the emptiest that is free."""
+        lane = self._running.pop(chunk.id, None)
+        if lane is None:
+            taken = set(self._running.values())
+            free = [number for number in range(self._num_envs) if number not in taken]
+            lane = min(free, key=lengths.__getitem__) if free else self._running.popitem(last=False)[1]
+        if not (chunk.terminated or chunk.truncated):
+            self._running[chunk.id] = lane
+        return lane
+
+    def _evict(self, store: ReplayBuffer) -> None:
+        log, index = store._appender.log, self._index
+        while len(index) > 1 and (index.steps > self.capacity or (index.first_row() or 0) < log.begin):
+            index.evict()
+        first = index.first_row()
+        if first is not None and first > log.begin:
+            with store._write_lock, store._lock:
+                log.slide(first)
+
+    # Sampling
+
+    def sample(
+        self, num_items: int | None = None, *, batch_size_B: int | None = None, batch_length_T: int | None = None,
+        n_step: int | tuple[int, int] | None = None, beta: float = 0.0, gamma: float = 0.99,
+        include_infos: bool = False, include_extra_model_outputs: bool = False, sample_episodes: bool | None = False,
+        to_numpy: bool = False, lookback: int = 0, min_batch_length_T: int = 0, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """Draws as RLlib's buffer does: with ``sample_episodes`` a list of episodes of one (n-step) transition each,
+        else a dict of arrays ``(B, T, ...)``.
+
+        Raises InputError for sequences of episodes, infos and extra model outputs, which are not kept, and
+        NotEnoughDataError where nothing is there that can be drawn.
+        """
+        size = self._size(num_items, batch_size_B)
+        if not sample_episodes:
+            return self._rows_of(size, check_count("batch_length_T", batch_length_T or self.batch_length_T))
+        if n_step is None:
+            raise InputError("sampling episodes needs n_step")
+        if batch_length_T:
+            raise InputError(
+                "sequences of episodes are for stateful modules, whose states are not kept: use RLlib's own buffer"
+            )
+        _check_kept(include_infos, include_extra_model_outputs)
+        return self._transitions(size, n_step, gamma, to_numpy, whole=False)
+
+    def _size(self, num_items: int | None, batch_size_B: int | None) -> int:
+        if num_items is not None and batch_size_B is not None:
+            raise InputError("give num_items or batch_size_B, not both")
+        return check_count("num_items", num_items or batch_size_B or self.batch_size_B)
+
+    def _draw(self, count: int, fits: Callable[[Held, int], bool]) -> list[tuple[Held, int, int, float]]:
+        """Steps that fit: their episodes, steps, ids and weights."""
+        store = self._store
+        if store is None or not len(self._index):
+            raise NotEnoughDataError("the buffer is empty; add some episodes")
+        found: list[tuple[Held, int, int, float]] = []
+        self._drawn_in_vain = 0
+        for _ in range(ROUNDS):
+            with store._lock:
+                store._check_open()
+                windows = store._streams.windows()
+                ids, weights = store._sampler.sample(store._rng, windows, store._standing, count - len(found))
+            for place, id, weight in zip(self._index.at(ids), ids.tolist(), weights.tolist(), strict=True):
+                if place is not None and fits(*place):
+                    found.append((*place, id, weight))
+                elif place is not None:
+                    self._drawn_in_vain += 1
+            if len(found) >= count:
+                return found
+        raise NotEnoughDataError("no step in the buffer has as many steps after it as n_step asks for; add more")
+
+    def _transitions(
+        self, size: int, n_step: int | tuple[int, int], gamma: float, to_numpy: bool, whole: bool
+    ) -> list[SingleAgentEpisode]:
+        """Episodes of one transition each; ``whole`` asks for all of its n steps, as prioritized sampling does."""
+        store, chosen = self._store, iter(self._steps_of(size, n_step))
+        steps = next(chosen)
+
+        def fits(held: Held, t: int) -> bool:
+            nonlocal steps
+            if whole and t + steps > len(held):
+                return False
+            lengths.append(min(steps, len(held) - t))
+            steps = next(chosen, steps)
+            return True
+
+        lengths: list[int] = []
+        drawn = self._draw(size, fits)
+        assert store is not None
+        lanes = self._num_envs
+        ids = [held.ids(t, t + n, lanes) for (held, t, _, _), n in zip(drawn, lengths, strict=True)]
+        first, last = np.array([each[0] for each in ids]), np.array([each[-1] for each in ids])
+        obs, following, action, ends = self._ends(store, first, last)
+        rewards = read_columns(store, np.concatenate(ids).astype(np.int64), [REWARD])[REWARD]
+        starts = np.cumsum([0, *lengths[:-1]])
+        powers = gamma ** np.arange(max(lengths), dtype=np.float64)
+        total = np.add.reduceat(rewards * np.concatenate([powers[:n] for n in lengths]), starts)
+        space, actions = store.schema.observation_space, store.schema.action_space
+        found = []
+        for at, ((held, t, _, weight), n) in enumerate(zip(drawn, lengths, strict=True)):
+            episode = SingleAgentEpisode(
+                id_=held.id, observation_space=space, action_space=actions,
+                observations=[_item(obs, at), _item(following, at)], actions=[_item(action, at)],
+                rewards=[float(total[at])], infos=[{}, {}],
+                terminated=bool(ends[TERMINATED][at]), truncated=bool(ends[TRUNCATED][at]),
+                extra_model_outputs={"weights": [weight], "n_step": [n]}, t_started=t, len_lookback_buffer=0,
+            )  # fmt: skip
+            found.append(episode.to_numpy() if to_numpy else episode)
+        self._last_sampled_indices = [id for _, _, id, _ in drawn]
+        self.sampled_timesteps += size
+        self._count(size, [(held.number, t) for held, t, _, _ in drawn], sum(lengths) / size, self._drawn_in_vain)
+        return found
+
+    def _steps_of(self, size: int, n_step: int | tuple[int, int]) -> list[int]:
+        """How many steps each transition is to have."""
+        if not isinstance(n_step, tuple):
+            return [check_count("n_step", n_step)] * size
+        store = self._store
+        rng = np.random.default_rng() if store is None else store._rng
+        drawn: list[int] = rng.integers(*n_step, size=size).tolist()
+        return drawn
+
+    def _ends(self, store: ReplayBuffer, first: Ids, last: Ids) -> tuple[Any, Any, Any, dict[str, Array]]:
+        """Observations and actions of the first steps, next observations and flags of the last ones."""
+        schema = store.schema
+        leaves = [column.name for column in schema.obs_columns]
+        now, then = [*leaves, *(c.name for c in schema.action_columns)], [*map(next_name, leaves), TERMINATED, TRUNCATED]
+        if (first == last).all():
+            a = b = read_columns(store, first, [*now, *then])
+        else:
+            a, b = read_columns(store, first, now), read_columns(store, last, then)
+        obs = spaces.unflatten(schema.obs_tree, [a[name] for name in leaves])
+        following = spaces.unflatten(schema.obs_tree, [b[next_name(name)] for name in leaves])
+        action = spaces.unflatten(schema.action_tree, [a[column.name] for column in schema.action_columns])
+        return obs, following, action, {name: b[name] for name in (TERMINATED, TRUNCATED)}
+
+    def _rows_of(self, size: int, length: int) -> dict[str, Any]:
+        """Rows of ``length`` observations: an episode from the step that was drawn, then others from their first."""
+        starts: list[list[tuple[Held, int, int]]] = []
+        drawn: Iterator[tuple[Held, int, int, float]] = iter(())
+        for _ in range(size):
+            row: list[tuple[Held, int, int]] = []
+            left = length
+            while left:
+                one = next(drawn, None)
+                if one is None:
+                    drawn = iter(self._draw(size, lambda held, t: True))
+                    one = next(drawn)
+                held, t = one[0], 0 if row else one[1]
+                count = min(left, len(held) - t + 1)
+                row.append((held, t, count))
+                left -= count
+            starts.append(row)
+        parts = {(held.number, t, count): self._part(held, t, count) for row in starts for held, t, count in row}
+        rows = [[parts[held.number, t, count] for held, t, count in row] for row in starts]
+        self.sampled_timesteps += size * length
+        self._count(size * length, [(held.number, t) for row in starts for held, t, _ in row], None, 0)
+        return {
+            name: tree.map_structure(
+                lambda *leaves: np.stack([np.concatenate(leaves[a:b]) for a, b in _groups(rows)]),
+                *[part[name] for row in rows for part in row],
+            )
+            for name in rows[0][0]
+        }
+
+    def _part(self, held: Held, t: int, count: int) -> dict[str, Any]:
+        """``count`` observations of an episode from step ``t`` on, and what belongs to them."""
+        whole = self._read(held, max(0, t - 1), min(len(held), t + count))
+        back = min(t, 1)
+        ends = t + count == len(held) + 1
+        reward = np.concatenate([whole.reward[:back] if back else [0.0], whole.reward[back:]])[:count]
+        action = tree.map_structure(lambda a: np.concatenate([a[back:], a[-1:]])[:count], whole.action)
+        mark = np.zeros(count, bool)
+        last, first = mark.copy(), mark.copy()
+        first[0] = last[-1] = True
+        return {
+            "obs": tree.map_structure(lambda a: a[back:][:count], whole.obs),
+            "actions": action,
+            "rewards": reward,
+            "is_first": first,
+            "is_last": last,
+            "is_terminated": last & (ends and whole.terminated),
+            "is_truncated": last & (ends and whole.truncated and not whole.terminated),
+        }
+
+    def _read(self, held: Held, start: int, stop: int) -> Chunk:
+        """Steps ``[start, stop)`` of an episode."""
+        store = self._store
+        assert store is not None
+        schema = store.schema
+        ids = np.array(held.ids(start, stop, self._num_envs), np.int64)
+        leaves = [column.name for column in schema.obs_columns]
+        wanted = [name for name in column_names(schema) if name not in map(next_name, leaves)]
+        values = read_columns(store, ids, wanted)
+        last = read_columns(store, ids[-1:], [next_name(name) for name in leaves])
+        obs = [np.concatenate([values[name], last[next_name(name)]]) for name in leaves]
+        return Chunk(
+            held.id, start, spaces.unflatten(schema.obs_tree, obs),
+            spaces.unflatten(schema.action_tree, [values[column.name] for column in schema.action_columns]),
+            values[REWARD], bool(values[TERMINATED][-1]), bool(values[TRUNCATED][-1]),
+        )  # fmt: skip
+
+    def _count(self, size: int, steps: list[tuple[int, int]], n_step: float | None, resampled: int) -> None:
+        several, distinct = len({number for number, _ in steps}), len(set(steps))
+        self._update_sample_metrics(
+            num_env_steps_sampled=size, num_episodes_per_sample=several, num_env_steps_per_sample=distinct,
+            sampled_n_step=n_step, num_resamples=resampled,
+            agent_to_sampled_n_step={DEFAULT_AGENT_ID: n_step} if n_step else None,
+            module_to_sampled_n_step={DEFAULT_MODULE_ID: n_step} if n_step else None,
+            **_each("steps_sampled", size), **_each("episodes_per_sample", several),
+            **_each("steps_per_sample", distinct), agent_to_num_resamples={DEFAULT_AGENT_ID: resampled},
+            module_to_num_resamples={DEFAULT_MODULE_ID: resampled},
+        )  # fmt: skip
+
+    # Facts
+
+    @property
+    def episodes(self) -> Sequence[SingleAgentEpisode]:
+        """The episodes, oldest first, each read from disk when it is indexed."""
+        return _Read(self)
+
+    def get_num_episodes(self, module_id: Any = None) -> int:
+        return len(self._index)
+
+    def get_num_episodes_evicted(self, module_id: Any = None) -> int:
+        return self._index.evicted
+
+    def get_num_timesteps(self, module_id: Any = None) -> int:
+        return self._index.steps
+
+    # Checkpoints
+
+    def get_state(self) -> dict[str, Any]:
+        """Makes a checkpoint of the store, and names it: no row is copied.
+
+        Raises InputError for a temporary store.
+        """
+        if self._place.temporary:
+            raise InputError(
+                "the buffer has no path, and goes away with its algorithm: give replay_buffer_config a 'path'"
+            )
+        if self._store is None:
+            return {"path": self._place.path, "checkpoint": None}
+        older = self._numbered(self._store)
+        name = f"{CHECKPOINT}{max(older.values(), default=0) + 1}"
+        facts = {
+            "evicted": self._index.evicted, "added": self._num_timesteps_added, "sampled": self.sampled_timesteps
+        }  # fmt: skip
+        self._store.checkpoint(name, facts)
+        for one in sorted(older, key=older.__getitem__)[: max(0, len(older) + 1 - self._keep)]:
+            self._store.drop_checkpoint(one)
+        return {"path": self._place.path, "checkpoint": name}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes back to a checkpoint of the store: steps that were added since, and later checkpoints, are given up.
+
+        Raises InputError for a state of another buffer, and CheckpointError where the checkpoint is not there (any
+        more); nothing has changed then.
+        """
+        if not isinstance(state, Mapping) or "checkpoint" not in state:
+            raise InputError("this is no state of a DiskEpisodeReplayBuffer: it names no checkpoint of a store")
+        name = state["checkpoint"]
+        if name is None:
+            if self._store is not None:
+                self._store.clear()
+                self._restore(self._store, {})
+            return
+        try:
+            check_checkpoint(self._place, name)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}: only the newest keep_checkpoints={self._keep} are kept, and going back gives up later ones"
+            ) from error
+        if self._store is None:
+            self._open(None)
+        store = self._store
+        assert store is not None
+        numbers = self._numbered(store)
+        later = [one for one, number in numbers.items() if name in numbers and number > numbers[name]]
+        for one in later:
+            store.drop_checkpoint(one)
+        store.close()
+        self._store = None
+        self._open(name)
+
+    @staticmethod
+    def _numbered(store: ReplayBuffer) -> dict[str, int]:
+        """The checkpoints that :meth:`get_state` made, and their numbers."""
+        matches = {name: re.fullmatch(re.escape(CHECKPOINT) + r"([0-9]+)", name) for name in store.checkpoints}
+        return {name: int(match[1]) for name, match in matches.items() if match}
+
+
+class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer):  # type: ignore[misc]
+    """RLlib's ``PrioritizedEpisodeReplayBuffer`` with its episodes on disk, and priorities that checkpoints bring back.
+
+    Args:
+        alpha: how much priorities count.
+        **options: as of :class:`DiskEpisodeReplayBuffer`.
+    """
+
+    def __init__(
+        self, capacity: int = 10000, *, alpha: float = 1.0, batch_length_T: int = 1, **options: Any
+    ) -> None:
+        self._alpha = alpha
+        super().__init__(capacity, batch_length_T=batch_length_T, **options)
+
+    def _sampler(self) -> Sampler:
+        return Proportional(alpha=self._alpha)
+
+    def add(self, episodes: Any, weight: float | None = None) -> None:
+        """As of :class:`DiskEpisodeReplayBuffer`; ``weight`` is the priority of the new steps, the largest if None."""
+        before = 0 if self._store is None else self._store._appender.log.end
+        super().add(episodes, weight)
+        if weight is not None and self._store is not None:
+            end = self._store._appender.log.end
+            ids = np.arange(before * self._num_envs, end * self._num_envs)
+            new = np.array([place is not None for place in self._index.at(ids)], bool)
+            self._store.update_priorities(ids[new], np.full(new.sum(), weight))
+
+    def sample(
+        self, num_items: int | None = None, *, batch_size_B: int | None = None, batch_length_T: int | None = None,
+        n_step: int | tuple[int, int] | None = None, beta: float = 0.0, gamma: float = 0.99,
+        include_infos: bool = False, include_extra_model_outputs: bool = False, to_numpy: bool = False,
+        **kwargs: Any,
+    ) -> list[SingleAgentEpisode]:  # fmt: skip
+        """Draws as RLlib's buffer does: a list of episodes of one transition each, of all ``n_step`` steps."""
+        size = self._size(num_items, batch_size_B)
+        _check_kept(include_infos, include_extra_model_outputs)
+        if self._store is not None:
+            sampler = self._store.sampler
+            assert isinstance(sampler, Proportional)
+            sampler.beta = beta
+        return self._transitions(size, n_step or 1, gamma, to_numpy, whole=True)
+
+    def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
+        """New priorities, such as TD errors, of the transitions that were sampled last."""
+        values = np.asarray(priorities)
+        if values.shape != (len(self._last_sampled_indices),):
+            raise InputError(
+                f"priorities must have shape ({len(self._last_sampled_indices)},), as many as were sampled last, got "
+                f"{values.shape}"
+            )
+        if len(values) and self._store is not None:
+            self._store.update_priorities(np.array(self._last_sampled_indices), values)
+        self._last_sampled_indices = []
+
+
+class _Read(Sequence[Any]):
+    """The episodes of a buffer as RLlib's."""
+
+    def __init__(self, buffer: DiskEpisodeReplayBuffer) -> None:
+        self._buffer = buffer
+
+    def __len__(self) -> int:
+        return len(self._buffer._index)
+
+    def __getitem__(self, number: Any) -> Any:
+        buffer = self._buffer
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        held = buffer._index[number]
+        steps, store = buffer._read(held, 0, len(held)), buffer._store
+        assert store is not None
+        return SingleAgentEpisode(
+            id_=held.id, observation_space=store.schema.observation_space, action_space=store.schema.action_space,
+            observations=_listed(steps.obs, len(steps) + 1), actions=_listed(steps.action, len(steps)),
+            rewards=steps.reward.tolist(), infos=[{}] * (len(steps) + 1), terminated=steps.terminated,
+            truncated=steps.truncated, t_started=0, len_lookback_buffer=0,
+        )  # fmt: skip
+
+
+class _Rows:
+    """Rows of all environments on their way into a store: those that no chunk has are no transitions."""
+
+    def __init__(self, store: ReplayBuffer, rows: int, first: int) -> None:
+        lead = (rows, store.num_envs)
+        schema = store.schema
+        self._store, self._first = store, first
+        self._obs = [np.zeros((*lead, *column.shape), column.dtype) for column in schema.obs_columns]
+        self._next = [np.zeros_like(values) for values in self._obs]
+        self._action = [np.zeros((*lead, *column.shape), column.dtype) for column in schema.action_columns]
+        self._reward = np.zeros(lead, np.float64)
+        self._flags = {name: np.zeros(lead, bool) for name in (TERMINATED, TRUNCATED, "valid")}
+
+    def put(self, chunk: Chunk, lane: int, row: int) -> None:
+        """A chunk's place; InputError for values that are not of the store's spaces."""
+        schema, at = self._store.schema, slice(row - self._first, row - self._first + len(chunk))
+        for slots, (tree_, value, what) in (
+            ((self._obs, self._next), (schema.obs_tree, chunk.obs, "obs")),
+            ((self._action,), (schema.action_tree, chunk.action, "action")),
+        ):
+            for number, leaf in enumerate(spaces.flatten(tree_, value, what)):
+                given = np.asarray(leaf)
+                slot = slots[0][number]
+                if given.shape[1:] != slot.shape[2:] or not np.can_cast(given.dtype, slot.dtype, "same_kind"):
+                    raise InputError(
+                        f"{what} of episode {chunk.id!r}: must be {slot.dtype} {slot.shape[2:]}, got {given.dtype} "
+                        f"{given.shape[1:]}"
+                    )
+                slot[at, lane] = given[: len(chunk)]
+                if len(slots) > 1:
+                    slots[1][number][at, lane] = given[1:]
+        self._reward[at, lane] = chunk.reward
+        self._flags["valid"][at, lane] = True
+        self._flags[TERMINATED][at.stop - 1, lane] = chunk.terminated
+        self._flags[TRUNCATED][at.stop - 1, lane] = chunk.truncated
+
+    def extend(self, start: int, stop: int) -> None:
+        """Adds rows ``[start, stop)`` to the store."""
+        schema, at = self._store.schema, slice(start - self._first, stop - self._first)
+
+        def part(values: Array) -> Array:
+            return values[at, 0] if self._store.num_envs == 1 else values[at]
+
+        self._store.extend(
+            spaces.unflatten(schema.obs_tree, [part(values) for values in self._obs]),
+            spaces.unflatten(schema.action_tree, [part(values) for values in self._action]),
+            part(self._reward),
+            spaces.unflatten(schema.obs_tree, [part(values) for values in self._next]),
+            part(self._flags[TERMINATED]), part(self._flags[TRUNCATED]), valid=part(self._flags["valid"]),
+        )  # fmt: skip
+
+
+def _chunk(episode: SingleAgentEpisode) -> Chunk:
+    def values(given: Any) -> Any:
+        return batched(given) if isinstance(given, list) else given
+
+    return Chunk(
+        str(episode.id_), int(episode.t_started), values(episode.get_observations()), values(episode.get_actions()),
+        np.asarray(episode.get_rewards(), np.float64), bool(episode.is_terminated), bool(episode.is_truncated),
+    )  # fmt: skip
+
+
+def _plain(space: Any) -> Any:
+    """A space that a store takes; None for none."""
+    return space if isinstance(space, gymnasium.Space) else None
+
+
+def _space_of(values: Any) -> gymnasium.Space[Any]:
+    """The space of values that name none, ``(n, ...)``: any numbers of their dtypes."""
+    if isinstance(values, Mapping):
+        return gymnasium.spaces.Dict({name: _space_of(value) for name, value in values.items()})
+    if isinstance(values, tuple):
+        return gymnasium.spaces.Tuple([_space_of(value) for value in values])
+    array = np.asarray(values)
+    low, high = (-np.inf, np.inf) if array.dtype.kind == "f" else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
+    return gymnasium.spaces.Box(low, high, array.shape[1:], array.dtype.type)
+
+
+def _item(values: Any, at: int) -> Any:
+    return tree.map_structure(lambda leaf: leaf[at], values)
+
+
+def _listed(values: Any, count: int) -> list[Any]:
+    return [_item(values, at) for at in range(count)]
+
+
+def _each(what: str, count: float) -> dict[str, dict[str, float]]:
+    """RLlib's metrics by agent and module; there is one of each."""
+    return {f"agent_to_num_{what}": {DEFAULT_AGENT_ID: count}, f"module_to_num_{what}": {DEFAULT_MODULE_ID: count}}
+
+
+def _spans(start: int, stop: int, cuts: Mapping[int, Any]) -> Iterator[tuple[int, int]]:
+    bounds = sorted({start, stop, *cuts})
+    return zip(bounds[:-1], bounds[1:], strict=True)
+
+
+def _groups(rows: list[list[Any]]) -> list[tuple[int, int]]:
+    ends = np.cumsum([len(row) for row in rows]).tolist()
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _check_kept(infos: bool, outputs: bool) -> None:
+    if infos or outputs:
+        raise InputError("infos and extra model outputs are not kept in the store: use RLlib's own buffer for them")
+
+
+# Algorithms
+
+KINDS: dict[str, type[DiskEpisodeReplayBuffer]] = {
+    "EpisodeReplayBuffer": DiskEpisodeReplayBuffer,
+    "PrioritizedEpisodeReplayBuffer": DiskPrioritizedEpisodeReplayBuffer,
+}
+"""What takes the place of RLlib's buffers, by the names that its configurations take."""
+
+
+class KeepsReplay:
+    """Mixed into an algorithm before its class: its buffer is on disk, and ``save`` and ``restore`` bring it back.
+
+    ``class DiskDQN(KeepsReplay, DQN)``; ``DQNConfig(algo_class=DiskDQN)``. Of ``replay_buffer_config``, ``type`` stays
+    RLlib's own name, ``EpisodeReplayBuffer`` or ``PrioritizedEpisodeReplayBuffer``; ``path`` names the store, and further
+    entries are options of :class:`DiskEpisodeReplayBuffer`.
+    """
+
+    def _create_local_replay_buffer_if_necessary(self, config: Any) -> DiskEpisodeReplayBuffer | None:
+        given = config.get("replay_buffer_config")
+        if not given or given.get("no_local_replay_buffer"):
+            return None
+        options = {name: value for name, value in given.items() if name not in ("type", "no_local_replay_buffer")}
+        kind = _kind(given.get("type"))
+        parallel = max(1, config.num_env_runners or 0) * max(1, config.num_envs_per_env_runner or 1)
+        settings = {
+            "num_envs": parallel, "metrics_num_episodes_for_smoothing": config.metrics_num_episodes_for_smoothing,
+        }  # fmt: skip
+        if kind is DiskEpisodeReplayBuffer:
+            options.pop("alpha", None)
+        return kind(**{**settings, **options})
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """The algorithm's state, and the name of a checkpoint of its buffer."""
+        this: Any = self
+        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)  # type: ignore[misc]
+        buffer = this.local_replay_buffer
+        if buffer is not None and this._check_component(COMPONENT, components, not_components):
+            state[COMPONENT] = buffer.get_state()
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes back to a state; the buffer too, where the state names it."""
+        this: Any = self
+        super().set_state(state)  # type: ignore[misc]
+        if COMPONENT in state and this.local_replay_buffer is not None:
+            this.local_replay_buffer.set_state(state[COMPONENT])
+
+    def cleanup(self) -> None:
+        """Closes the buffer, and stops the algorithm."""
+        buffer = getattr(self, "local_replay_buffer", None)
+        if buffer is not None:
+            buffer.close()
+        super().cleanup()  # type: ignore[misc]
+
+
+def _kind(wanted: Any) -> type[DiskEpisodeReplayBuffer]:
+    if isinstance(wanted, type) and issubclass(wanted, DiskEpisodeReplayBuffer):
+        return wanted
+    name = wanted.__name__ if isinstance(wanted, type) else str(wanted)
+    kind = KINDS.get(name.rpartition(".")[2]) or {each.__name__: each for each in KINDS.values()}.get(
+        name.rpartition(".")[2]
+    )
+    if kind is None:
+        raise InputError(f"no buffer on disk takes the place of {name!r}; those of {', '.join(KINDS)} are there")
+    return kind
+
+
+class DiskDQN(KeepsReplay, DQN):  # type: ignore[misc]
+    """RLlib's DQN with its buffer on disk: ``DQNConfig(algo_class=DiskDQN)``."""
+
+
+class DiskSAC(KeepsReplay, SAC):  # type: ignore[misc]
+    """RLlib's SAC with its buffer on disk: ``SACConfig(algo_class=DiskSAC)``."""

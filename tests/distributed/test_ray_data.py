@@ -1,0 +1,276 @@
+"""Ray Data reads a store as the store itself shows it, shard by shard, and writes one whole or not at all."""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import ray
+from ray.data.datasource import WriteResult
+
+import diskreplay as dr
+from diskreplay.errors import CheckpointError, DiskReplayError, EvictedError, InputError
+from diskreplay.ray import DiskReplayDatasink, DiskReplayDatasource
+
+SHAPE = (48, 48)  # large enough not to be held in RAM
+STEPS = 300
+SHARD_ROWS = 64
+PIXELS = gymnasium.spaces.Box(0, 255, SHAPE, np.uint8)
+BUTTONS = gymnasium.spaces.Discrete(6)
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> str:
+    return record(str(tmp_path / "a.replay"))
+
+
+def record(path: str, capacity: int = 10_000) -> str:
+    """Two environments, stacks of three frames, a column; episodes of 40 and 25 steps."""
+    rng = np.random.default_rng(0)
+    options: dict[str, Any] = {"frame_stack": 3, "chunk_rows": 16, "shard_rows": SHARD_ROWS, "columns": {"value": "f4"}}
+    with dr.ReplayBuffer.create(path, PIXELS, BUTTONS, capacity=capacity, num_envs=2, seed=0, **options) as rb:
+        add(rb, rng, STEPS)
+    return path
+
+
+def add(rb: dr.ReplayBuffer, rng: np.random.Generator, steps: int) -> None:
+    frames = rng.integers(0, 255, (2, *SHAPE), np.uint8)
+    for step in range(steps):
+        following = rng.integers(0, 255, (2, *SHAPE), np.uint8)
+        ends = [step % 40 == 39, step % 25 == 24]
+        rb.add(frames, [step % 6, 1], [step, 1.0], following, ends, [False, False], value=[step / 2, -1])
+        frames = np.where(np.array(ends)[:, None, None], rng.integers(0, 255, (2, *SHAPE), np.uint8), following)
+
+
+def rows(source: DiskReplayDatasource, parallelism: int = 3, **options: Any) -> dict[str, np.ndarray]:
+    """What all tasks give, read in this process, after each has been pickled as on its way to another."""
+    tasks = [pickle.loads(ray.cloudpickle.dumps(task)) for task in source.get_read_tasks(parallelism, **options)]
+    blocks = [block for task in tasks for block in task()]
+    columns = [ray.data.block.BlockAccessor.for_block(block).to_numpy(source.columns) for block in blocks]
+    return {name: np.concatenate([column[name] for column in columns]) for name in source.columns}
+
+
+def sorted_by_place(read: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    order = np.lexsort((read["step"], read["episode"]))
+    return {name: values[order] for name, values in read.items()}
+
+
+def expected(path: str) -> dict[str, np.ndarray]:
+    """The store's own batch of every transition, by episode and step."""
+    with dr.ReplayBuffer.open(path, mode="r") as rb:
+        ids = [
+            np.arange(e.start, e.stop) * rb.num_envs + e.env + (e.stream << 48) for e in rb.episodes
+        ]  # fmt: skip
+        batch = rb.get(np.concatenate(ids))
+        numbers = np.repeat(np.arange(len(ids)), [len(each) for each in ids])
+    return {
+        "obs": batch.obs, "action": batch.action, "reward": batch.reward, "next_obs": batch.next_obs,
+        "terminated": batch.terminated, "truncated": batch.truncated, "value": batch.extra["value"],
+        "episode": numbers, "step": np.concatenate([np.arange(len(each)) for each in ids]),
+    }  # fmt: skip
+
+
+def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 7, 100])
+def test_every_transition_is_read_once_and_as_the_store_shows_it(path: str, parallelism: int) -> None:
+    read = rows(DiskReplayDatasource(path), parallelism)
+    assert same(sorted_by_place(read), expected(path))
+
+
+def test_tasks_are_whole_shards_and_share_the_rows(path: str) -> None:
+    source = DiskReplayDatasource(path, ["episode", "step"])
+    tasks = source.get_read_tasks(2)
+    assert len(tasks) == 2
+    for task in tasks:
+        assert {part.start // SHARD_ROWS for part in task.read_fn.parts}.isdisjoint(
+            part.start // SHARD_ROWS for other in tasks if other is not task for part in other.read_fn.parts
+        )
+    assert len(source.get_read_tasks(100)) == -(-STEPS // 16)  # no chunk is decoded twice
+
+
+def test_sizes_are_exact(path: str, cluster: None) -> None:
+    source = DiskReplayDatasource(path)
+    tasks = source.get_read_tasks(5)
+    read = ray.data.read_datasource(source, override_num_blocks=5).materialize()
+    assert read.count() == len(source) == sum(task.metadata.num_rows for task in tasks) == 2 * STEPS
+    assert abs(read.size_bytes() - source.estimate_inmemory_data_size()) <= 64 * len(tasks)  # ends of bits in blocks
+    assert abs(sum(task.metadata.size_bytes for task in tasks) - read.size_bytes()) <= 64 * len(tasks)
+    assert read.schema().names == source.columns
+
+
+def test_a_dataset_is_what_the_store_holds(path: str, cluster: None) -> None:
+    read = ray.data.read_datasource(DiskReplayDatasource(path), override_num_blocks=3)
+    found = [batch for batch in read.iter_batches(batch_size=None)]
+    whole = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
+    assert same(sorted_by_place(whole), expected(path))
+
+
+def test_row_limits_are_forwarded_and_read_no_further(path: str, cluster: None) -> None:
+    source = DiskReplayDatasource(path)
+    tasks = source.get_read_tasks(3, per_task_row_limit=10)
+    assert [sum(block.num_rows for block in task()) for task in tasks] == [10] * len(tasks)
+    assert all(task.per_task_row_limit == 10 and task.metadata.num_rows == 10 for task in tasks)
+    assert [sum(map(len, task.read_fn.parts)) for task in tasks] == [10] * len(tasks)
+    assert len(ray.data.read_datasource(source, override_num_blocks=2).limit(7).take_all()) == 7
+
+
+def lose_frames(path: str) -> None:
+    """Damages the first chunks of each shard of frames: whoever decodes one fails."""
+    for shard in pathlib.Path(path, "streams", "0", "obs").glob("c*"):
+        data = shard.read_bytes()
+        shard.write_bytes(bytes(len(data) // 2) + data[len(data) // 2 :])
+
+
+def test_frames_are_not_decoded_when_their_column_is_not_asked_for(path: str, cluster: None) -> None:
+    wanted = expected(path)
+    small = DiskReplayDatasource(path, ["reward", "value", "episode", "step"])
+    everything = DiskReplayDatasource(path)
+    lose_frames(path)
+    assert np.array_equal(sorted_by_place(rows(small))["reward"], wanted["reward"])
+    pushed = ray.data.read_datasource(everything, override_num_blocks=2).select_columns(["reward", "action"])
+    assert sum(row["reward"] for row in pushed.take_all()) == wanted["reward"].sum()
+    with pytest.raises(DiskReplayError):
+        rows(everything)
+
+
+def test_episodes_are_chosen_by_number_slice_and_condition(path: str) -> None:
+    with dr.ReplayBuffer.open(path, mode="r") as rb:
+        long = [number for number, episode in enumerate(rb.episodes) if episode.length == 40]
+    assert 0 < len(long) < len(expected(path)["step"])
+    for chosen in ("length = 40", long, tuple(long)):
+        read = rows(DiskReplayDatasource(path, ["episode"], chosen))
+        assert sorted(set(read["episode"].tolist())) == long and len(read["episode"]) == 40 * len(long)
+    assert set(rows(DiskReplayDatasource(path, ["episode"], slice(2)))["episode"].tolist()) == {0, 1}
+
+
+def test_what_is_not_there_is_refused(path: str) -> None:
+    with pytest.raises(InputError, match="no column 'frame'; there are obs, action"):
+        DiskReplayDatasource(path, ["frame"])
+    with pytest.raises(InputError, match="list of names"):
+        DiskReplayDatasource(path, "obs")
+    with pytest.raises(InputError, match="there is no episode 900"):
+        DiskReplayDatasource(path, episodes=[900])
+    with pytest.raises(CheckpointError, match="kept"):
+        DiskReplayDatasource(path, checkpoint="kept")
+
+
+def test_a_checkpoint_keeps_the_rows_that_a_live_writer_evicts(tmp_path: pathlib.Path) -> None:
+    path = record(str(tmp_path / "live.replay"), capacity=2 * STEPS)
+    with dr.ReplayBuffer.open(path) as rb:
+        rb.checkpoint("kept")
+        pinned, loose = DiskReplayDatasource(path, checkpoint="kept"), DiskReplayDatasource(path)
+        before = sorted_by_place(rows(pinned))
+        add(rb, np.random.default_rng(1), STEPS)
+        rb.commit()
+        tasks = pickle.loads(ray.cloudpickle.dumps(loose.get_read_tasks(1)))
+        forgotten()
+        assert same(sorted_by_place(rows(pinned)), before)
+        with pytest.raises(EvictedError):
+            list(tasks[0]())
+
+
+def forgotten() -> None:
+    """The worker that comes next has no store open."""
+    from diskreplay.ray import data
+
+    data._kept_open.cache_clear()
+
+
+# Writing
+
+
+STACKED = gymnasium.spaces.Box(0, 255, (3, *SHAPE), np.uint8)
+
+
+def sink(target: pathlib.Path, **options: Any) -> DiskReplayDatasink:
+    return DiskReplayDatasink(str(target), STACKED, BUTTONS, frame_stack=3, columns={"value": "f4"}, **options)
+
+
+@pytest.fixture
+def blocks(path: str) -> Iterator[Any]:
+    yield [block for task in DiskReplayDatasource(path).get_read_tasks(2) for block in task()]
+
+
+def test_what_is_written_is_what_was_read(path: str, tmp_path: pathlib.Path, cluster: None) -> None:
+    target = tmp_path / "out" / "b.replay"
+    read = ray.data.read_datasource(DiskReplayDatasource(path), override_num_blocks=2)
+    read.write_datasink(sink(target))
+    with dr.ReplayBuffer.open(target, mode="r") as rb:
+        streams = rb.stats()["streams"]
+        assert len(streams) == 3 and streams["0"]["end"] == 0 and rb.schema.stacks[0].frames == 3
+    wanted, got = expected(path), expected(str(target))
+    assert sorted(got["reward"].tolist()) == sorted(wanted["reward"].tolist())
+    keys = [np.sort([row.tobytes() for row in part["obs"]]) for part in (wanted, got)]
+    assert np.array_equal(*keys)
+    ended = [int(part["terminated"].sum()) for part in (wanted, got)]
+    assert ended[0] == ended[1] == STEPS // 40 + STEPS // 25
+    assert [file.name for file in target.parent.iterdir()] == ["b.replay"]
+    with dr.ReplayBuffer.open(target, seed=0) as rb:  # and goes on
+        assert rb.stream == "0" and rb.sample(8).obs.shape == (8, 3, *SHAPE)
+
+
+def test_a_failed_job_leaves_nothing(path: str, tmp_path: pathlib.Path, cluster: None) -> None:
+    target = tmp_path / "out" / "b.replay"
+    read = ray.data.read_datasource(DiskReplayDatasource(path), override_num_blocks=2)
+    for wrong in (read.drop_columns(["reward"]), read.rename_columns({"value": "worth"})):
+        with pytest.raises(Exception, match=r"lacks the columns \['(reward|value)'\]"):
+            wrong.write_datasink(sink(target))
+        assert list(target.parent.iterdir()) == []
+    read.write_datasink(sink(target))
+    with pytest.raises(Exception, match="exists; choose another path"):
+        read.write_datasink(sink(target))
+    assert same(expected(str(target)), expected(str(target)))
+
+
+def test_a_store_that_is_being_written_does_not_look_whole(tmp_path: pathlib.Path, blocks: list[Any]) -> None:
+    """The first attempt of a task died after it had written; a second one wrote the same rows."""
+    target = tmp_path / "out" / "b.replay"
+    job = sink(target)
+    job.on_write_start()
+    worker = pickle.loads(pickle.dumps(job))
+    lost = worker.write(blocks[:1], SimpleNamespace(task_idx=0))
+    kept = worker.write(blocks[:1], SimpleNamespace(task_idx=0))
+    assert not target.exists() and lost != kept
+    job.on_write_complete(WriteResult(num_rows=0, size_bytes=0, write_returns=[kept]))
+    with dr.ReplayBuffer.open(target, mode="r") as rb:
+        assert list(rb.stats()["streams"]) == ["0", kept] and len(rb) == blocks[0].num_rows
+    assert [file.name for file in target.parent.iterdir()] == ["b.replay"]
+
+
+def test_what_a_killed_job_left_goes_with_the_next(tmp_path: pathlib.Path, blocks: list[Any]) -> None:
+    target = tmp_path / "out" / "b.replay"
+    dead = sink(target)
+    dead.on_write_start()
+    dead.write(blocks[:1], SimpleNamespace(task_idx=0))
+    dead._lock.release()  # as when its process is killed
+    assert len(list(target.parent.iterdir())) == 1 and not target.exists()
+    job = sink(target)
+    job.on_write_start()
+    assert len(list(target.parent.iterdir())) == 1
+    job.on_write_failed(RuntimeError("the job failed"))
+    assert list(target.parent.iterdir()) == []
+
+
+def test_episodes_that_meet_in_the_same_observation_stay_apart(tmp_path: pathlib.Path) -> None:
+    line, turn = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
+    job = DiskReplayDatasink(str(tmp_path / "b.replay"), line, turn)
+    job.on_write_start()
+    columns = {
+        "obs": np.zeros((6, 1), np.float32), "next_obs": np.zeros((6, 1), np.float32), "action": np.zeros(6, int),
+        "reward": np.ones(6, np.float32), "terminated": np.zeros(6, bool), "truncated": np.zeros(6, bool),
+        "episode": np.array([4, 4, 5, 5, 5, 9]),
+    }  # fmt: skip
+    halves = [{name: values[part] for name, values in columns.items()} for part in (slice(4), slice(4, None))]
+    stream = job.write([ray.data.block.BlockAccessor.batch_to_block(h) for h in halves], SimpleNamespace(task_idx=0))
+    job.on_write_complete(WriteResult(num_rows=6, size_bytes=0, write_returns=[stream, ""]))
+    with dr.ReplayBuffer.open(tmp_path / "b.replay", mode="r") as rb:
+        assert [episode.length for episode in rb.episodes] == [2, 3, 1]
