@@ -175,7 +175,7 @@ class Collectors:
         Returns a mapping of ``transitions`` that were collected, ``inserts`` and ``samples`` that the store counts in
         all, ``seconds``, ``episodes``, ``return_mean`` and ``length_mean`` of the last 100 episodes (None where there
         are none), ``restarts``, ``version`` of the newest weights, and ``collectors``: of each ``stream``,
-        ``transitions`` in it, ``version`` of its weights, ``restarts``, the ``reason`` of the last one, and ``state``:
+        ``process`` and ``node`` (Ray's name), None while it starts, ``transitions`` in it, ``version`` of its weights, ``restarts``, the ``reason`` of the last one, and ``state``:
         "starting", "collecting", "waiting" for leave to add, or "ended".
         """
         return {

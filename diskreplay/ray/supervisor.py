@@ -15,6 +15,7 @@ import collections
 import contextlib
 import dataclasses
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -39,9 +40,12 @@ RECENT_EPISODES = 100
 class Seat:
     """The actor. It makes its collector in a call, so that an error there arrives as that of any call."""
 
-    def begin(self, arguments: tuple[Any, ...], weights: Any, options: dict[str, Any]) -> Collected:
+    def begin(
+        self, arguments: tuple[Any, ...], weights: Any, options: dict[str, Any]
+    ) -> tuple[Collected, int, str]:  # fmt: skip
+        """What a collector begins with, the number of its process, and Ray's name of its node."""
         self._collector = Collector(*arguments, weights, **options)
-        return self._collector.collect(0)
+        return self._collector.collect(0), os.getpid(), ray.get_runtime_context().get_node_id()
 
     def collect(self, steps: int, version: int | None, weights: Any) -> Collected:
         return self._collector.collect(steps, version=version, weights=weights)
@@ -59,7 +63,7 @@ class Place:
         number: from 0 on.
         actor, call: who fills it, and what was asked of it and has not returned; None where nothing was.
         steps: that the call may take.
-        stream: of the actor, once it has told.
+        stream, process, node: of the actor, once it has told.
         transitions: rows x environments that the actor's stream ever held.
         version: of the weights that the actor was sent.
         restarts, failures: in all, and in a row with nothing committed.
@@ -71,6 +75,8 @@ class Place:
     call: Any = None
     steps: int = 0
     stream: str | None = None
+    process: int | None = None
+    node: str | None = None
     transitions: int = 0
     version: int = 0
     restarts: int = 0
@@ -164,6 +170,8 @@ class Supervisor:
             "collectors": [
                 {
                     "stream": place.stream,
+                    "process": place.process,
+                    "node": place.node,
                     "transitions": place.transitions,
                     "version": place.version,
                     "restarts": place.restarts,
@@ -222,7 +230,9 @@ class Supervisor:
             else:
                 self._done(place, done)
 
-    def _done(self, place: Place, done: Collected) -> None:
+    def _done(self, place: Place, done: Any) -> None:
+        if isinstance(done, tuple):  # it has begun
+            done, place.process, place.node = done
         place.stream, place.steps = done.stream, 0
         self.episodes += len(done.returns)
         self._recent.extend(zip(done.returns, done.lengths, strict=True))
@@ -258,7 +268,8 @@ class Supervisor:
 
     def _fill(self, place: Place) -> None:
         """Starts an actor at a place."""
-        place.stream, place.transitions, (place.version, weights) = None, 0, self._newest
+        place.stream = place.process = place.node = None
+        place.transitions, (place.version, weights) = 0, self._newest
         (child,) = self._seed.spawn(1)
         options = {
             **self._options, "name": f"collector-{place.number}", "version": place.version,
