@@ -8,6 +8,7 @@ catch                         and then
 :class:`OpenError`            name another path, version or checkpoint
 :class:`LockedError`          close the other writer, or open with ``mode="r"``
 :class:`RateLimitError`       look whether the process on the other side still runs, then call again
+:class:`CollectorError`       mend the environment or the policy, then start the collectors again
 :class:`StateError`           reopen the store, or do not use it after ``close``
 :class:`CorruptionError`      run ``diskreplay verify``; restore the named file
 :class:`ReadFailedError`      mend the disk or its mount, then call again
@@ -111,6 +112,15 @@ class RateLimitError(DiskReplayError, TimeoutError):
     """The other side of a rate limiter did not come far enough in the time that was given. Nothing was counted."""
 
     code = "rate-limit"
+
+
+class CollectorError(DiskReplayError, RuntimeError):
+    """A collector has failed for good: its environment or its policy raised, or its process died again and again.
+
+    What was committed is in the store.
+    """
+
+    code = "collector"
 
 
 class StateError(DiskReplayError):

@@ -84,6 +84,28 @@ class RateLimiter:
         """Transitions that were ever announced to be sampled, as far as this process knows."""
         return self._writer.sampled + self._other_samples
 
+    @property
+    def most_inserts(self) -> int:
+        """Up to how many ``inserts`` writers may go, all together, for the samples that are counted so far.
+
+        For who gives several writers leave to add. As for one writer, a step that begins below ``min_size`` may pass it.
+        """
+        return max(self._min_size, (self._most + self.samples * self._unit) // self._rate)
+
+    @property
+    def band_inserts(self) -> int:
+        """How many inserts lie between the bounds."""
+        return 2 * self._band // self._rate
+
+    def check_step(self, num_envs: int) -> None:
+        """InputError where the band is too narrow for a stream with so many environments, which may come."""
+        if num_envs > self.band_inserts:
+            least = Fraction(num_envs * self._rate, 2 * self._unit)
+            raise InputError(
+                f"error_buffer must be at least {float(least):.15g} for a step of {num_envs} environments with "
+                f"{self._ratio:g} samples per insert, got {self._error:.15g}"
+            )
+
     def __repr__(self) -> str:
         return (
             f"RateLimiter({self._buffer!r}, samples_per_insert={self._ratio}, min_size={self._min_size}, "

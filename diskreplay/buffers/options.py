@@ -101,7 +101,7 @@ class AgentsEitherOptions(AgentsCreateOptions, ResumeOptions, total=False):
 class PlaceOptions(TypedDict, total=False):
     """Where in a store a buffer stands when it is opened."""
 
-    mode: Literal["r", "r+"]
+    mode: Literal["r", "r+", "a"]
     stream: str | None
     checkpoint: str | None
     or_last_commit: bool

@@ -16,7 +16,7 @@ from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick,
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings
-from diskreplay.buffers.stored import StoredBuffer, create_store, open_store
+from diskreplay.buffers.stored import APPEND, StoredBuffer, create_store, open_store
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, EvictedError, InputError, NotEnoughDataError
 from diskreplay.index.log import NEVER, NOW
@@ -45,6 +45,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         checkpoint: Checkpoint | None = None,
         view: View | None = None,
         sampler: Sampler | None = None,
+        only_written: bool = False,
         **options: Unpack[RunOptions],
     ) -> None:
         """Not for users: see :meth:`create` and :meth:`open`. ``stream`` is the one to write, None for none."""
@@ -60,7 +61,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             restore_sampler(self._sampler, state.get("priorities"), store.read_arrays(checkpoint), checkpoint.name)
         # The sampler's own method: one of ours would make the buffer a reference cycle, and keep it and its lock alive.
         forget = self._priorities.forget if self._priorities is not None else lambda stream: None
-        super().__init__(store, stream=stream, checkpoint=checkpoint, forget=forget, **options)
+        super().__init__(
+            store, stream=stream, checkpoint=checkpoint, forget=forget, only_written=only_written, **options
+        )
         owners.take(self._sampler, self)
 
     @classmethod
@@ -111,7 +114,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Args:
             path: of the store.
-            mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing.
+            mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing;
+                "a" to write one stream of many: only its rows are opened and sampled, so that memory and time to
+                open do not grow with those of the others.
             stream: to write, the store's first if None; a new name makes a new stream, for another process. Ignored
                 with mode "r".
             checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the
@@ -135,8 +140,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             owners.check_free(sampler, owners.store_key(schema, full_path(path)))
             settings(stored, view, sampler)[0].check(schema)
 
-        store, writes, cut = open_store(path, num_envs, capacity, check, options)
-        return cls(store, stream=writes, checkpoint=cut, view=view, sampler=sampler, **pick(options, RunOptions))
+        store, writes, cut = open_store(path, num_envs, capacity, check, options, ("r", "r+", APPEND))
+        return cls(
+            store, stream=writes, checkpoint=cut, view=view, sampler=sampler, only_written=options["mode"] == APPEND,
+            **pick(options, RunOptions),
+        )  # fmt: skip
 
     @classmethod
     def _check_kind(cls, stored: Mapping[str, Any]) -> None:

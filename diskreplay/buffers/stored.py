@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 COMMIT_BYTES = 64 << 20
 """Encoded bytes that may wait in RAM for a commit."""
+APPEND = "a"
+"""The mode of a buffer that opens only the stream that it writes."""
 LATEST = "latest"
 """Of checkpoints: the newest one, whatever its name is."""
 CLOSE_SECONDS = 60.0
@@ -103,9 +105,13 @@ class StoredBuffer:
         stream: str | None,
         checkpoint: Checkpoint | None = None,
         forget: Callable[[int], None] = lambda stream: None,
+        only_written: bool = False,
         **options: Unpack[RunOptions],
     ) -> None:
-        """``stream`` is the one to write, None for none; ``forget`` is told of a stream whose rows were taken back."""
+        """``stream`` is the one to write, None for none; ``forget`` is told of a stream whose rows were taken back.
+
+        ``only_written``: open no other stream.
+        """
         options = {**RUN_DEFAULTS, **options}
         self._store = store
         self._rng = np.random.Generator(np.random.PCG64(options["seed"]))
@@ -121,7 +127,7 @@ class StoredBuffer:
         self._companion: Companion | None = None
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
-        self._streams = Streams(store, options["cache_bytes"], forget)
+        self._streams = Streams(store, options["cache_bytes"], forget, only_written)
         try:
             self._streams.open(stream, checkpoint)
             written = self._streams.written
@@ -463,6 +469,11 @@ class StoredBuffer:
             return
         with self._write_lock:
             writer = self._writable()
+            if self._streams.only_written:
+                raise StateError(
+                    f"the buffer {self.path!r} was opened with mode='a' and knows its own stream alone: make checkpoints "
+                    "of all streams in a process that opens the store with mode='r+'"
+                )
             given = plain("metadata", metadata or {})
             self._store.check_new_checkpoint(name)
             self.commit()
@@ -702,18 +713,20 @@ def create_store(
 
 def open_store(
     path: PathLike, num_envs: int | None, capacity: int | None,
-    check: Callable[[Mapping[str, Any], Schema], object], options: OpenOptions,
+    check: Callable[[Mapping[str, Any], Schema], object], options: OpenOptions, modes: tuple[str, ...] = ("r", "r+"),
 ) -> tuple[Store, str | None, Checkpoint | None]:  # fmt: skip
     """The store at ``path``, the stream to write in it, made where it is new, and the checkpoint to return to.
 
-    ``check`` is given the settings that were stored and the schema, before a stream is made.
+    ``check`` is given the settings that were stored and the schema, before a stream is made; ``modes`` are allowed.
     """
     mode, checkpoint = options["mode"], options["checkpoint"]
-    if mode not in ("r", "r+"):
-        raise InputError(f"mode must be 'r' or 'r+', got {mode!r}")
+    if mode not in modes:
+        raise InputError(f"mode must be {' or '.join(map(repr, modes))}, got {mode!r}")
+    if mode == APPEND and checkpoint is not None:
+        raise InputError(f"mode='a' goes on from the last commit; open the checkpoint {checkpoint!r} with mode='r+'")
     if options["remote"] is not None and mode == "r":
         raise InputError("remote= is where a buffer that writes is pushed to; to read a remote store, open its URL")
-    if mode == "r+" and is_url(path):
+    if mode != "r" and is_url(path):
         raise InputError(
             f"a store under a URL is opened with mode='r'; to add rows, open a local one with remote={path!r}"
         )

@@ -30,10 +30,16 @@ class Streams:
         store: whose streams.
         cache_bytes: RAM for decoded chunks of all of them.
         forget: called with the number of a stream whose rows were taken back.
+        only_written: open none but the stream that is written; of the others the commit records alone are read.
     """
 
-    def __init__(self, store: Store, cache_bytes: int, forget: Callable[[int], None]) -> None:
+    def __init__(
+        self, store: Store, cache_bytes: int, forget: Callable[[int], None], only_written: bool = False
+    ) -> None:
         self.store = store
+        self.only_written = only_written
+        self._records: dict[str, Commit] = {}
+        """The commits of the streams that are not opened, by name."""
         self._forget = forget
         self.cache = ChunkCache(cache_bytes)
         self.writer: StreamWriter | None = None
@@ -77,7 +83,7 @@ class Streams:
     @property
     def commits(self) -> dict[str, Commit]:
         """The commit that each stream stands at, by its name."""
-        return {name: stream.disk.commit_record for name, stream in self._open.items()}
+        return {**self._records, **{name: stream.disk.commit_record for name, stream in self._open.items()}}
 
     def open_readers(self, checkpoint: Checkpoint | None) -> None:
         """Opens, or brings up to date, the streams that others write.
@@ -85,6 +91,10 @@ class Streams:
         Whatever ends it half-way, the streams stay as they are listed until it is called again, which ends it.
         """
         names = list(checkpoint.cut) if checkpoint else self.store.stream_names()
+        if self.only_written:
+            self._records = {name: self.store.newest_commit(name) for name in names if name not in self._open}
+            self.size_cache()
+            return
         streams = dict(self._open)
         for name in names:
             if self.writer is not None and name == self.writer.name:

@@ -1,4 +1,4 @@
-"""Stores between Ray's processes: Ray Data reads and writes them, RLlib's algorithms replay from them.
+"""Stores between Ray's processes: actors collect into them, Ray Data reads and writes them, RLlib replays from them.
 
 Needs Ray: ``pip install 'diskreplay[ray]'``. Each module is imported by its own name or through here, when it is used.
 """
@@ -9,6 +9,9 @@ import importlib
 from typing import Any
 
 EXPORTS = {
+    "Collected": "collector",
+    "Collector": "collector",
+    "Collectors": "collectors",
     "DiskReplayDatasource": "data",
     "DiskReplayDatasink": "data",
     "DiskEpisodeReplayBuffer": "rllib",

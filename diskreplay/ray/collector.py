@@ -1,0 +1,235 @@
+"""A collector: it steps a vector environment with a policy, and writes the steps into a stream of its own.
+
+1. Each collector makes a new stream when it starts, also one that takes the place of another that died: that one may
+   run on unseen, cut off by a network, and then adds true rows to its own stream and to no other.
+2. What :meth:`Collector.collect` has returned is committed. What it took before something raised is committed too.
+3. Once its own window is full, all rows of the collectors of its name before it are older than any of its own: it
+   empties their streams, but for one that is still being written. So the store's size has a bound, however often
+   collectors are restarted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+from collections.abc import Callable
+from typing import Any, Unpack
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from diskreplay.buffers.autoreset import AutoresetMode
+from diskreplay.buffers.options import RunOptions, shared
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
+from diskreplay.errors import ClosedError, CorruptionError, InputError, LockedError
+from diskreplay.recording import VectorRecord
+from diskreplay.sampling.uniform import Uniform
+from diskreplay.views.transition import Transition
+
+CAPACITY = 1_000_000
+
+MakeEnvs = Callable[[], Any]
+"""Makes a ``gymnasium.vector.VectorEnv``."""
+Act = Callable[[Any], Any]
+"""Observations ``(num_envs, *obs_shape)`` to actions ``(num_envs, *action_shape)``."""
+Policy = Callable[[Any, np.random.Generator], Act]
+"""Weights, and a random generator to explore with, to an :data:`Act`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """What a call of :meth:`Collector.collect` did.
+
+    Attributes:
+        stream: that it was written to.
+        num_envs: environments of the collector.
+        transitions: rows x environments that the stream ever held; all are committed.
+        returns, lengths: of the episodes that ended in this call, in the order of their ends.
+        version: of the weights that chose the actions.
+    """
+
+    stream: str
+    num_envs: int
+    transitions: int
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    version: int
+
+
+class Collector:
+    """Steps a vector environment with a policy that is sent to it. As an actor: ``ray.remote(Collector).remote(...)``.
+
+    Each episode has the fact ``policy``: the version of the weights that chose its last action.
+
+    Args:
+        store: where there is one: a path that all nodes share, as text; it is passed on as it is.
+        make_envs: makes the vector environment, in any of Gymnasium's autoreset modes, with the store's spaces.
+        policy: ``policy(weights, rng)`` gives ``act``, and ``act(obs)`` the actions of all environments.
+        weights: the first ones.
+        capacity: transitions that the collector's stream keeps; older ones are evicted.
+        name: its stream is called by it, with some letters more: ``collector-3f9a1c2e``.
+        version: of the first weights.
+        seed: of the environments and of ``rng``; from the system's entropy if None.
+        cache_bytes, commit_rows, commit_seconds: as of :meth:`diskreplay.ReplayBuffer.open`.
+
+    Raises InputError for what is no vector environment or has other spaces than the store, and what ``make_envs``,
+    ``policy`` and ``ReplayBuffer.open`` raise.
+    """
+
+    @shared(RunOptions)
+    def __init__(
+        self,
+        store: str,
+        make_envs: MakeEnvs,
+        policy: Policy,
+        weights: Any = None,
+        *,
+        capacity: int = CAPACITY,
+        name: str = "collector",
+        version: int = 0,
+        **options: Unpack[RunOptions],
+    ) -> None:
+        random = np.random.default_rng(options["seed"])
+        self._policy, self._policy_rng = policy, random.spawn(1)[0]
+        self._seed: int | None = int(random.integers(1 << 31))
+        """Of the first reset."""
+        self.set_weights(weights, version)
+        envs = made(make_envs)
+        self.store, self.stream = store, f"{name}-{secrets.token_hex(4)}"
+        opened = ReplayBuffer.open(
+            store, mode="a", stream=self.stream, num_envs=envs.num_envs, capacity=capacity, view=Transition(),
+            sampler=Uniform(), **options,
+        )  # fmt: skip
+        try:
+            self._envs = VectorRecord(envs, opened)
+        except BaseException:
+            opened.close()
+            envs.close()
+            raise
+        self._before = {
+            other for other, commit in opened._streams.commits.items()
+            if other.startswith(f"{name}-") and other != self.stream and commit.end > commit.begin
+        }  # fmt: skip
+        """Streams of earlier collectors of this name that hold rows."""
+        count = envs.num_envs
+        self._obs: Any = None
+        """What the next actions are chosen from; None where the environments must be reset first."""
+        self._resetting = np.zeros(count, bool)
+        """Environments whose next step only resets them."""
+        self._returns, self._lengths = np.zeros(count), np.zeros(count, np.int64)
+        self._closed = False
+
+    @property
+    def num_envs(self) -> int:
+        """Environments that it steps."""
+        return int(self._envs.num_envs)
+
+    def set_weights(self, weights: Any, version: int) -> None:
+        """Has the policy act with other weights from the next step on. Raises what the policy raises."""
+        act = self._policy(weights, self._policy_rng)
+        if not callable(act):
+            raise InputError(f"policy(weights, rng) must give a function of observations, got {type(act).__name__}")
+        self._act, self.version = act, check_count("version", version, least=0)
+
+    def collect(self, steps: int, *, version: int | None = None, weights: Any = None) -> Collected:
+        """Takes that many steps of all environments, and commits them.
+
+        Args:
+            steps: from 0 on.
+            version, weights: as of :meth:`set_weights`, which is called first; weights stay as they are if None.
+
+        Raises InputError where the policy gives actions of another shape, and what environments and policy raise; then
+        the next call begins new episodes. ClosedError after :meth:`close`.
+        """
+        if self._closed:
+            raise ClosedError(f"the collector of the stream {self.stream!r} is closed")
+        check_count("steps", steps, least=0)
+        if version is not None:
+            self.set_weights(weights, version)
+        returns: list[float] = []
+        lengths: list[int] = []
+        try:
+            for _ in range(steps):
+                self._step(returns, lengths)
+        finally:
+            self._envs.buffer.commit()
+        self._empty_those_before()
+        log = self._envs.buffer._appender.log
+        return Collected(
+            self.stream, log.num_envs, log.end * log.num_envs, tuple(returns), tuple(lengths), self.version
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Commits, and closes the stream and the environments. Closing twice does nothing more."""
+        if not self._closed:
+            self._closed = True
+            self._envs.close()
+
+    def _step(self, returns: list[float], lengths: list[int]) -> None:
+        if self._obs is None:
+            self._begin()
+        obs, self._obs = self._obs, None
+        actions = self._checked(self._act(obs))
+        next_obs, rewards, terminated, truncated, _ = self._envs.step(actions)
+        ended = np.logical_or(terminated, truncated)
+        taken = ~self._resetting
+        self._returns[taken] += np.asarray(rewards)[taken]
+        self._lengths[taken] += 1
+        for env in np.flatnonzero(ended).tolist():
+            self._envs.buffer.annotate_episode(env=env, policy=self.version)
+            returns.append(float(self._returns[env]))
+            lengths.append(int(self._lengths[env]))
+            self._returns[env], self._lengths[env] = 0.0, 0
+        if self._envs._mode is AutoresetMode.DISABLED and ended.any():
+            next_obs, _ = self._envs.reset(options={"reset_mask": ended})
+        self._resetting = ended & (self._envs._mode is AutoresetMode.NEXT_STEP)
+        self._obs = next_obs
+
+    def _begin(self) -> None:
+        """Resets all environments."""
+        seed, self._seed = self._seed, None
+        self._obs, _ = self._envs.reset(seed=seed)
+        self._resetting[:] = False
+        self._returns[:], self._lengths[:] = 0.0, 0
+
+    def _checked(self, actions: Any) -> Any:
+        """The actions; InputError where they are not one for each environment."""
+        space = self._envs.single_action_space
+        if space.shape is None:  # a Dict or a Tuple
+            return actions
+        wanted = (self.num_envs, *space.shape)
+        try:
+            shape = tuple(np.shape(actions))
+        except ValueError as error:
+            raise InputError(f"the policy's actions must be of shape {wanted}, got a ragged list") from error
+        if shape != wanted:
+            raise InputError(f"the policy's actions must be of shape {wanted}, got {shape}")
+        return actions
+
+    def _empty_those_before(self) -> None:
+        """Empties the streams of earlier collectors, once no row of theirs is newer than any of this one's window."""
+        written = self._envs.buffer._appender.log
+        if not written.begin:
+            return
+        for other in sorted(self._before):
+            with contextlib.suppress(CorruptionError):  # is left to `diskreplay verify`
+                try:
+                    with ReplayBuffer.open(
+                        self.store, mode="a", stream=other, view=Transition(), sampler=Uniform()
+                    ) as old:
+                        old.clear()
+                except LockedError:
+                    continue
+            self._before.discard(other)
+
+
+def made(make_envs: MakeEnvs) -> Any:
+    """The vector environment; InputError where it is none."""
+    envs = make_envs()
+    if not isinstance(envs, VectorEnv):
+        raise InputError(
+            f"make_envs must make a gymnasium.vector.VectorEnv, got {type(envs).__name__}; gymnasium.make_vec makes one"
+        )
+    return envs

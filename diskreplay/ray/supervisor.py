@@ -1,0 +1,297 @@
+"""What keeps collectors at work: a thread that hands out steps, takes in what was done, and replaces who died.
+
+1. Each collector has one call at a time: so many steps, with the newest weights if it has older ones. The calls are the
+   back-pressure: no leave to add, no call.
+2. A call that fails ends its actor. A new one takes its place, with a stream of its own. Where a collector fails
+   ``max_restarts + 1`` times in a row, with nothing committed in between, or where what it was given breaks a rule,
+   all stop, and whoever calls next is told why.
+3. A node that is gone takes its actors with it. Those that Ray finds no other node for wait; the others go on.
+4. Inserts are counted from what calls return; of an actor that died, from its stream's commit record.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from diskreplay.errors import CollectorError, DiskReplayError, InputError
+from diskreplay.ray.collector import Collected, Collector
+
+LOG = logging.getLogger("diskreplay.ray")
+POLL_SECONDS = 0.01
+"""How often it is looked whether a collector that waits has leave to go on."""
+BUSY_SECONDS = 0.2
+"""How long to wait for a call at a time where no collector waits for leave."""
+CLOSE_SECONDS = 60.0
+"""How long collectors may take to end what they are at and to commit."""
+RECENT_EPISODES = 100
+
+
+class Seat:
+    """The actor. It makes its collector in a call, so that an error there arrives as that of any call."""
+
+    def begin(
+        self, arguments: tuple[Any, ...], weights: Any, options: dict[str, Any]
+    ) -> tuple[Collected, int, str]:  # fmt: skip
+        """What a collector begins with, the number of its process, and Ray's name of its node."""
+        self._collector = Collector(*arguments, weights, **options)
+        return self._collector.collect(0), os.getpid(), ray.get_runtime_context().get_node_id()
+
+    def collect(self, steps: int, version: int | None, weights: Any) -> Collected:
+        return self._collector.collect(steps, version=version, weights=weights)
+
+    def close(self) -> None:
+        if hasattr(self, "_collector"):
+            self._collector.close()
+
+
+@dataclasses.dataclass
+class Place:
+    """One of the collectors, whoever fills it.
+
+    Attributes:
+        number: from 0 on.
+        actor, call: who fills it, and what was asked of it and has not returned; None where nothing was.
+        steps: that the call may take.
+        stream, process, node: of the actor, once it has told.
+        transitions: rows x environments that the actor's stream ever held.
+        version: of the weights that the actor was sent.
+        restarts, failures: in all, and in a row with nothing committed.
+        reason: why it was restarted last.
+    """
+
+    number: int
+    actor: Any = None
+    call: Any = None
+    steps: int = 0
+    stream: str | None = None
+    process: int | None = None
+    node: str | None = None
+    transitions: int = 0
+    version: int = 0
+    restarts: int = 0
+    failures: int = 0
+    reason: str = ""
+
+
+class Supervisor:
+    """Runs from :meth:`start` to :meth:`stop`.
+
+    Args:
+        n: collectors.
+        given: a reference to ``(store, make_envs, policy)``.
+        options: of every collector.
+        actor_options: of Ray, for every actor.
+        weights: the first ones.
+        seed: of all collectors.
+        num_envs: environments of each.
+        steps: of a call at most.
+        max_restarts: in a row.
+        leave: gives the steps that may be handed out, told the transitions that were added or may be, and how many
+            collectors wait; 0 for none.
+        committed: gives the transitions of a stream that are committed.
+        inserts: transitions that the store held before.
+    """
+
+    def __init__(
+        self, n: int, given: Any, options: Mapping[str, Any], actor_options: Mapping[str, Any], weights: Any,
+        seed: int | None, num_envs: int, steps: int, max_restarts: int, leave: Callable[[int, int], int],
+        committed: Callable[[str], int], inserts: int,
+    ) -> None:  # fmt: skip
+        self._given, self._options = given, dict(options)
+        self._seat = ray.remote(Seat).options(**{"max_restarts": 0, **actor_options})  # type: ignore[attr-defined]
+        self._newest = 0, ray.put(weights)
+        """The version of the newest weights, and a reference to them."""
+        self._seed = np.random.SeedSequence(seed)
+        self._num_envs, self._steps, self._max_restarts = num_envs, steps, max_restarts
+        self._leave, self._committed = leave, committed
+        self._places = [Place(number) for number in range(n)]
+        self.inserts = inserts
+        """Transitions that the store ever held, committed, as far as is known."""
+        self.before = inserts
+        """Those of them that were there at the start."""
+        self.episodes = 0
+        self._recent: collections.deque[tuple[float, int]] = collections.deque(maxlen=RECENT_EPISODES)
+        self.changed = threading.Condition()
+        """Is notified when something was committed, and when all has failed."""
+        self.commits = 0
+        """Calls that have added something."""
+        self.failure: DiskReplayError | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="diskreplay collectors", daemon=True)
+
+    def start(self) -> None:
+        for place in self._places:
+            self._fill(place)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends all collectors, which commit what they have. Doing it twice does no more."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._thread.join()
+        begun = [place.actor for place in self._places if place.actor is not None and place.stream is not None]
+        try:
+            with contextlib.suppress(RayError):  # who is dead needs no closing
+                calls = [actor.close.remote() for actor in begun]
+                if calls:
+                    ray.wait(calls, num_returns=len(calls), timeout=CLOSE_SECONDS)
+        finally:
+            for place in self._places:
+                self._dismiss(place)
+
+    def set_weights(self, weights: Any) -> int:
+        """Has them sent with the next call to each collector; their version."""
+        self._newest = self._newest[0] + 1, ray.put(weights)
+        return self._newest[0]
+
+    def facts(self) -> dict[str, Any]:
+        """As of :meth:`diskreplay.ray.Collectors.stats`."""
+        recent = list(self._recent)
+        return {
+            "transitions": self.inserts - self.before,
+            "inserts": self.inserts,
+            "episodes": self.episodes,
+            "return_mean": float(np.mean([one for one, _ in recent])) if recent else None,
+            "length_mean": float(np.mean([one for _, one in recent])) if recent else None,
+            "restarts": sum(place.restarts for place in self._places),
+            "version": self._newest[0],
+            "collectors": [
+                {
+                    "stream": place.stream,
+                    "process": place.process,
+                    "node": place.node,
+                    "transitions": place.transitions,
+                    "version": place.version,
+                    "restarts": place.restarts,
+                    "reason": place.reason,
+                    "state": self._state(place),
+                }
+                for place in self._places
+            ],
+        }
+
+    def _state(self, place: Place) -> str:
+        if self._ended.is_set() or self.failure is not None:
+            return "ended"
+        return "starting" if place.stream is None else "waiting" if place.call is None else "collecting"
+
+    # In the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set() and self.failure is None:
+                self._hand_out()
+                self._take_in()
+        except BaseException as error:  # such as that Ray was shut down
+            self._fail(CollectorError(f"the collectors cannot go on: {_line(error)}"))
+
+    def _hand_out(self) -> None:
+        waiting = sorted((place for place in self._places if place.call is None), key=lambda one: one.transitions)
+        for left, place in enumerate(waiting):
+            out = sum(other.steps for other in self._places) * self._num_envs
+            steps = min(self._steps, self._leave(self.inserts + out, len(waiting) - left))
+            if not steps:
+                return
+            version, weights = self._newest
+            newer = version != place.version
+            place.steps, place.version = steps, version
+            place.call = place.actor.collect.remote(steps, version if newer else None, weights if newer else None)
+
+    def _take_in(self) -> None:
+        calls = {place.call: place for place in self._places if place.call is not None}
+        if not calls:
+            self._ended.wait(POLL_SECONDS)
+            return
+        timeout = BUSY_SECONDS if len(calls) == len(self._places) else POLL_SECONDS
+        ready, _ = ray.wait(list(calls), num_returns=1, timeout=timeout)
+        if ready:
+            ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
+        for call in ready:
+            place = calls[call]
+            place.call = None
+            try:
+                done = ray.get(call)
+            except RayTaskError as error:
+                self._failed(place, error.cause if isinstance(error.cause, Exception) else error)
+            except RayError as error:
+                self._failed(place, error)
+            else:
+                self._done(place, done)
+
+    def _done(self, place: Place, done: Any) -> None:
+        if isinstance(done, tuple):  # it has begun
+            done, place.process, place.node = done
+        place.stream, place.steps = done.stream, 0
+        self.episodes += len(done.returns)
+        self._recent.extend(zip(done.returns, done.lengths, strict=True))
+        self._count(place, done.transitions)
+
+    def _count(self, place: Place, transitions: int) -> None:
+        if transitions > place.transitions:
+            with self.changed:
+                self.inserts += transitions - place.transitions
+                place.transitions, place.failures = transitions, 0
+                self.commits += 1
+                self.changed.notify_all()
+
+    def _failed(self, place: Place, error: Exception) -> None:
+        place.steps, place.reason = 0, _line(error)
+        self._dismiss(place)
+        if place.stream is not None:
+            self._count(place, self._committed(place.stream))
+        place.failures += 1
+        if isinstance(error, InputError):  # would fail again
+            self._fail(type(error)(f"collector {place.number}: {error}"))
+        elif place.failures > self._max_restarts:
+            self._fail(
+                CollectorError(
+                    f"collector {place.number} failed {place.failures} times in a row with nothing committed in "
+                    f"between, the last time by {place.reason}"
+                )
+            )
+        else:
+            LOG.warning("collector %d is restarted: %s", place.number, place.reason)
+            place.restarts += 1
+            self._fill(place)
+
+    def _fill(self, place: Place) -> None:
+        """Starts an actor at a place."""
+        place.stream = place.process = place.node = None
+        place.transitions, (place.version, weights) = 0, self._newest
+        (child,) = self._seed.spawn(1)
+        options = {
+            **self._options, "name": f"collector-{place.number}", "version": place.version,
+            "seed": int(child.generate_state(1, np.uint64)[0]),
+        }  # fmt: skip
+        place.actor = self._seat.remote()
+        place.call = place.actor.begin.remote(self._given, weights, options)
+
+    def _dismiss(self, place: Place) -> None:
+        """Ends the actor of a place, if there is one; what it has committed stays."""
+        actor, place.actor, place.call = place.actor, None, None
+        if actor is not None:
+            with contextlib.suppress(Exception):  # it is dead, or Ray is
+                ray.kill(actor)
+
+    def _fail(self, failure: DiskReplayError) -> None:
+        with self.changed:
+            self.failure = failure
+            self.changed.notify_all()
+
+
+def _line(error: BaseException) -> str:
+    """An error in one line."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -1,0 +1,88 @@
+"""Several nodes that share a disk: one is killed while collectors write from it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import counting
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+import diskreplay as dr
+from diskreplay.ops.verify import verify
+from diskreplay.ray import Collectors
+
+PATIENCE = 120
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """The trainer's node has no place for collectors; each of two others has one for two."""
+    if ray.is_initialized():
+        ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        try:
+            made.nodes = [made.add_node(num_cpus=2) for _ in range(2)]
+            ray.init(address=made.address, log_to_driver=False, logging_level="error")
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
+
+
+def _until(holds: Any) -> None:
+    start = time.monotonic()
+    while not holds():
+        assert time.monotonic() - start < PATIENCE, "it has not come"
+        time.sleep(0.01)
+
+
+def test_training_goes_on_when_a_node_is_killed_and_nothing_that_was_committed_is_lost(cluster: Any, path: str) -> None:
+    options: dict[str, Any] = {"capacity": 1_000_000, "steps_per_commit": 20, "seed": 0}
+    spread = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
+    with Collectors(
+        3, path, counting.make_envs, counting.policy, actor_options=spread, sampler=dr.Recent(newest=300), **options
+    ) as collecting:
+
+        def facts() -> list[dict[str, Any]]:
+            return list(collecting.stats()["collectors"])
+
+        def sample() -> None:
+            collecting.wait_to_sample(32, timeout=PATIENCE)
+            counting.check(collecting.buffer.sample(32))
+
+        _until(lambda: all(one["transitions"] >= 300 for one in facts()))
+        sample()
+        before = facts()
+        nodes = [one["node"] for one in before]
+        assert len(set(nodes)) == 2
+        doomed = next(one for one in cluster.nodes if one.node_id == max(nodes, key=nodes.count))
+        lost = [one for one in before if one["node"] == doomed.node_id]
+        cluster.remove_node(doomed, allow_graceful=False)
+        # One of the two that died has a place on the node that is left; the other waits for a node.
+        _until(lambda: sum(one["node"] not in (None, doomed.node_id) for one in facts()) == 2)
+        _until(lambda: collecting.stats()["restarts"] == 2)
+        for _ in range(20):
+            sample()
+        reached = {one["stream"]: one["transitions"] for one in facts() if one["stream"]}
+        _until(lambda: all(one["transitions"] > reached.get(one["stream"], 0) for one in facts() if one["stream"]))
+        assert {one["state"] for one in facts()} == {"collecting", "starting"}
+        cluster.add_node(num_cpus=2)
+        _until(lambda: all(one["transitions"] >= 300 for one in facts()))
+        for _ in range(20):
+            sample()
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        found = counting.check_all(reader)
+        streams = reader.stats()["streams"]
+        assert len(found) == 5
+        for one in (*before, *facts()):
+            assert streams[one["stream"]]["end"] * counting.ENVS >= one["transitions"]
+        assert {one["stream"] for one in lost} <= set(found)
+    assert verify(path).ok

@@ -1,0 +1,405 @@
+"""Collectors: rows that are a function of their place, killed, raising and paced collectors, and misuse."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import counting
+import gymnasium
+import numpy as np
+import pytest
+import ray
+from effort import examples
+
+import diskreplay as dr
+from diskreplay.errors import (
+    ClosedError,
+    CollectorError,
+    InputError,
+    LockedError,
+    RateLimitError,
+    StoreNotFoundError,
+)
+from diskreplay.ops.verify import verify
+from diskreplay.ray import Collector, Collectors
+
+ROOT = pathlib.Path(__file__).parents[2]
+KILLS = examples(20, "kills of collectors", least=6)
+MODES = {"next_step": counting.make_envs, "same_step": counting.same_step, "disabled": counting.disabled}
+PATIENCE = 120
+"""Seconds after which a wait for another process is a failure."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _ray() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # actors import what the tests share
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+        yield
+        ray.shutdown()
+
+
+def create(path: str, **options: Any) -> None:
+    options = {"capacity": 10_000, "stream": "learner"} | options
+    dr.ReplayBuffer.create(path, counting.OBSERVATIONS, counting.ACTIONS, **options).close()
+
+
+def collectors(path: str, n: int = 2, make_envs: Any = counting.make_envs, **options: Any) -> Collectors:
+    options = {"capacity": 100_000, "steps_per_commit": 20, "seed": 0} | options
+    return Collectors(n, path, make_envs, counting.policy, **options)
+
+
+# One collector, without Ray
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_collector_writes_true_steps_in_each_autoreset_mode(path: str, mode: str) -> None:
+    create(path)
+    collector = Collector(path, MODES[mode], counting.policy, version=3, seed=0)
+    done = [collector.collect(17), collector.collect(0), collector.collect(23, version=4)]
+    assert [one.transitions for one in done] == [51, 51, 120]
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        found = counting.check_all(reader)
+        assert list(found) == [collector.stream]
+        assert found[collector.stream] == (120 if mode != "next_step" else 120 - sum(len(one.returns) for one in done))
+        ended = [episode for episode in reader.episodes if episode.ended]
+        assert sorted(sum((one.returns for one in done), ())) == sorted(one.total_reward for one in ended)
+        assert sorted(sum((one.lengths for one in done), ())) == sorted(one.length for one in ended)
+        versions = [episode.facts["policy"] for episode in ended]
+        assert versions.count(3) == len(done[0].returns)
+        assert versions.count(4) == len(done[2].returns)
+    collector.close()
+    collector.close()
+    with pytest.raises(ClosedError, match=collector.stream):
+        collector.collect(1)
+
+
+def test_the_same_seed_collects_the_same(path: str) -> None:
+    create(path, capacity=100)
+    seen = []
+    for _ in range(2):
+        drawn: list[float] = []
+
+        def policy(weights: Any, rng: np.random.Generator, drawn: list[float] = drawn) -> Any:
+            drawn.append(rng.random())
+            return counting.policy(weights, rng)
+
+        collector = Collector(path, counting.make_envs, policy, seed=5)
+        collector.collect(3)
+        collector.close()
+        seen.append((drawn, [env.np_random_seed for env in collector._envs.env.envs]))
+    assert seen[0] == seen[1]
+
+
+def test_a_collector_empties_the_streams_before_it_once_its_window_is_full_but_not_one_that_is_written(
+    path: str,
+) -> None:
+    create(path)
+    dead = Collector(path, counting.make_envs, counting.policy, capacity=60, name="a")
+    other = Collector(path, counting.make_envs, counting.policy, capacity=60, name="ab")
+    zombie = Collector(path, counting.make_envs, counting.policy, capacity=60, name="a")
+    for one in (dead, other, zombie):
+        one.collect(10)
+    dead.close()
+    other.close()
+    heir = Collector(path, counting.make_envs, counting.policy, capacity=60, name="a")
+    for steps, left in ((20, {dead, other, zombie, heir}), (1, {other, zombie, heir})):
+        heir.collect(steps)
+        with dr.ReplayBuffer.open(path, mode="r") as reader:
+            assert set(counting.check_all(reader)) == {one.stream for one in left}
+    zombie.collect(5)  # goes on, into its own stream
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert reader.stats()["streams"][zombie.stream]["end"] == 15
+        counting.check_all(reader)
+    zombie.close()
+    heir.collect(1)
+    heir.close()
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert set(counting.check_all(reader)) == {other.stream, heir.stream}
+    assert verify(path).ok
+
+
+def test_what_was_taken_before_an_environment_raised_is_committed(path: str) -> None:
+    create(path)
+    collector = Collector(path, counting.raising, counting.policy)
+    with pytest.raises(RuntimeError, match="simulator"):
+        collector.collect(100)
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert reader.stats()["streams"][collector.stream]["end"] > 20
+        counting.check_all(reader)
+    collector.close()
+
+
+def test_a_collector_takes_what_it_is_given_as_it_is(path: str) -> None:
+    with pytest.raises(InputError, match=r"must make a gymnasium\.vector\.VectorEnv, got Counting"):
+        Collector(path, lambda: counting.Counting(0), counting.policy)
+    with pytest.raises(StoreNotFoundError):
+        Collector(path, counting.make_envs, counting.policy)
+    create(path)
+    with pytest.raises(InputError, match=r"policy\(weights, rng\) must give a function"):
+        Collector(path, counting.make_envs, lambda weights, rng: 3)
+    for wrong in (lambda obs: [0], lambda obs: [[0], [0, 1], 2], lambda obs: np.zeros((3, 1), int)):
+        collector = Collector(path, counting.make_envs, lambda weights, rng, wrong=wrong: wrong)
+        with pytest.raises(InputError, match=r"actions must be of shape \(3,\), got"):
+            collector.collect(1)
+        collector.close()
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert len(reader) == 0
+
+
+# Several, as actors
+
+
+def test_the_program_of_the_page_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (program,) = re.findall(r"```python\n(.*?)```", _section("Collectors"), re.DOTALL)
+    for _ in range(2):  # the second goes on from the first one's checkpoint
+        exec(compile(program, "docs/ray.md", "exec"), {"__name__": "__main__"})
+
+
+def _section(title: str) -> str:
+    text = (ROOT / "docs" / "ray.md").read_text()
+    return text.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_collectors_that_are_killed_while_a_trainer_samples(path: str) -> None:
+    """What a collector had committed before it was killed is there, row by row; its successor has another stream."""
+    committed: dict[str, int] = {}
+    batches = 0
+    with collectors(path, n=2, max_restarts=3) as collecting:
+        for kill in range(KILLS):
+            victim = kill % 2
+            _until(lambda v=victim: collecting.stats()["collectors"][v]["transitions"] >= 60 * counting.ENVS)
+            facts = collecting.stats()
+            committed |= {one["stream"]: one["transitions"] for one in facts["collectors"] if one["stream"]}
+            os.kill(facts["collectors"][victim]["process"], signal.SIGKILL)
+            for _ in range(5):
+                collecting.wait_to_sample(32, timeout=PATIENCE)
+                counting.check(collecting.buffer.sample(32))
+                batches += 1
+            collecting.buffer.refresh()
+            _until(lambda done=kill: collecting.stats()["restarts"] > done)
+        _until(lambda: all(one["transitions"] for one in collecting.stats()["collectors"]))
+        facts = collecting.stats()
+        assert facts["restarts"] == KILLS
+        assert all("Actor" in one["reason"] for one in facts["collectors"])
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        found = counting.check_all(reader)
+        streams = reader.stats()["streams"]
+        assert len(found) == KILLS + 2
+        for stream, transitions in committed.items():
+            assert streams[stream]["end"] * counting.ENVS >= transitions
+        total = sum(one["end"] for one in streams.values()) * counting.ENVS
+        assert total >= facts["inserts"]
+    assert verify(path).ok
+    assert batches == 5 * KILLS
+
+
+def _until(holds: Any) -> None:
+    """Returns once it holds; what other processes do takes its time."""
+    start = time.monotonic()
+    while not holds():
+        assert time.monotonic() - start < PATIENCE, "it has not come"
+        time.sleep(0.01)
+
+
+def test_samples_per_insert_of_all_collectors_together(path: str) -> None:
+    with collectors(path, samples_per_insert=4, min_size=200, error_buffer=200) as collecting:
+        for _ in range(40):
+            collecting.wait_to_sample(50, timeout=PATIENCE)
+            counting.check(collecting.buffer.sample(50))
+            facts = collecting.stats()
+            surplus = facts["inserts"] * 4 - facts["samples"]
+            assert surplus <= 200 * 4 + 200
+        collecting.buffer.refresh()
+        limiter = collecting._limiter
+        assert limiter is not None
+        assert limiter.samples == 2_000
+        assert 4 * limiter.inserts - 2_000 >= 200 * 4 - 200
+        _until(lambda: {one["state"] for one in collecting.stats()["collectors"]} == {"waiting"})
+        assert collecting.stats()["inserts"] <= limiter.most_inserts
+        with pytest.raises(RateLimitError, match="2 waiting"):
+            for _ in range(100):
+                collecting._supervisor._leave = lambda inserts, waiting: 0  # nobody collects any more
+                collecting.wait_to_sample(50, timeout=0)
+
+
+def test_a_trainer_resumes_where_its_checkpoint_is(path: str) -> None:
+    options: dict[str, Any] = {"samples_per_insert": 2, "min_size": 100, "checkpoint": "latest"}
+    with collectors(path, sampler=dr.Proportional(), **options) as collecting:
+        for _ in range(5):
+            collecting.wait_to_sample(32, timeout=PATIENCE)
+            batch = collecting.buffer.sample(32)
+            collecting.buffer.update_priorities(batch.index, batch.reward)
+        collecting.buffer.checkpoint("here")
+        expected = collecting.buffer.sample(32)
+        before = set(collecting.buffer.stats()["streams"])
+    with collectors(path, **options) as collecting:
+        again = collecting.buffer.sample(32)
+        np.testing.assert_array_equal(again.index, expected.index)
+        assert collecting.stats()["samples"] == 160
+        collecting.wait_to_sample(32, timeout=PATIENCE)
+        _until(lambda: all(one["stream"] for one in collecting.stats()["collectors"]))
+        assert not before & {one["stream"] for one in collecting.stats()["collectors"]}
+
+
+def test_new_weights_reach_all_collectors_and_the_facts_of_episodes(path: str) -> None:
+    with collectors(path) as collecting:
+        for version in (1, 2, 3):
+            assert collecting.set_weights(np.ones(3)) == version
+        _until(lambda: all(one["version"] == 3 for one in collecting.stats()["collectors"]))
+        streams = {one["stream"]: one["transitions"] for one in collecting.stats()["collectors"]}
+        _until(
+            lambda: all(
+                one["transitions"] >= streams.get(one["stream"], 0) + 300 for one in collecting.stats()["collectors"]
+            )
+        )
+        assert collecting.stats()["return_mean"] > 0
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        chosen = reader.select("policy = 3")
+        assert len({episode.stream for episode in chosen.episodes}) == 2
+
+
+def test_an_environment_that_raises_is_made_anew_and_the_reason_shown(path: str) -> None:
+    """It commits something each time: that goes on for ever."""
+    with collectors(path, n=1, make_envs=counting.raising, steps_per_commit=10, max_restarts=0) as collecting:
+        with pytest.raises(CollectorError, match=r"collector 0 failed 1 times in a row .*RuntimeError: the simulator"):
+            while True:
+                collecting.wait_to_sample(1, timeout=PATIENCE)
+    with collectors(path, n=1, make_envs=counting.raising, steps_per_commit=10, max_restarts=1) as collecting:
+        _until(lambda: collecting.stats()["restarts"] >= 3)
+        (facts,) = collecting.stats()["collectors"]
+        assert facts["reason"] == "RuntimeError: the simulator is gone"
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert len(counting.check_all(reader)) >= 4
+
+
+def test_a_collector_that_never_commits_ends_all_with_the_reason(path: str) -> None:
+    def policy(weights: Any, rng: Any) -> Any:
+        raise OSError("no weights\nand more")
+
+    collecting = Collectors(2, path, counting.make_envs, policy, capacity=100, max_restarts=1)
+    with pytest.raises(CollectorError, match=r"collector \d failed 2 times in a row .*by OSError: no weights$"):
+        collecting.wait_to_sample(1, timeout=PATIENCE)
+    with pytest.raises(CollectorError):
+        collecting.set_weights(None)
+    assert {one["state"] for one in collecting.stats()["collectors"]} == {"ended"}
+    collecting.close()
+    collecting.close()
+    collecting = Collectors(1, path, counting.make_envs, policy, capacity=100, max_restarts=0)
+    _until(lambda: collecting.stats()["collectors"][0]["state"] == "ended")
+    with pytest.raises(CollectorError, match="no weights"):
+        collecting.close()  # nobody was told
+
+
+def test_wrong_actions_end_all_at_once(path: str) -> None:
+    def policy(weights: Any, rng: Any) -> Any:
+        return lambda obs: np.zeros((3, 2))
+
+    with (
+        pytest.raises(InputError, match=r"^collector 0: the policy's actions must be of shape \(3,\), got \(3, 2\)$"),
+        Collectors(1, path, counting.make_envs, policy, capacity=100) as collecting,
+    ):
+        collecting.wait_to_sample(1, timeout=PATIENCE)
+
+
+def test_arguments_are_checked_before_a_store_is_made(path: str) -> None:
+    given = counting.make_envs, counting.policy
+    for message, arguments, options in (
+        ("n must be 1 to", (0, path, *given), {}),
+        ("n must be an integer", (1.5, path, *given), {}),
+        ("make_envs must be callable", (1, path, None, counting.policy), {}),
+        ("policy must be callable", (1, path, counting.make_envs, 3), {}),
+        ("samples_per_insert must be a finite number above 0", (1, path, *given), {"samples_per_insert": 0}),
+        ("capacity must be", (1, path, *given), {"capacity": 0}),
+        ("steps_per_commit must be", (1, path, *given), {"steps_per_commit": 0}),
+        ("max_restarts must be", (1, path, *given), {"max_restarts": -1}),
+        ("what Ray can send", (1, path, lambda lock=threading.Lock(): None, counting.policy), {}),
+        (r"VectorEnv, got Counting", (1, path, lambda: counting.Counting(0), counting.policy), {}),
+    ):
+        with pytest.raises(InputError, match=message):
+            Collectors(*arguments, **options)
+    with pytest.raises(CollectorError, match="make_envs failed in a collector's process by ZeroDivisionError"):
+        Collectors(1, path, lambda: 1 // 0, counting.policy)
+    with pytest.raises(TypeError, match="did you mean 'capacity'"):
+        Collectors(1, path, *given, capacty=3)
+    assert not pathlib.Path(path).exists()
+
+
+def test_a_store_of_other_environments_is_refused(path: str) -> None:
+    dr.ReplayBuffer.create(path, gymnasium.spaces.Box(0, 1, (2,)), counting.ACTIONS, capacity=10).close()
+    with pytest.raises(InputError, match="observation_space is Box"):
+        collectors(path)
+
+
+def test_a_band_that_is_too_narrow_is_refused(path: str) -> None:
+    with pytest.raises(InputError, match="error_buffer must be at least 12 for a step of 3 environments"):
+        collectors(path, samples_per_insert=8, min_size=10, error_buffer=11)
+
+
+def test_one_trainer_a_store_and_none_after_close(path: str) -> None:
+    collecting = collectors(path, n=1)
+    with pytest.raises(LockedError, match="learner"):
+        collectors(path, n=1)
+    collecting.close()
+    collecting.close()
+    with pytest.raises(ClosedError, match="collectors of"):
+        collecting.wait_to_sample(1)
+    with pytest.raises(ClosedError):
+        collecting.set_weights(None)
+    assert {one["state"] for one in collecting.stats()["collectors"]} == {"ended"}
+    with dr.ReplayBuffer.open(path) as buffer:
+        counting.check_all(buffer)
+
+
+PROGRAM = """
+import sys, ray, counting
+from diskreplay.ray import Collectors
+ray.init(address=sys.argv[2], logging_level="error", log_to_driver=False)
+with Collectors(2, sys.argv[1], counting.make_envs, counting.policy, capacity=100_000, steps_per_commit=20) as collecting:
+    while True:
+        collecting.wait_to_sample(32)
+        if len(collecting.buffer) > 500:
+            print("going", flush=True)
+        counting.check(collecting.buffer.sample(32))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_collectors_end_with_their_driver(path: str, how: signal.Signals) -> None:
+    """After Ctrl-C, and after a kill of the driver, nobody writes the store any more; all that was committed is right."""
+    address = ray.get_runtime_context().gcs_address
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, path, address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment,
+    ) as driver:  # fmt: skip
+        assert driver.stdout is not None
+        assert driver.stderr is not None
+        assert driver.stdout.readline() == "going\n", driver.stderr.read()
+        driver.send_signal(how)
+        _, errors = driver.communicate()
+    assert ("KeyboardInterrupt" in errors) == (how == signal.SIGINT)
+
+    def free() -> bool:
+        with dr.ReplayBuffer.open(path, mode="r") as reader:
+            streams = list(reader.stats()["streams"])
+        try:
+            for stream in streams:
+                dr.ReplayBuffer.open(path, mode="a", stream=stream).close()
+        except LockedError:
+            return False
+        return True
+
+    _until(free)
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert sum(counting.check_all(reader).values()) > 400
