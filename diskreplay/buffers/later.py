@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.inputs import Slot
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.ids import STREAM_SHIFT, Ids, stream_of
-from diskreplay.index.later import Bytes, encode
+from diskreplay.index.later import Bytes, Encoded, encode
 from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import VALID, Schema
 from diskreplay.storage.column import ColumnWriter
@@ -31,7 +31,7 @@ class LaterWriter:
         self._columns = {column.name: (number, column) for number, column in enumerate(schema.later)}
         self._slots = {column.name: Slot(column.name, column.shape, column.dtype, 1) for column in schema.later}
         self._disk: ColumnWriter | None = writer.later
-        self._giving: tuple[int, list[Bytes]] | None = None
+        self._giving: tuple[int, list[Encoded]] | None = None
         """The end of the log, and what comes behind it."""
 
     @property
@@ -106,12 +106,10 @@ class LaterWriter:
         start, blocks = self._giving
         assert disk is not None
         disk.rewind(start)
-        for data in blocks:
-            at = disk.end
+        for data, block in blocks:
+            begin = disk.end
             disk.append(data)
-            found = later.blocks(at, at + len(data), lambda start, stop, at=at, data=data: data[start - at : stop - at],
-                                 whole=True)  # fmt: skip
-            later.take(next(found))
+            later.take(block._replace(at=begin + block.at, stop=begin + block.stop))
         self._giving = None
 
     def before_commit(self) -> int:

@@ -54,15 +54,23 @@ class Block(NamedTuple):
     stop: int
 
 
-def encode(number: int, places: Ids, values: Bytes) -> list[Bytes]:
-    """The blocks that hold values ``(n, item_bytes)`` of a column at places ``(n,)``."""
+class Encoded(NamedTuple):
+    """The bytes of a block, and the block with places in these bytes."""
+
+    data: Bytes
+    block: Block
+
+
+def encode(number: int, places: Ids, values: Bytes) -> list[Encoded]:
+    """The blocks that hold values ``(n, item_bytes)`` of a column at places ``(n,)``; copies."""
     most = max(1, BLOCK_BYTES // values.shape[1])
     found = []
     for start in range(0, len(places), most):
-        stop = min(start + most, len(places))
-        header = np.array([(number, stop - start)], HEADER)
-        parts = header.view(np.uint8), places[start:stop].astype("<i8").view(np.uint8), values[start:stop].reshape(-1)
-        found.append(np.concatenate(parts))
+        here, given = places[start : start + most], values[start : start + most]
+        header = np.array([(number, len(here))], HEADER)
+        data = np.concatenate([header.view(np.uint8), here.astype("<i8").view(np.uint8), given.reshape(-1)])
+        at = HEADER.itemsize + PLACE_BYTES * len(here)
+        found.append(Encoded(data, Block(number, here, data[at:].reshape(given.shape), at, len(data))))
     return found
 
 
@@ -173,7 +181,7 @@ class LaterLog:
         last = self.begin + left
         for block in self.blocks(self.begin, committed, read, whole=True, ahead=min(left, BLOCK_BYTES)):
             here = np.flatnonzero(self._lives(block))
-            if len(here):
+            if len(here) and block.values is not None:
                 yield block.number, block.places[here], block.values[here]
             self.begin = block.stop
             if self.begin >= last or self.end - self.begin <= 2 * living + SLACK_BYTES:

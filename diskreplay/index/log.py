@@ -78,7 +78,8 @@ class StreamLog:
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in columns if c.resident}
         self.resident = tuple(held)
         """Names of the columns that are mirrored here."""
-        written = {place_of(c.name): ((num_envs,), np.dtype(np.int64)) for c in later}
+        written: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        written |= {place_of(c.name): ((num_envs,), np.dtype(np.int64)) for c in later}
         written |= {c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.resident}
         self.later = tuple(written)
         """Names of the arrays of the table that tell of values written later: zeros as long as a row has none."""

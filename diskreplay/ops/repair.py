@@ -152,8 +152,8 @@ class _StoreRepair:
                 self.mend_cuts(names)
                 commits = self.records(names)
                 for name, commit in commits.items():
-                    logs = [path.rpartition("/")[0] for path in LOGS if path in commit.tails]
-                    for group in [*stream.groups(self.store.schema), *filter(None, logs)]:
+                    above = [path.rpartition("/")[0] for path in LOGS if path in commit.tails]
+                    for group in [*stream.groups(self.store.schema), *filter(None, above)]:
                         self.group(STREAMS, name, group)
                 self.check_checkpoints(commits)
                 for name, commit in commits.items():

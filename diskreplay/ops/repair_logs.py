@@ -9,6 +9,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from diskreplay.ops.problems import Findings
 from diskreplay.ops.quarantine import Quarantine
@@ -21,7 +22,7 @@ from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Store
 
 
-def lost_logs(store: Store, name: str, commit: Commit) -> dict[str, int]:
+def lost_logs(store: Store, name: str, commit: Commit) -> dict[str, Any]:
     """Bytes of the logs that a repair would give up: all of one where some are damaged; by the loss's field."""
     return {field: lost for path, field in LOSSES.items() if (lost := _lost(store, name, commit, path))}
 
@@ -43,12 +44,12 @@ def _lost(store: Store, name: str, commit: Commit, path: str) -> int:
     return max(1, span.end - span.begin) if found.problems else 0
 
 
-def give_up_logs(store: Store, name: str, quarantine: Quarantine, cuts: Sequence[Commit]) -> dict[str, int]:
+def give_up_logs(store: Store, name: str, quarantine: Quarantine, cuts: Sequence[Commit]) -> dict[str, Any]:
     """Commits a stream without its logs that are damaged; how many bytes of them there were, by the loss's field.
 
     ``cuts`` are the commits of the stream that checkpoints hold, whose logs are whole: their shards stay.
     """
-    found = {}
+    found: dict[str, int] = {}
     for path, field in LOSSES.items():
         if lost := _give_up(store, name, path, quarantine, cuts):
             found[field] = lost

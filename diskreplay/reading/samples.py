@@ -7,6 +7,7 @@ and decodes without it.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,7 +106,7 @@ class Samples:
         size = column.item_bytes
         values = self.reads.empty((self.size, *column.shape), column.dtype)
         values[~known] = 0
-        out = values.reshape(self.size, -1).view(np.uint8)
+        out = values.reshape(self.size, math.prod(column.shape)).view(np.uint8)
         for stream, place, _, _ in self.groups:
             here = place[known[place]]
             first, log = places[here], stream.disk.later

@@ -105,8 +105,8 @@ class Commit:
 
     def with_log(self, path: str, begin: int, end: int) -> Commit:
         """The commit with another span of a log."""
-        name = LOGS[path]
-        return dataclasses.replace(self, **{f"{name}_begin": begin, f"{name}_end": end})
+        span: dict[str, Any] = {f"{LOGS[path]}_begin": begin, f"{LOGS[path]}_end": end}
+        return dataclasses.replace(self, **span)
 
     def without_log(self, path: str) -> Commit:
         """The commit without anything in a log."""
