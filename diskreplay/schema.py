@@ -70,7 +70,7 @@ LATER = "later/values"
 
 No column can be called so: names of the user's have no slash, and ``later`` was no reserved name in earlier versions.
 """
-LATER_CHUNK_ROWS, LATER_SHARD_ROWS = 1 << 16, 1 << 24
+LATER_CHUNK_ROWS, LATER_SHARD_ROWS = 1 << 16, 1 << 23
 """Of that array, whose rows are bytes, too."""
 LOGS = {INFO: "info", LATER: "later"}
 """The arrays that are logs of bytes, apart from the rows, and not there before something was logged; and the names of
