@@ -105,7 +105,8 @@ class LaterWriter:
         disk, later = self._disk, self._stream.later
         start, blocks = self._giving
         assert disk is not None
-        disk.rewind(start)
+        if disk.end != start:
+            disk.rewind(start)
         for data, block in blocks:
             begin = disk.end
             disk.append(data)

@@ -141,23 +141,22 @@ class LaterLog:
 
     def take(self, block: Block) -> None:
         """Takes over a block that begins at the log's end; done twice, it is as done once."""
-        column, log = self.columns[block.number], self.log
-        rows, envs = self._rows(block.places)
-        at = block.at + column.item_bytes * np.arange(len(rows))
-        values = block.values
-        if len(rows) and int(rows.min()) < log.begin:
-            here = rows >= log.begin
-            rows, envs, at = rows[here], envs if isinstance(envs, int) else envs[here], at[here]
-            values = None if values is None else values[here]
-        positions = rows % log.table.length
+        column, table, first = self.columns[block.number], self.log.table, self.log.begin * self.log.num_envs
+        places, values, at = block.places, block.values, block.at + column.item_bytes * np.arange(len(block.places))
+        if int(places.min()) < first:
+            here = places >= first
+            places, at, values = places[here], at[here], None if values is None else values[here]
+        positions = self._positions(places)
         if column.resident and values is not None:
-            log.table.arrays[column.name][positions, envs] = values.view(column.dtype).reshape(-1, *column.shape)
-        log.table.arrays[place_of(column.name)][positions, envs] = at
+            held = table.arrays[column.name]
+            held.reshape(-1, *column.shape)[positions] = values.view(column.dtype).reshape(-1, *column.shape)
+        table.arrays[place_of(column.name)].reshape(-1)[positions] = at
         self.end = block.stop
 
-    def _rows(self, places: Ids) -> tuple[Ids, Ids | int]:
-        envs = self.log.num_envs
-        return (places, 0) if envs == 1 else np.divmod(places, envs)
+    def _positions(self, places: Ids) -> Ids:
+        """Where places stand in arrays of the table whose axes of rows and environments are one."""
+        found: Ids = places % (self.log.table.length * self.log.num_envs)
+        return found
 
     # What is dead
 
@@ -199,10 +198,9 @@ class LaterLog:
     def _lives(self, block: Block) -> NDArray[np.bool_]:
         """Which values of a block are those that count."""
         column, log = self.columns[block.number], self.log
-        rows, envs = self._rows(block.places)
-        at = block.at + column.item_bytes * np.arange(len(rows))
-        standing = log.table.arrays[place_of(column.name)][rows % log.table.length, envs] == at
-        lives: NDArray[np.bool_] = standing & (rows >= log.begin) & (rows < log.end)
+        at = block.at + column.item_bytes * np.arange(len(block.places))
+        standing = log.table.arrays[place_of(column.name)].reshape(-1)[self._positions(block.places)] == at
+        lives: NDArray[np.bool_] = standing & (block.places >= log.begin * log.num_envs)
         return lives
 
     def known(self) -> dict[str, int]:
