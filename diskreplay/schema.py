@@ -34,7 +34,7 @@ PATCH_TABLE = "patches"
 PLACES = f"{PATCH_TABLE}/{PLACE}"
 RESERVED = {
     OBS, ACTION, REWARD, TERMINATED, TRUNCATED, VALID, START, PLACE,
-    "next_obs", "discount", "index", "weight", "mask", "patches", "info",
+    "next_obs", "discount", "index", "weight", "mask", "patches", "info", "later",
 }  # fmt: skip
 
 DTYPES = frozenset(
@@ -65,6 +65,18 @@ INFO = "info"
 """The array of a stream with the facts of its episodes, which no column can be called; there once there are some."""
 INFO_CHUNK_ROWS, INFO_SHARD_ROWS = 1 << 14, 1 << 20
 """Of that array, whose rows are bytes. The format fixes them."""
+LATER = "later/values"
+"""The array of a stream with the values that were written to rows after these were added; there once there are some.
+
+No column can be called so: names of the user's have no slash, and ``later`` was no reserved name in earlier versions.
+"""
+LATER_CHUNK_ROWS, LATER_SHARD_ROWS = 1 << 16, 1 << 23
+"""Of that array, whose rows are bytes, too."""
+LOGS = {INFO: "info", LATER: "later"}
+"""The arrays that are logs of bytes, apart from the rows, and not there before something was logged; and the names of
+what the commit record says of them."""
+KNOWN = "_known"
+"""After the name of a column that is written later: which rows of a batch have a value."""
 
 
 Continuity = Literal["observations", "flags"]
@@ -239,6 +251,7 @@ class Schema:
         identity: of the store, which seals its shards; empty for one without seals.
         finite: whether ``add`` refuses NaN and infinity in observations, actions and columns.
         continuity: what says that a row continues the one before: "observations" (and flags), or "flags" alone.
+        later: columns whose values are written after their rows were added; they stand in the log :data:`LATER`.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -251,6 +264,7 @@ class Schema:
     identity: str = dataclasses.field(default="", compare=False)
     finite: bool = dataclasses.field(default=False, compare=False)
     continuity: Continuity = dataclasses.field(default="observations", compare=False)
+    later: tuple[Column, ...] = ()
     obs_tree: spaces.Tree = dataclasses.field(init=False)
     action_tree: spaces.Tree = dataclasses.field(init=False)
 
@@ -262,6 +276,10 @@ class Schema:
         needed += [REWARD, TERMINATED, TRUNCATED, VALID, START]
         if names[: len(needed)] != needed or len(set(names)) != len(names):
             raise SchemaError(f"the columns must begin with {needed} and not repeat, got {names}")
+        shown = [*names, *(name for column in self.later for name in (column.name, column.name + KNOWN))]
+        twice = next((name for name in shown if shown.count(name) > 1), None)
+        if twice is not None:
+            raise SchemaError(f"the columns written later need names of their own in a batch: {twice!r} is there twice")
         if not all(column.resident for column in self.columns if column.name in ALWAYS_RESIDENT):
             raise SchemaError(f"the columns {ALWAYS_RESIDENT} must be resident")
         axes = {stack.axis is None for stack in self.stacks if stack.frames > 1}
@@ -287,9 +305,11 @@ class Schema:
         return self.columns[first : first + len(spaces.leaves(self.action_tree))]
 
     @property
-    def info_column(self) -> Column:
-        """The array of bytes that holds the facts of episodes."""
-        return Column(INFO, (), np.dtype(np.uint8), INFO_CHUNK_ROWS, INFO_SHARD_ROWS, Codec("zstd", 1), True)
+    def logs(self) -> dict[str, Column]:
+        """The arrays of bytes of :data:`LOGS` that a stream can have, by their paths."""
+        info = Column(INFO, (), np.dtype(np.uint8), INFO_CHUNK_ROWS, INFO_SHARD_ROWS, Codec("zstd", 1), True)
+        later = Column(LATER, (), np.dtype(np.uint8), LATER_CHUNK_ROWS, LATER_SHARD_ROWS, Codec("zstd", 1), False)
+        return {INFO: info, **({LATER: later} if self.later else {})}
 
     @functools.cached_property
     def extra_columns(self) -> tuple[Column, ...]:
@@ -342,6 +362,7 @@ class Schema:
             **({"identity": self.identity} if self.identity else {}),
             **({"finite": True} if self.finite else {}),
             **({"continuity": self.continuity} if self.continuity != "observations" else {}),
+            **({"later": [_later_to_json(column) for column in self.later]} if self.later else {}),
         }
 
     @classmethod
@@ -358,6 +379,7 @@ class Schema:
                 str(stored.get("identity", "")),
                 stored.get("finite", False) is True,
                 check_continuity(stored.get("continuity", "observations")),
+                tuple(_later_from_json(column) for column in stored.get("later", ())),
             )
         except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
             raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
@@ -371,6 +393,21 @@ def check_continuity(given: Any) -> Continuity:
     if given == "observations":
         return "observations"
     raise InputError(f"continuity must be 'observations' or 'flags', got {given!r}")
+
+
+def later_column(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], window: int) -> Column:
+    """A column that is written later, of a window of so many transitions. It has no array of its own, so no chunks."""
+    item = math.prod(shape) * dtype.itemsize
+    return Column(name, shape, dtype, 1, 1, Codec("none"), _is_small(item, window))
+
+
+def _later_to_json(column: Column) -> dict[str, Any]:
+    stored = column.to_json()
+    return {key: stored[key] for key in ("name", "shape", "dtype", "resident")}
+
+
+def _later_from_json(stored: dict[str, Any]) -> Column:
+    return Column.from_json({**stored, "chunk_rows": 1, "shard_rows": 1, "codec": "none"})
 
 
 def _stack_from_json(stored: dict[str, Any]) -> Stack:
@@ -400,6 +437,7 @@ def build(
     shard_rows: int | Mapping[str, int] | None = None,
     finite: bool = False,
     continuity: Continuity = "observations",
+    later: Mapping[str, Any] | None = None,
 ) -> Schema:
     """The schema of a new store; arguments as of ``ReplayBuffer.create``. SchemaError or InputError for bad ones."""
     num_envs = check_count("num_envs", num_envs, most=1 << 20)
@@ -415,7 +453,7 @@ def build(
         raise InputError(f"stack_padding must be 'zero' or 'reset', got {stack_padding!r}")
     given = _leaf_fields(observation_space, OBS)
     stacks, frames = _stacked(given, frame_stack, stack_axis)
-    fields = [*frames, *_leaf_fields(action_space, ACTION), *_always(reward_dtype), *_extras(columns)]
+    fields = [*frames, *_leaf_fields(action_space, ACTION), *_always(reward_dtype), *_extras(columns, "columns")]
     names, obs_names = [name for name, _, _ in fields], [name for name, _, _ in frames]
     settings = {"codec": codec, "chunk_rows": chunk_rows, "shard_rows": shard_rows}
     for what, setting in settings.items():
@@ -429,6 +467,7 @@ def build(
     return Schema(
         observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity,
         finite=check_flag("finite", finite), continuity=check_continuity(continuity),
+        later=tuple(later_column(*field, capacity) for field in _extras(later, "later")),
     )  # fmt: skip
 
 
@@ -472,11 +511,11 @@ def _always(reward_dtype: Any) -> list[Field]:
     return [(name, (), dtype) for name, dtype in zip(ALWAYS_RESIDENT, dtypes, strict=True)]
 
 
-def _extras(columns: Mapping[str, Any] | None) -> list[Field]:
-    """The user's own columns."""
+def _extras(columns: Mapping[str, Any] | None, what: str) -> list[Field]:
+    """The user's own columns, of the argument ``what``."""
     if columns is not None and not isinstance(columns, Mapping):
-        raise InputError(f"columns must be a mapping of names to dtypes, got {columns!r}")
-    return [_extra(name, value) for name, value in (columns or {}).items()]
+        raise InputError(f"{what} must be a mapping of names to dtypes, got {columns!r}")
+    return [_extra(name, value, what) for name, value in (columns or {}).items()]
 
 
 def _column(
@@ -490,8 +529,7 @@ def _column(
         for setting, rows_given in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows))
     )
     item = math.prod(shape) * dtype.itemsize
-    small = item <= RESIDENT_ROW_BYTES and item * rows * num_envs <= RESIDENT_COLUMN_BYTES
-    resident = small or name in ALWAYS_RESIDENT
+    resident = _is_small(item, rows * num_envs) or name in ALWAYS_RESIDENT
     chunk_width = item * num_envs if resident else item
     if shard_rows is None:
         least = chunk_rows if chunk_rows is not None else max(1, rows // MAX_SHARDS)
@@ -504,6 +542,11 @@ def _column(
     if codec is None:
         codec = Codec("zstd", 1) if resident else Codec("lz4hc", 4)
     return Column(name, shape, dtype, chunk_rows, shard_rows, Codec.parse(codec), resident)
+
+
+def _is_small(item: int, window: int) -> bool:
+    """Whether values of ``item`` bytes, of a window of so many transitions, are held in RAM."""
+    return item <= RESIDENT_ROW_BYTES and item * window <= RESIDENT_COLUMN_BYTES
 
 
 def _power_of_two(value: int) -> int:
@@ -571,15 +614,15 @@ def _stack_of(
     return Stack(frames, axis, channels=True), (depth, *shape[1:]) if axis == 0 else (*shape[:-1], depth)
 
 
-def _extra(name: str, value: Any) -> Field:
+def _extra(name: str, value: Any, what: str) -> Field:
     """A user's column: a dtype, ``(shape, dtype)``, or a leaf space."""
-    check_key(name, "columns")
+    check_key(name, what)
     if name in RESERVED:
-        raise SchemaError(f"columns: {name!r} is a name of the store's own; choose another")
+        raise SchemaError(f"{what}: {name!r} is a name of the store's own; choose another")
     if isinstance(value, gymnasium.Space):
         spaces.tree(value, name)
         if isinstance(value, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-            raise SchemaError(f"columns: {name!r} must be one array; give each part of the {value} a name of its own")
+            raise SchemaError(f"{what}: {name!r} must be one array; give each part of the {value} a name of its own")
         return (name, *spaces.leaf_layout(value, name))
     try:
         shape, dtype = value if isinstance(value, tuple) else ((), value)
@@ -587,5 +630,5 @@ def _extra(name: str, value: Any) -> Field:
     except InputError:
         raise
     except (TypeError, ValueError) as error:
-        raise SchemaError(f"columns: {name!r} must be a dtype, (shape, dtype) or a space, got {value!r}") from error
+        raise SchemaError(f"{what}: {name!r} must be a dtype, (shape, dtype) or a space, got {value!r}") from error
     return (name, *layout)

@@ -62,6 +62,8 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
     yield "obs", _space(facts.observation_space) + (f", {max(stack)} frames stacked" if stack else "")
     yield "action", _space(facts.action_space)
     yield "samples", _settings(facts)
+    if facts.later:
+        yield "written later", ", ".join(f"{name} of {count:,}" for name, count in facts.later.items()) + " transitions"
     yield from text.provenance(facts.provenance)
     yield "continuity", CONTINUITY.get(facts.continuity, facts.continuity)
     for stream in facts.streams[:MAX_STREAMS]:

@@ -139,7 +139,7 @@ def lost(losses: Iterable[StreamLoss]) -> Iterator[str]:
             yield f"stream {loss.stream!r} given up: its commit record cannot be read, and no checkpoint has it"
         elif loss.went_back_to is not None:
             yield f"stream {loss.stream!r} back at its newest checkpoint, row {loss.went_back_to:,}"
-        elif loss.transitions or loss.chunks or not loss.facts:
+        elif loss.transitions or loss.chunks or not (loss.facts or loss.later):
             ranges = ", ".join(f"{first:,} to {stop:,}" for first, stop in loss.rows) or "none"
             yield (
                 f"stream {loss.stream!r}: {plural(loss.transitions, 'transition')} of "
@@ -148,3 +148,5 @@ def lost(losses: Iterable[StreamLoss]) -> Iterator[str]:
             )
         if loss.facts:
             yield f"stream {loss.stream!r}: the facts of its episodes ({size(loss.facts)}) given up; its rows stay"
+        if loss.later:
+            yield f"stream {loss.stream!r}: the values written later ({size(loss.later)}) given up; its rows stay"

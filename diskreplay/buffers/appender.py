@@ -245,6 +245,8 @@ class Appender:
             else:
                 column.end = row + count
         log.table.arrays[NEXT_PATCH][positions] = -1
+        for later in log.later:
+            log.table.arrays[later][positions] = 0
         log.end = row + count
         newest = start + count - 1
         self._put_pending([frames[newest] for frames in next_frames])
@@ -429,6 +431,8 @@ class Appender:
             else:
                 column.end = row + 1
         table.arrays[NEXT_PATCH][position] = -1
+        for later in self.log.later:
+            table.arrays[later][position] = 0
 
     def _put_pending(self, frames: list[Array], env: int | None = None) -> None:
         """Puts next frames into the place of row ``end``: the newest ones of all environments, or those of one."""

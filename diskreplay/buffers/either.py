@@ -108,6 +108,8 @@ def _schemas(asked: Schema, stored: Schema, options: Mapping[str, Any]) -> list[
         for mine, other in (layouts, layouts[::-1])
     ]
     facts.append(("columns", differing[0], differing[1]))
+    later = [{one.name: (one.shape, str(one.dtype)) for one in of.later} for of in (asked, stored)]
+    facts.append(("later", later[0], later[1]))
     for what in ("codec", "chunk_rows", "shard_rows"):
         if options[what] is not None and layouts[0] == layouts[1]:
             names = [one.name for one in asked.columns if getattr(one, what) != getattr(columns[one.name], what)]

@@ -441,7 +441,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         """The fields that every rollout's batch has, and the extra columns."""
         schema = self.schema
         leaves = [samples.current(leaf) for leaf in range(len(schema.stacks))]
-        extra = {column.name: samples.values(column) for column in schema.extra_columns}
+        extra = samples.extra()
         del extra[FINAL_VALUE]
 
         def estimate(name: str) -> Array:

@@ -43,6 +43,7 @@ class LayoutOptions(TypedDict, total=False):
     """Of a new store: what it holds beside observations, actions and rewards, and how it is cut and compressed."""
 
     columns: Mapping[str, Any] | None
+    later: Mapping[str, Any] | None
     codec: str | Codec | Mapping[str, str | Codec] | None
     chunk_rows: int | Mapping[str, int] | None
     shard_rows: int | Mapping[str, int] | None
@@ -121,7 +122,7 @@ RUN_DEFAULTS: RunOptions = {
 }  # fmt: skip
 DEFAULTS: dict[str, Any] = {
     **RUN_DEFAULTS,
-    "columns": None, "codec": None, "chunk_rows": None, "shard_rows": None, "finite": False,
+    "columns": None, "later": None, "codec": None, "chunk_rows": None, "shard_rows": None, "finite": False,
     "continuity": "observations", "provenance": None,
     "state_space": None, "available_actions": False, "rewards": "team", "mean_action_shape": None,
     "frame_stack": 1, "stack_axis": "auto", "stack_padding": "zero", "reward_dtype": np.float32,

@@ -22,6 +22,7 @@ from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.companion import Companion
 from diskreplay.buffers.facts import annotate, begin
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
+from diskreplay.buffers.later import LaterWriter
 from diskreplay.buffers.options import RUN_DEFAULTS, OpenOptions, RunOptions
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import rng_to_json, set_rng
@@ -50,7 +51,7 @@ from diskreplay.remote.objects import ObjectStore, is_url
 from diskreplay.remote.place import place
 from diskreplay.remote.push import Push, check_pushable
 from diskreplay.remote.pushing import Pushing
-from diskreplay.schema import Schema
+from diskreplay.schema import INFO, LATER, Schema
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
@@ -136,6 +137,7 @@ class StoredBuffer:
                     store.schema, self._streams.writer, written.log, written.facts, self.FREEDOMS
                 )  # fmt: skip
                 self._appender.resume(written.pending())
+                self._later = LaterWriter(store.schema, written, self._streams.writer)
             self._last_commit = time.monotonic()
             self._pushing = self._begin_pushing(options["remote"])
             forks.watch(self)
@@ -361,6 +363,30 @@ class StoredBuffer:
             self._writable().check()
             annotate(self._appender, episode, env, facts)
 
+    def write(self, name: str, index: Any, values: Any) -> None:
+        """Gives rows that are already there values of a column that was declared as ``later``, in the place of others.
+
+        Batches show them from now on, as ``extra[name]``; ``extra[name + "_known"]`` says which rows have a value, the
+        others are zeros. They are durable with the next commit.
+
+        Args:
+            name: of the column.
+            index: ``(B,)`` integers, of batches: of transitions of the stream that this buffer writes, whatever the view
+                shows. The index of the row ``t`` steps after another is higher by ``t * num_envs``. Those that have
+                left the window since are ignored; of a repeated index the last value counts.
+            values: ``(B, *shape)``; of the column's dtype, or what it holds without loss.
+
+        Raises InputError, with nothing written, for another column, shape or dtype, an index that names no transition or
+        one of another writer's stream, and NaN or infinity with ``finite=True``; and what :meth:`add` raises where this
+        buffer takes no rows.
+        """
+        with self._write_lock:
+            with self._lock:
+                self._writable().check()
+                self._later.write(name, index, values)
+            if self._later.waiting_bytes > COMMIT_BYTES:
+                self.commit()
+
     def _extend(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
@@ -429,7 +455,8 @@ class StoredBuffer:
         log = self._appender.log
         self._last_commit = time.monotonic()
         facts, same = self._appender.facts, log.end == writer.commit_record.end
-        if same and log.begin == writer.commit_record.begin and not facts.unwritten:
+        unwritten = facts.unwritten or self._later.unwritten
+        if same and log.begin == writer.commit_record.begin and not unwritten:
             writer.commit_sampled(self._lock)
             writer.reclaim(self._lock)  # a checkpoint may have been dropped
             return
@@ -438,7 +465,8 @@ class StoredBuffer:
             patch_begin = log.drop_patches()
             lines = facts.lines(log.begin)
             at = writer.put_info(lines.data)
-        writer.commit(log.begin, patch_begin, self._lock, at if lines.begin < 0 else lines.begin)
+            begins = {INFO: at if lines.begin < 0 else lines.begin, LATER: self._later.before_commit()}
+        writer.commit(log.begin, patch_begin, self._lock, begins)
         with self._lock:
             facts.written(lines, at)
             self._streams.size_cache()
@@ -616,7 +644,8 @@ class StoredBuffer:
             return
         self._settled()
         log, record = self._appender.log, writer.commit_record
-        lost = (log.begin, log.end) != (record.begin, record.end) or self._appender.facts.unwritten
+        unwritten = self._appender.facts.unwritten or self._later.unwritten
+        lost = (log.begin, log.end) != (record.begin, record.end) or unwritten
         if writer.cut_short and (self._companion is not None or lost):
             writer.check()
 
@@ -669,7 +698,7 @@ class StoredBuffer:
         """Whether a call was interrupted half-way; also while another thread is in it, which has the lock."""
         return (
             self._streams.torn
-            or (self._streams.writer is not None and self._appender.torn)
+            or (self._streams.writer is not None and (self._appender.torn or self._later.torn))
             or (self._companion is not None and self._companion.torn)
         )
 
@@ -680,6 +709,7 @@ class StoredBuffer:
             self._streams.open_readers(None)
         if self._streams.writer is not None:
             self._appender.take_back()
+            self._later.settle()
         if self._companion is not None:
             self._companion.settle()
 

@@ -137,6 +137,8 @@ class Streams:
                 self.cache.drop(column, stream.log.floor // column.column.chunk_rows)
             for column in stream.disk.patches.values():
                 self.cache.drop(column, stream.log.patch_begin // column.column.chunk_rows)
+            if (later := stream.disk.later) is not None:
+                self.cache.drop(later, stream.later.begin // later.column.chunk_rows)
 
     def windows(self) -> list[Window]:
         """What a sampler is told of every stream, the empty ones too."""

@@ -28,6 +28,11 @@ No column has a name that starts with a point.
 """
 
 
+def place_of(name: str) -> str:
+    """The table's array that says where in the log the values of a column that is written later stand; 0 for none."""
+    return f".{name}"
+
+
 class Mark(NamedTuple):
     """Where a log stood; see :meth:`StreamLog.take_back`."""
 
@@ -59,11 +64,12 @@ class StreamLog:
         stream: its number.
         columns, patch_columns: of the schema; the resident ones are mirrored.
         num_envs, rows, context: environments, rows of the window, rows kept before it.
+        later: columns that are written later; of all of them it is held where the values of rows stand.
     """
 
     def __init__(
         self, stream: int, columns: Iterable[Column], patch_columns: Iterable[Column],
-        num_envs: int, rows: int, context: int,
+        num_envs: int, rows: int, context: int, later: Iterable[Column] = (),
     ) -> None:  # fmt: skip
         self.stream = stream
         self.num_envs = num_envs
@@ -72,7 +78,12 @@ class StreamLog:
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in columns if c.resident}
         self.resident = tuple(held)
         """Names of the columns that are mirrored here."""
-        self.table = Table.new({**held, NEXT_PATCH: ((num_envs,), np.int64)}, rows + context + 2)
+        written: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        written |= {place_of(c.name): ((num_envs,), np.dtype(np.int64)) for c in later}
+        written |= {c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.resident}
+        self.later = tuple(written)
+        """Names of the arrays of the table that tell of values written later: zeros as long as a row has none."""
+        self.table = Table.new({**held, **written, NEXT_PATCH: ((num_envs,), np.int64)}, rows + context + 2)
         """``(length, num_envs, *shape)`` a resident column; replaced by a longer one when it grows."""
         self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patch_columns if c.resident})
         """``(length, *shape)`` a resident column of the patch table, addressed by patch numbers."""
@@ -160,6 +171,8 @@ class StreamLog:
         for name in self.resident:
             self.table.arrays[name][rows] = values[name]
         self.table.arrays[NEXT_PATCH][rows] = -1
+        for name in self.later:
+            self.table.arrays[name][rows] = 0
         counted = values[VALID][max(0, self.begin - self.end) :]
         self.invalid += counted.size - int(counted.sum())
         self.end += count

@@ -28,7 +28,6 @@ from diskreplay.ops.disk import tree_bytes
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
 from diskreplay.paths import PathLike, checked_path
-from diskreplay.schema import INFO
 from diskreplay.storage import chunks, stream
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
@@ -124,9 +123,8 @@ class _StreamShards:
     def dead(self) -> Iterator[_Shard]:
         """The shards that can be compacted and have something to give back."""
         context = self.store.schema.context
-        readers = self.store.readers(self.name, self._commit)
-        if INFO in self._commit.tails:
-            readers[INFO] = self.store.info_reader(self.name, self._commit)
+        logs = self.store.log_readers(self.name, self._commit)
+        readers = {**self.store.readers(self.name, self._commit), **logs}
         for path, reader in readers.items():
             span = self._commit.span(path, context)
             needed = [span, *(cut.span(path, context) for cut in self._cuts)]

@@ -17,6 +17,7 @@ from diskreplay.index.selecting import End, chosen, end_of
 from diskreplay.index.where import Where
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike
+from diskreplay.schema import KNOWN
 from diskreplay.views.transition import Transition
 
 SORTS = ("number", "length", "return", "end")
@@ -129,14 +130,16 @@ def head(path: PathLike, rows: int = 10, *, episode: int | None = None) -> Head:
         ids = np.array([pack(s, row, env, envs[s]) for s, row, env in places], np.int64)
         schema = buffer.schema
         names = ["stream", "row", "env", *(c.name for c in schema.obs_columns + schema.action_columns), "reward"]
-        names += ["terminated", "truncated", *(column.name for column in schema.extra_columns)]
+        extra = [column.name for column in schema.extra_columns]
+        extra += [name for column in schema.later for name in (column.name, column.name + KNOWN)]
+        names += ["terminated", "truncated", *extra]
         if not len(ids):
             return Head(tuple(names), [])
         batch = buffer.get(ids)
         obs = spaces.flatten(schema.obs_tree, batch.obs, "obs")
         action = spaces.flatten(schema.action_tree, batch.action, "action")
         values = [*obs, *action, batch.reward, batch.terminated, batch.truncated]
-        values += [batch.extra[column.name] for column in schema.extra_columns]
+        values += [batch.extra[name] for name in extra]
     rows_of = [
         dict(zip(names, [*place, *(value[at] for value in values)], strict=True)) for at, place in enumerate(places)
     ]

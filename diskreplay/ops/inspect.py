@@ -24,7 +24,7 @@ from diskreplay.ops.problems import DAMAGE
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_stream
-from diskreplay.schema import FORMAT_VERSION, INFO, Column
+from diskreplay.schema import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Span
@@ -162,6 +162,7 @@ class Facts:
         continuity: what says that a step goes on with the episode of the one before it, as :meth:`ReplayBuffer.create`
             has it.
         episodes: None when they cannot be read.
+        later: of each column that is written later, how many transitions of the windows have a value.
         raw_bytes, stored_bytes: ``stored_bytes`` counts every file.
         health: problems found; empty when there are none.
     """
@@ -183,6 +184,7 @@ class Facts:
     raw_bytes: int
     stored_bytes: int
     health: tuple[str, ...]
+    later: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -205,6 +207,7 @@ class _Found:
     streams: list[StreamFacts] = dataclasses.field(default_factory=list)
     episodes: list[Episode] | None = dataclasses.field(default_factory=list)
     columns: dict[str, ColumnFacts] = dataclasses.field(default_factory=dict)
+    later: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     problems: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -245,6 +248,7 @@ def inspect(path: PathLike) -> Facts:
         raw_bytes=sum(facts.raw_bytes for facts in found.columns.values()),
         stored_bytes=tree_bytes(store.path),
         health=tuple(dict.fromkeys(found.problems)),
+        later={column.name: found.later[column.name] for column in store.schema.later},
     )
 
 
@@ -310,6 +314,7 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         commit, transitions, causes = part.disk.commit_record, len(part.log), ends(part.log)
         if found.episodes is not None:
             found.episodes += episodes(part.log, part.facts)
+        found.later.update(part.later.known())
         for problem in _missing_files(store, name, commit):
             found.problems.append(problem)
     except DAMAGE as error:
@@ -331,8 +336,8 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
 
 
 def _arrays(store: Store, commit: Commit) -> dict[str, Column]:
-    """The arrays of a stream, with that of the facts of its episodes where it has one."""
-    return {**store.schema.arrays, **({INFO: store.schema.info_column} if INFO in commit.tails else {})}
+    """The arrays of a stream, with those of its logs that it has."""
+    return {**store.schema.arrays, **{path: log for path, log in store.schema.logs.items() if path in commit.tails}}
 
 
 def _column_facts(folder: pathlib.Path, path: str, column: Column, span: Span) -> ColumnFacts:

@@ -12,7 +12,8 @@
    timeline. A second commit gives them start codes that continue nothing, a third puts a chunk of zeros in the place of
    each damaged one.
 
-6. Where some of the facts of a stream's episodes cannot be read, all of the stream's are given up, and its rows stay.
+6. Where some of the facts of a stream's episodes cannot be read, all of the stream's are given up, and its rows stay;
+   likewise the values that were written later.
 
 All of step 5 is appended, or written beside and renamed, so that a crash leaves a store that is as damaged as before,
 or less; repairing again goes on from there. Whatever is moved, or changed in place, stands in a folder beside the
@@ -39,12 +40,13 @@ from diskreplay.errors import DiskReplayError, LockedError
 from diskreplay.ops.mend import mended
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
-from diskreplay.ops.repair_facts import give_up_facts
+from diskreplay.ops.repair_logs import give_up_logs
 from diskreplay.ops.repair_record import mended_cut, settled
 from diskreplay.ops.repair_stream import StreamLoss, StreamRepair
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import Verified, check_checkpoint, verify
 from diskreplay.paths import PathLike, checked_path
+from diskreplay.schema import LOGS
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import shard_number
@@ -149,8 +151,9 @@ class _StoreRepair:
                     mend(self.files, self._path(CHECKPOINTS, name), f"{CHECKPOINTS}/{name}", self.quarantine)
                 self.mend_cuts(names)
                 commits = self.records(names)
-                for name in commits:
-                    for group in stream.groups(self.store.schema):
+                for name, commit in commits.items():
+                    above = [path.rpartition("/")[0] for path in LOGS if path in commit.tails]
+                    for group in [*stream.groups(self.store.schema), *filter(None, above)]:
                         self.group(STREAMS, name, group)
                 self.check_checkpoints(commits)
                 for name, commit in commits.items():
@@ -159,8 +162,8 @@ class _StoreRepair:
                     )
                     loss = work.run(functools.partial(self.release, commits, name))
                     cuts = [one.cut[name] for one in self._readable_checkpoints() if name in one.cut]
-                    if facts := give_up_facts(self.store, name, self.quarantine, cuts):
-                        loss = dataclasses.replace(loss or StreamLoss(name), facts=facts)
+                    if logs := give_up_logs(self.store, name, self.quarantine, cuts):
+                        loss = dataclasses.replace(loss or StreamLoss(name), **logs)
                     if loss is not None:
                         self.losses.append(loss)
 

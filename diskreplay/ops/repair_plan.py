@@ -13,7 +13,7 @@ from diskreplay.errors import DiskReplayError
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair import committed_lengths
-from diskreplay.ops.repair_facts import lost_facts
+from diskreplay.ops.repair_logs import lost_logs
 from diskreplay.ops.repair_record import settled
 from diskreplay.ops.repair_stream import StreamLoss, StreamRepair
 from diskreplay.ops.result import Result
@@ -62,8 +62,8 @@ def plan(path: PathLike, files: fs.Files | None = None) -> Plan:
         commits[name] = settled(store.readers(name, recorded), recorded, context, quarantine)
         lengths = committed_lengths(readable, name)
         loss, rows = StreamRepair(store, name, recorded, commits[name], quarantine, lengths).foresee()
-        if facts := lost_facts(store, name, recorded):
-            loss = dataclasses.replace(loss or StreamLoss(name), facts=facts)
+        if logs := lost_logs(store, name, recorded):
+            loss = dataclasses.replace(loss or StreamLoss(name), **logs)
         if loss is not None:
             losses.append(loss)
             changed[name] = rows

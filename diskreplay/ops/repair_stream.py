@@ -39,6 +39,7 @@ class StreamLoss:
         went_back_to: the row that the stream ends at, where its record could not be read.
         whole: the stream was moved aside.
         facts: bytes of the facts of its episodes, all of which were given up where some were damaged.
+        later: bytes of the values that were written later, likewise.
     """
 
     stream: str
@@ -52,6 +53,7 @@ class StreamLoss:
     went_back_to: int | None = None
     whole: bool = False
     facts: int = 0
+    later: int = 0
 
 
 class StreamRepair:

@@ -23,6 +23,7 @@ Of each checkpoint:
 Of each commit of both:
 
 9. The facts of episodes can be read, and no two are of one episode (:mod:`diskreplay.ops.verify_facts`).
+10. What was written later can be read, and is of rows that are there (:mod:`diskreplay.ops.verify_later`).
 
 Reading changes nothing and works beside a live writer: what that evicts meanwhile is no problem. Memory is bounded by
 one shard's index, one chunk, a block of the small columns, and the places of the patches.
@@ -45,10 +46,11 @@ from diskreplay.ops.problems import DAMAGE, Findings, Problem
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify_chunks import ColumnCheck
 from diskreplay.ops.verify_facts import check_facts
+from diskreplay.ops.verify_later import check_later
 from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck
 from diskreplay.paths import PathLike, checked_path
-from diskreplay.schema import INFO, PLACES, START, VALID, Schema, is_patch
+from diskreplay.schema import INFO, LATER, LOGS, PLACES, START, VALID, Schema, is_patch
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Span
 from diskreplay.storage.files import Files, LocalFiles, translate_reads
@@ -187,7 +189,8 @@ class _StoreCheck:
             numbers[commit.stream] = name
             self.commits[name] = commit
             self._record(name, commit, file, stored)
-            parents = {str(pathlib.PurePosixPath(path).parent) for path in self.schema.arrays} - {"."}
+            paths = [*self.schema.arrays, *(path for path in LOGS if path in commit.tails)]
+            parents = {str(pathlib.PurePosixPath(path).parent) for path in paths} - {"."}
             self._groups([f"{folder}/{parent}" for parent in sorted(parents)], name)
 
     def _record(self, name: str, commit: Commit, file: str, stored: Mapping[str, Any]) -> None:
@@ -199,12 +202,12 @@ class _StoreCheck:
                 stream=name, file=file,
             )  # fmt: skip
         columns = self.schema.arrays
-        columns = {**columns, INFO: self.schema.info_column} if INFO in commit.tails else columns
+        columns = {**columns, **{path: log for path, log in self.schema.logs.items() if path in commit.tails}}
         for unknown in sorted(commit.tails.keys() - columns.keys()):
             self.found.add(f"the commit record names an unknown column {unknown!r}", stream=name, file=file)
         for path, column in columns.items():
             span = commit.span(path, self.schema.context)
-            if span.end and (path != INFO or span.end > span.begin) and not span.ends_in_tail(column):
+            if span.end and (path not in LOGS or span.end > span.begin) and not span.ends_in_tail(column):
                 self.found.add(
                     f"the commit record says shard {span.tail.shard if span.tail.size else None} as the last, but with "
                     f"{span.end} rows it is shard {(span.end - 1) // column.shard_rows}",
@@ -273,15 +276,17 @@ class _StoreCheck:
         return [
             (ColumnCheck(reader, path, self.found, self._tick), self._spans(path, views))
             for path, reader in self.store.readers(name, views[0]).items()
-        ] + self._facts(name, views)
+        ] + self._logs(name, views)
 
-    def _facts(self, name: str, views: Sequence[Commit]) -> list[tuple[ColumnCheck, list[Span]]]:
-        """Likewise of the facts of episodes, where a view has some."""
-        having = [view for view in views if INFO in view.tails]
-        if not having:
-            return []
-        check = ColumnCheck(self.store.info_reader(name, having[0]), INFO, self.found, self._tick)
-        return [(check, self._spans(INFO, having))]
+    def _logs(self, name: str, views: Sequence[Commit]) -> list[tuple[ColumnCheck, list[Span]]]:
+        """Likewise of the logs, of the views that have them."""
+        found = []
+        for path in LOGS:
+            having = [view for view in views if path in view.tails and path in self.schema.logs]
+            if having:
+                reader = self.store.log_readers(name, having[0])[path]
+                found.append((ColumnCheck(reader, path, self.found, self._tick), self._spans(path, having)))
+        return found
 
     def _spans(self, path: str, views: Sequence[Commit]) -> list[Span]:
         return [view.span(path, self.schema.context) for view in views]
@@ -290,17 +295,21 @@ class _StoreCheck:
         return sum(self.store.files.size(check.reader.shard_path(shard)) or 0 for shard in check.shards(spans))
 
     def rows(self, name: str, views: Sequence[Commit]) -> None:
-        """Rule 6, as far as the indexes of the small columns can be read; each timeline has its own. Then rule 9."""
+        """Rule 6, as far as the indexes of the small columns can be read; each timeline has its own. Then 9 and 10."""
         for timeline in sorted({view.timeline for view in views}, reverse=True):
             self._rows(name, sorted((v for v in views if v.timeline == timeline), key=lambda v: v.end, reverse=True))
         for view in views:
-            check_facts(name, self.store.info_reader(name, view), view, self.found)
+            logs = self.store.log_readers(name, view)
+            if INFO in logs:
+                check_facts(name, logs[INFO], view, self.found)
+            if LATER in logs:
+                check_later(name, self.schema, logs[LATER], view, self.found)
 
     def _rows(self, name: str, views: Sequence[Commit]) -> None:
         """Rule 6 for views of one timeline, the newest first."""
         if not views[0].end:
             return
-        readers = {check.path: check.reader for check, _ in self.columns(name, views) if check.path != INFO}
+        readers = {check.path: check.reader for check, _ in self.columns(name, views) if check.path not in LOGS}
         try:
             for path, reader in readers.items():
                 if reader.column.resident:

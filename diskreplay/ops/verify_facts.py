@@ -11,8 +11,6 @@ from diskreplay.storage.commit import Commit
 
 def check_facts(name: str, reader: ColumnReader, view: Commit, found: Findings) -> None:
     """Looks at the facts that a commit names; what cannot be read of their files is the business of ColumnCheck."""
-    if INFO not in view.tails:
-        return
     place = {"stream": name, "column": INFO, "file": reader.directory}
     try:
         reader.load(view.info_begin, view.info_end, view.tails[INFO])

@@ -10,6 +10,7 @@ The arrays of a batch are then parts of one block of memory.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
-from diskreplay.index.log import NEXT_PATCH, StreamLog
+from diskreplay.index.log import NEXT_PATCH, StreamLog, place_of
 from diskreplay.ring import Table
 from diskreplay.schema import START, VALID, Schema
 
@@ -31,6 +32,8 @@ MOST_BYTES = 1 << 20
 """Of a batch that is copied in one call; what is larger is copied column by column."""
 
 
+PLACE = np.dtype(np.int64)
+"""Of the places of values that were written later."""
 NEXT = ".next "
 """Before the names of observations: their true next values. No column has a name that starts with a point."""
 
@@ -63,6 +66,9 @@ class Resident:
             c for c in schema.columns if c.resident and c.name not in (START, VALID) and frames.get(c.name, 1) == 1
         ]
         observed = [c for c in shown if c.name in frames]
+        later = [c for c in schema.later if c.resident]
+        places = [dataclasses.replace(c, name=place_of(c.name), shape=(), dtype=PLACE) for c in schema.later]
+        shown += [*later, *places]
         self.log = log
         self._columns = shown + observed
         self._names = [c.name for c in shown] + [NEXT + c.name for c in observed]

@@ -7,6 +7,7 @@ and decodes without it.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,13 +15,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.ids import Ids, stream_of
+from diskreplay.index.log import place_of
 from diskreplay.reading import observations, resident
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import NEXT
 from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.target import Target
-from diskreplay.schema import Column, Schema, Stack
+from diskreplay.schema import KNOWN, Column, Schema, Stack
 
 Array = NDArray[Any]
 
@@ -85,6 +87,34 @@ class Samples:
             return self._take(name)
         at = zip(self.groups, self._positions, strict=True)
         return self.scatter([stream.log.at(name, positions) for (stream, *_), positions in at])
+
+    def extra(self) -> dict[str, Array]:
+        """The user's own columns at the rows, ``(size, *shape)`` by name: those of ``add``, and those written later.
+
+        A value that is not known is zeros; beside each column that is written later it stands which are.
+        """
+        found = {column.name: self.values(column) for column in self.schema.extra_columns}
+        for column in self.schema.later:
+            places = self.resident(place_of(column.name))
+            known: Array = places > 0
+            found[column.name] = self.resident(column.name) if column.resident else self._logged(column, places, known)
+            found[column.name + KNOWN] = known
+        return found
+
+    def _logged(self, column: Column, places: Array, known: Array) -> Array:
+        """Values of a column that is written later and is too large for RAM; ``places`` are bytes of the log."""
+        size = column.item_bytes
+        values = self.reads.empty((self.size, *column.shape), column.dtype)
+        values[~known] = 0
+        out = values.reshape(self.size, math.prod(column.shape)).view(np.uint8)
+        for stream, place, _, _ in self.groups:
+            here = place[known[place]]
+            first, log = places[here], stream.disk.later
+            if len(here):
+                assert log is not None
+                requests = Requests(here, np.zeros_like(first), first, first + (size - 1), first)
+                self.reads.fetch(log, requests, Target(out), stream.cache, exact=True)
+        return values
 
     def each(self, function: Callable[[OpenStream, Ids, Ids], Array]) -> Array:
         """What a function gives for the rows and environments of each stream, ``(size, ...)``."""

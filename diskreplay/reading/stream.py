@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError
 from diskreplay.index.facts import MAX_LINE, FactLog
+from diskreplay.index.later import LaterLog
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.reading import observations
@@ -19,7 +20,7 @@ from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
-from diskreplay.schema import INFO, Schema
+from diskreplay.schema import INFO, LATER, Schema
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.stream import StreamReader, StreamWriter
@@ -39,7 +40,9 @@ class OpenStream:
         self.schema = schema
         self.disk = disk
         self.cache = cache
-        self.log = StreamLog(commit.stream, schema.columns, schema.patch_columns, commit.num_envs, rows, schema.context)
+        self.log = StreamLog(
+            commit.stream, schema.columns, schema.patch_columns, commit.num_envs, rows, schema.context, schema.later
+        )
         self.sources = [
             ObsSource(c.name, stack, self.log, disk.rows[c.name], disk.patches[c.name], cache)
             for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
@@ -47,9 +50,12 @@ class OpenStream:
         self.resident = Resident(schema, self.log)
         self.facts = FactLog(commit.num_envs)
         """What was said of the episodes."""
+        self.later = LaterLog(schema.later, self.log)
+        """What was written to rows after they were added."""
         self._spans = Spans(self.log)
         self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
         self.facts.restart(commit.info_begin)
+        self.later.restart(commit.later_begin)
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -66,6 +72,7 @@ class OpenStream:
         log.slide(commit.begin)
         log.drop_patches()
         self._catch_up_facts()
+        self._catch_up_later()
         wrong = log.inconsistency()
         if wrong:
             raise CorruptionError(f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name)
@@ -97,6 +104,23 @@ class OpenStream:
                 raise ValueError(f"a line has more than {MAX_LINE:,} bytes")
         if rest:
             raise ValueError("the last line has no end")
+
+    def _catch_up_later(self) -> None:
+        if self.disk.later is None:
+            return
+        commit = self.disk.commit_record
+        try:
+            self.later.catch_up(commit.later_begin, commit.later_end, commit.end, self.read_later)
+        except ValueError as error:
+            raise CorruptionError(
+                f"stream {self.disk.path!r}: what was written later cannot be read: {error}; run 'diskreplay verify'",
+                stream=self.disk.name, column=LATER,
+            ) from error  # fmt: skip
+
+    def read_later(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Bytes ``[start, stop)`` of the log of what was written later, which a commit holds."""
+        assert self.disk.later is not None
+        return self.disk.later.read_rows(start, stop)[:, 0]
 
     def spans(self) -> Spans:
         """The episodes of the window, up to date."""
@@ -134,4 +158,5 @@ class OpenStream:
     def window_bytes(self) -> int:
         """Decoded bytes of the large columns in the window."""
         wide = sum(column.column.item_bytes for column in self.large_columns())
-        return wide * (self.log.end - self.log.begin) * self.log.num_envs
+        later = 0 if all(column.resident for column in self.schema.later) else self.later.end - self.later.begin
+        return wide * (self.log.end - self.log.begin) * self.log.num_envs + later

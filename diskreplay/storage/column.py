@@ -128,8 +128,8 @@ class ColumnReader:
     def load(self, first_row: int, end_row: int, tail: Tail) -> None:
         """Reads the indexes of the shards that hold rows ``[first_row, end_row)``, what is known already excepted."""
         first_shard = first_row // self.column.shard_rows
-        # The tail of an empty window: its last chunk, if not full, is what the next rows are added to.
-        if (end_row > first_row or end_row % self.column.chunk_rows) and tail != self.tail:
+        # The tail of an empty window: its shard, if not full, is what the next rows are added to.
+        if (end_row > first_row or end_row % self.column.shard_rows) and tail != self.tail:
             known = self.tail.shard  # its shards below the old tail do not change any more
             if known < first_shard or not self.entries.end:
                 known = first_shard
@@ -411,6 +411,19 @@ class ColumnWriter(ColumnReader):
             self._unsettled[0].settle()
             self._unsettled.popleft()
         self._fresh()
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Puts rows ``(n, *shape)`` of the only environment behind the others; interrupted, ``rewind`` takes it back."""
+        rows = self.column.chunk_rows
+        while len(values):
+            at = self.end % rows
+            part, values = values[: rows - at], values[rows - at :]
+            self.single[at : at + len(part)] = part
+            if at + len(part) == rows:
+                self.end += len(part) - 1
+                self.advance()
+            else:
+                self.end += len(part)
 
     def waiting_bytes(self) -> int:
         """Encoded bytes in RAM of the chunks that are compressed and wait for a commit."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from diskreplay.checks import check_count
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema import INFO, Column, is_patch
+from diskreplay.schema import LOGS, Column, is_patch
 
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
@@ -34,7 +34,7 @@ class Span:
     """What a commit needs of one array.
 
     Attributes:
-        begin, end: its rows, half-open; of the patch table's arrays, its patches; of the facts, bytes.
+        begin, end: its rows, half-open; of the patch table's arrays, its patches; of the logs, bytes.
         num_envs: environments that each of them holds.
         tail: the last shard; of size 0 where the record names none.
     """
@@ -62,6 +62,7 @@ class Commit:
         begin, end: the window's rows, half-open.
         patch_begin, patch_end: likewise of the patch table.
         info_begin, info_end: likewise the bytes of the facts of episodes; both 0 where ``tails`` has none of them.
+        later_begin, later_end: likewise of the values that were written later.
         tails: of each array that has rows, by its path below the stream's group.
         time: seconds since the epoch, for people; nothing depends on it.
         sampled: transitions that the process which writes the stream has drawn, as it counts them; for a rate limiter.
@@ -81,6 +82,8 @@ class Commit:
     sampled: int = 0
     info_begin: int = 0
     info_end: int = 0
+    later_begin: int = 0
+    later_end: int = 0
 
     def floor(self, context: int) -> int:
         """The first row that is needed: ``context`` rows before the window, or before the newest row if it is empty."""
@@ -91,9 +94,24 @@ class Commit:
         tail = self.tails.get(path, Tail(0, 0))
         if is_patch(path):
             return Span(self.patch_begin, self.patch_end, 1, tail)
-        if path == INFO:
-            return Span(self.info_begin, self.info_end, 1, tail)
+        if path in LOGS:
+            return Span(*self.log_span(path), 1, tail)
         return Span(self.floor(context), self.end, self.num_envs, tail)
+
+    def log_span(self, path: str) -> tuple[int, int]:
+        """The bytes that are needed, half-open, of a log of :data:`~diskreplay.schema.LOGS`."""
+        name = LOGS[path]
+        return getattr(self, f"{name}_begin"), getattr(self, f"{name}_end")
+
+    def with_log(self, path: str, begin: int, end: int) -> Commit:
+        """The commit with another span of a log."""
+        span: dict[str, Any] = {f"{LOGS[path]}_begin": begin, f"{LOGS[path]}_end": end}
+        return dataclasses.replace(self, **span)
+
+    def without_log(self, path: str) -> Commit:
+        """The commit without anything in a log."""
+        tails = {name: tail for name, tail in self.tails.items() if name != path}
+        return dataclasses.replace(self.with_log(path, 0, 0), tails=tails)
 
     @property
     def rows(self) -> int:
@@ -102,10 +120,11 @@ class Commit:
 
     def to_json(self) -> dict[str, Any]:
         stored = dataclasses.asdict(self)
-        span = {"begin": stored.pop("info_begin"), "end": stored.pop("info_end")}
         tails = {name: [tail.shard, tail.size] for name, tail in self.tails.items()}
-        if INFO in tails:  # apart from the others, whose names older programs know all of
-            stored[INFO] = {**span, "tail": tails.pop(INFO)}
+        for path, name in LOGS.items():
+            span = {"begin": stored.pop(f"{name}_begin"), "end": stored.pop(f"{name}_end")}
+            if path in tails:  # apart from the others, whose names older programs know all of
+                stored[name] = {**span, "tail": tails.pop(path)}
         if not self.sampled:
             del stored["sampled"]  # optional, and a store without a limiter has none
         return {**stored, "tails": tails}
@@ -118,7 +137,7 @@ class Commit:
         window's move left its first row behind. It begins as many rows before its end as it may hold.
         """
         found = cls.as_written(stored, file)
-        spans = (found.begin, found.end), (found.patch_begin, found.patch_end), (found.info_begin, found.info_end)
+        spans = [(found.begin, found.end), (found.patch_begin, found.patch_end), *map(found.log_span, LOGS)]
         if any(begin > end for begin, end in spans):
             raise _unreadable(file, ValueError("begin must not pass end"))
         return dataclasses.replace(found, begin=max(found.begin, found.end - found.rows))
@@ -138,10 +157,11 @@ class Commit:
                 str(name): Tail(check_count("shard", shard, 0), check_count("size", size, 0))
                 for name, (shard, size) in stored["tails"].items()
             }
-            if (info := stored.get(INFO)) is not None:
-                shard, size = info["tail"]
-                tails[INFO] = Tail(check_count("shard", shard, 0), check_count("size", size))
-                counts |= {f"info_{name}": check_count(name, info[name], least=0) for name in ("begin", "end")}
+            for path, field in LOGS.items():
+                if (log := stored.get(field)) is not None:
+                    shard, size = log["tail"]
+                    tails[path] = Tail(check_count("shard", shard, 0), check_count("size", size))
+                    counts |= {f"{field}_{name}": check_count(name, log[name], least=0) for name in ("begin", "end")}
             seconds = stored["time"]
             if not isinstance(seconds, int | float) or not math.isfinite(seconds):
                 raise ValueError(f"time must be finite, got {seconds!r}")

@@ -31,7 +31,7 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.schema import FORMAT_VERSION, INFO, Schema
+from diskreplay.schema import FORMAT_VERSION, LOGS, Schema
 from diskreplay.storage import arrays, metadata, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
@@ -255,7 +255,9 @@ class Store:
             cut = checkpoint.cut[name]
             later = [
                 c.name for c in self.checkpoints() if name in c.cut
-                and (c.cut[name].end > cut.end or (INFO in cut.tails and c.cut[name].info_end > cut.info_end))
+                and (c.cut[name].end > cut.end or any(
+                    path in cut.tails and c.cut[name].log_span(path)[1] > cut.log_span(path)[1] for path in LOGS
+                ))
             ]  # fmt: skip
             if later:
                 raise CheckpointError(
@@ -274,9 +276,10 @@ class Store:
         """Readers of all columns of a stream by their path below its group; nothing is loaded."""
         return stream.open_columns(self.files, self.stream_path(name), self.schema, commit, ColumnReader)
 
-    def info_reader(self, name: str, commit: Commit) -> ColumnReader:
-        """A reader of the facts of a stream's episodes; nothing is loaded."""
-        return stream.open_info(self.files, self.stream_path(name), self.schema, commit, ColumnReader)
+    def log_readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
+        """Readers of the logs that a stream has at a commit, by their paths; nothing is loaded."""
+        logs = stream.open_logs(self.files, self.stream_path(name), self.schema, commit, ColumnReader)
+        return {path: reader for path, reader in logs.items() if path in commit.tails}
 
     def cuts(self, name: str) -> list[Commit]:
         """The commits of a stream that checkpoints hold, the oldest checkpoint's first."""

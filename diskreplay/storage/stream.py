@@ -20,14 +20,14 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
 from diskreplay.interrupts import held_back
-from diskreplay.schema import INFO, PATCH_TABLE, Schema
+from diskreplay.schema import INFO, LATER, LOGS, PATCH_TABLE, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
@@ -56,8 +56,11 @@ class _Stream(Generic[AnyColumn]):
         self.schema = schema
         self.commit_record = commit
         self._columns = open_columns(files, path, schema, commit, make)
-        self.info = self._columns[INFO] = open_info(files, path, schema, commit, make)
+        self._columns |= open_logs(files, path, schema, commit, make)
+        self.info = self._columns[INFO]
         """The facts of episodes: a column of bytes, which is on disk only once there are some."""
+        self.later = self._columns.get(LATER)
+        """The values that are written later, likewise; None where the store has no columns of that kind."""
         self.rows = {column.name: self._columns[column.name] for column in schema.columns}
         self.patches = {column.name: self._columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
         metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self._columns, *groups(schema))))
@@ -142,7 +145,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             for path, column in self.columns():
                 column.resume(commit.span(path, schema.context).end)
             with fs.translate("recovering", path):
-                self._resume_info(commit)
+                self._first_bytes = {path: self._resume_log(path, commit) for path in LOGS if path in self._columns}
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
@@ -202,8 +205,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Removes what no record names; the lowest shard on disk."""
         tail = commit.tails.get(path)
         kept = []
-        # A writer that knows nothing of facts left a record without them; those of a checkpoint are there still.
-        spared = set() if tail or path != INFO else self._info_pinned(column)
+        # A writer that knows nothing of a log left a record without it; what checkpoints need of it is there still.
+        spared = set() if tail or path not in LOGS else self._log_pinned(path, column)
         if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
             self.files.unlink(temporary)
         for shard, file in column.shards_on_disk():
@@ -217,19 +220,20 @@ class StreamWriter(_Stream[ColumnWriter]):
             self.files.sync_dir(column.directory)
         return min(kept, default=0)
 
-    def _info_pinned(self, column: ColumnWriter) -> set[int]:
+    def _log_pinned(self, path: str, column: ColumnWriter) -> set[int]:
         shards = [shard for shard, _ in column.shards_on_disk()]
-        return self._pinned_among(shards, INFO, self._pinned()) if shards else set()
+        return self._pinned_among(shards, path, self._pinned()) if shards else set()
 
-    def _resume_info(self, commit: Commit) -> None:
-        """Has facts go on after the shards that checkpoints pin, where the record names none."""
-        there = [shard for shard, _ in self.info.shards_on_disk()]
-        self._info_first = 0
-        if INFO not in commit.tails and there:
-            first = max(there) + 1
-            self.info.entries.restart(first * self.info.shard_chunks)
-            self.info.resume(first * self.info.column.shard_rows)
-            self._info_first = self.info.end
+    def _resume_log(self, path: str, commit: Commit) -> int:
+        """Has a log go on after the shards that checkpoints pin, where the record names none; its first byte then."""
+        log = self._columns[path]
+        there = [shard for shard, _ in log.shards_on_disk()]
+        if path in commit.tails or not there:
+            return 0
+        first = max(there) + 1
+        log.entries.restart(first * log.shard_chunks)
+        log.resume(first * log.column.shard_rows)
+        return log.end
 
     def _remove_half_made(self, path: str) -> None:
         """Removes a stream that a process which died was adding; who lives holds the store's lock."""
@@ -323,27 +327,21 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def put_info(self, data: bytes) -> int:
         """Puts bytes, in the place of any that no commit holds yet, behind the facts; the first one's number."""
-        column, rows = self.info, self.info.column.chunk_rows
-        column.rewind(column.committed)
-        values = np.frombuffer(data, np.uint8)
-        first = column.end
-        while len(values):
-            at = column.end % rows
-            part, values = values[: rows - at], values[rows - at :]
-            column.single[at : at + len(part)] = part
-            if at + len(part) == rows:
-                column.end += len(part) - 1
-                column.advance()
-            else:
-                column.end += len(part)
+        self.info.rewind(self.info.committed)
+        first = self.info.end
+        self.info.append(np.frombuffer(data, np.uint8))
         return first
 
     def commit(
-        self, begin: int, patch_begin: int, publish: contextlib.AbstractContextManager[object], info_begin: int = 0
+        self,
+        begin: int,
+        patch_begin: int,
+        publish: contextlib.AbstractContextManager[object],
+        log_begins: Mapping[str, int] | None = None,
     ) -> Commit:
         """Makes every row durable and moves the window's first row to ``begin``; ``publish`` guards the readers.
 
-        ``info_begin`` is the first byte of the facts that is needed; where it is lower than before it stays.
+        ``log_begins`` has the first byte that is needed of each log; where it is lower than before it stays.
         """
         self.check()
         staged = {path: appended for path, column in self.columns() if (appended := column.stage())}
@@ -358,12 +356,14 @@ class StreamWriter(_Stream[ColumnWriter]):
             time=time.time(),
             sampled=self.sampled,
         )
-        if INFO in record.tails:
-            first = max(info_begin, self.commit_record.info_begin, self._info_first)
-            record = dataclasses.replace(record, info_begin=first, info_end=self.info.end)
+        for path, first in self._first_bytes.items():
+            if path in record.tails:
+                least = max(first, self.commit_record.log_span(path)[0])
+                record = record.with_log(path, max((log_begins or {}).get(path, 0), least), self._columns[path].end)
         with self.whole("committing"):
-            if INFO in staged:
-                self._make_info()
+            for path in LOGS:
+                if path in staged:
+                    self._make_log(path)
             self._append(staged)
             self.replace_record(record)
             with publish:
@@ -373,16 +373,23 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._evict(publish)
         return record
 
-    def _make_info(self) -> None:
-        """Makes the array of the facts, where it is not there; it appears whole."""
-        if self.files.size(os.path.join(self.info.directory, metadata.NAME)) is not None:
+    def _make_log(self, path: str) -> None:
+        """Makes the array of a log, where it is not there, and the group that it is in; both appear whole."""
+        log = self._columns[path]
+        if self.files.size(os.path.join(log.directory, metadata.NAME)) is not None:
             return
-        temporary = os.path.join(self.path, SCRATCH, ".tmp-info")
+        top, *below = path.split("/")
+        made = temporary = os.path.join(self.path, SCRATCH, ".tmp-log")
         fs.clear(self.files, temporary)
         self.files.mkdir(temporary)
-        column = self.info.column
-        metadata.write(self.files, temporary, metadata.array_document(column, 1, column.shard_rows))
-        self.files.rename(temporary, self.info.directory)
+        for name in below:
+            metadata.write(self.files, made, metadata.group_document())
+            made = os.path.join(made, name)
+            self.files.mkdir(made)
+        metadata.write(self.files, made, metadata.array_document(log.column, 1, log.column.shard_rows))
+        if below:
+            self.files.sync_dir(temporary)
+        self.files.rename(temporary, os.path.join(self.path, top))
         self.files.sync_dir(self.path)
 
     def _append(self, staged: dict[str, list[ShardAppend]]) -> None:
@@ -495,12 +502,15 @@ def open_columns(
     }  # fmt: skip
 
 
-def open_info(
+def open_logs(
     files: fs.Files, path: str, schema: Schema, commit: Commit, make: Callable[..., AnyColumn]
-) -> AnyColumn:  # fmt: skip
-    """The column of the facts of episodes of the stream at ``path``; nothing is loaded."""
-    directory, name = os.path.join(path, INFO), os.path.basename(path)
-    return make(files, directory, name, schema.info_column, 1, identity(schema, commit, INFO))
+) -> dict[str, AnyColumn]:  # fmt: skip
+    """The logs that the stream at ``path`` can have, by their paths below its group; nothing is loaded."""
+    name = os.path.basename(path)
+    return {
+        below: make(files, os.path.join(path, below), name, column, 1, identity(schema, commit, below))
+        for below, column in schema.logs.items()
+    }
 
 
 def groups(schema: Schema) -> list[str]:
@@ -550,8 +560,8 @@ def write_commit(files: fs.Files, path: str, record: Commit) -> None:
 def largest_record(schema: Schema) -> Commit:
     """A record with numbers as large as they can be: what the records of a store will never exceed."""
     most = 1 << 62
-    tails = dict.fromkeys([*schema.arrays, INFO], Tail(most, most))
-    return Commit(most, most, most, most, most, most, most, most, most, tails, 1 / 3, most, most, most)
+    tails = dict.fromkeys([*schema.arrays, *schema.logs], Tail(most, most))
+    return Commit(most, most, most, most, most, most, most, most, most, tails, 1 / 3, most, most, most, most, most)
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

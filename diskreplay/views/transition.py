@@ -88,7 +88,7 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
         discount=discount,
         index=index,
         weight=weight,
-        extra={column.name: samples.values(column) for column in schema.extra_columns},
+        extra=samples.extra(),
     )
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from diskreplay.errors import CorruptionError, StateError
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
 from diskreplay.index.episodes import Episode, episodes
+from diskreplay.index.log import place_of
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_stream
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
@@ -105,6 +106,13 @@ class LogRows:
         rows = np.concatenate([np.arange(start, stop) for start, stop in spans])
         kept: Array = rows[self.log.take(VALID, rows, np.full(len(rows), env))]
         return kept
+
+    def written_later(self, env: int, spans: Sequence[tuple[int, int]]) -> dict[str, int]:
+        """How many rows of the spans have a value that was written later, by column."""
+        rows = self.valid_rows(env, spans)
+        envs = np.full(len(rows), env)
+        taken = {column.name: self.log.take(place_of(column.name), rows, envs) for column in self.schema.later}
+        return {name: int(np.count_nonzero(places)) for name, places in taken.items()}
 
     def own_next_obs(self, env: int, episodes: Sequence[tuple[int, int]], names: Sequence[str]) -> Iterator[int]:
         """How many rows have a next observation that is not the next row's, the last ones of episodes left out.

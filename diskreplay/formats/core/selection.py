@@ -159,9 +159,18 @@ class SelectedStore:
             losses.append(Loss("facts about where the steps come from", len(self.provenance)))
         if not holds.facts:
             losses.append(Loss("facts of episodes", sum(bool(episode.facts) for episode in self.episodes)))
+        losses += [Loss(f"values of {name!r} that were written later", n) for name, n in self._written_later().items()]
         if not (holds.stacks and Layout.of(self.schema, stacked=True).stacked):
             losses.append(Loss("stacked frames that are no steps of the episode", self._odd_stacks()))
         return [loss for loss in losses if loss.count]
+
+    def _written_later(self) -> dict[str, int]:
+        """How many of the transitions have a value that was written later, by column: no format holds those."""
+        found = dict.fromkeys((column.name for column in self.schema.later), 0)
+        for rows, env, spans in self._spans():
+            for name, count in rows.written_later(env, spans).items():
+                found[name] += count
+        return found
 
     def _blocks(self) -> Iterator[Transitions]:
         for rows, env, spans in self._spans():
