@@ -35,7 +35,8 @@ exhaustive: $(VENV)/.dev-stamp
 interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp
 	$(BIN)/python -m pytest tests/interop
 
-# Ray, which pins a Gymnasium of its own. One process: Ray starts several, and its object store, once for all tests.
+# Ray, which pins a Gymnasium of its own, and object storage on loopback. One process: Ray starts several, and its
+# object store, once for all tests.
 distributed: $(DISTRIBUTED)/.stamp
 	$(DISTRIBUTED)/bin/python -m pytest tests/distributed
 
@@ -107,8 +108,7 @@ $(BROWSER)/.stamp: $(INPUTS)
 
 $(DISTRIBUTED)/.stamp: pyproject.toml constraints-distributed.txt
 	$(PYTHON) -m venv $(DISTRIBUTED)
-	$(DISTRIBUTED)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-distributed.txt \
-		-e '.[ray]' 'hypothesis>=6.130' 'pytest>=8.4'
+	$(DISTRIBUTED)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-distributed.txt -e '.[distributed]'
 	touch $@
 
 $(VENV)/.bench-stamp: $(INPUTS) | $(BIN)/python
