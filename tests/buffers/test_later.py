@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from crashes import kill
-from effort import examples
+from helpers.crashes import kill
+from helpers.effort import examples
 
 import diskreplay as dr
 from diskreplay import schema

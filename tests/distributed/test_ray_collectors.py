@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 import pytest
 import ray
-from effort import examples
+from helpers.effort import examples
 
 import diskreplay as dr
 from diskreplay.errors import (
