@@ -23,6 +23,8 @@ from diskreplay.errors import CorruptionError
 from diskreplay.remote.objects import Object
 
 PREFIX = "__bundle."
+MOST_BYTES = 1 << 30
+"""Of one that is read."""
 LENGTH = struct.Struct("<I")
 
 
@@ -51,6 +53,13 @@ def folder(stream: str) -> str:
 
 def name(number: int) -> str:
     return f"{PREFIX}{number:06d}"
+
+
+def free(keys: Iterable[str]) -> int:
+    """A number beyond those of all bundles among these keys."""
+    names = (key.rpartition("/")[2] for key in keys)
+    found = (name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
+    return 1 + max((int(number) for number in found if number.isdecimal()), default=-1)
 
 
 def encode(entries: Iterable[Entry]) -> bytes:
@@ -85,27 +94,33 @@ def decode(data: bytes, file: str) -> dict[str, tuple[str, Part]]:
 
 
 class Bundles:
-    """The bundles of one stream, read once each."""
+    """The bundles of one stream, read once each. One that is damaged, or too large, has nothing: the shards have all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tags: dict[str, str] = {}
-        self._parts: dict[str, tuple[str, Part]] = {}
+        self._read: dict[str, tuple[str, dict[str, tuple[str, Part]]]] = {}
+        """Tag and parts of each, by its key."""
 
     def find(
-        self, key: str, known: Object, there: list[Object], get: Callable[[str], tuple[str, bytes]]
+        self, key: str, known: Object, there: list[Object], get: Callable[[str], tuple[Object, bytes]]
     ) -> Part | None:
         """What they have of a shard, by its ``key`` below the stream; ``there`` are all that are there now."""
         with self._lock:
+            self._read = {one.key: self._read[one.key] for one in there if one.key in self._read}
             for one in there:
-                if self._tags.get(one.key) != one.tag:
-                    try:
-                        tag, data = get(one.key)
-                    except FileNotFoundError:
-                        continue
-                    self._parts.update(decode(data, one.key))
-                    self._tags[one.key] = one.tag
-            found = self._parts.get(key)
-        if found is None or found[0] != known.tag or found[1].offset + len(found[1].data) != known.size:
-            return None
-        return found[1]
+                if one.key not in self._read or self._read[one.key][0] != one.tag:
+                    self._read[one.key] = one.tag, _parts(one, get)
+            parts = [found[key] for _, found in self._read.values() if key in found]
+        for tag, part in parts:
+            if tag == known.tag and part.offset + len(part.data) == known.size:
+                return part
+        return None
+
+
+def _parts(one: Object, get: Callable[[str], tuple[Object, bytes]]) -> dict[str, tuple[str, Part]]:
+    if one.size > MOST_BYTES:
+        return {}
+    try:
+        return decode(get(one.key)[1], one.key)
+    except (FileNotFoundError, CorruptionError):
+        return {}

@@ -1,7 +1,8 @@
 """Checkpoints that a reader of a remote store makes: a trainer's own priorities and random state, over all streams.
 
 The document is put last, where there is none of its name. Then it is looked whether every shard of the cut is still
-there: `gc` may have been at work. What a checkpoint names is not removed any more.
+there, for `gc` may have been at work, and whether no stream has gone back to a checkpoint meanwhile. What a checkpoint
+names is not removed any more, and a stream whose rows it needs does not go back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import CheckpointError
+from diskreplay.errors import CheckpointError, RemoteError
 from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import TakenError
@@ -38,21 +39,32 @@ def write(store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict
         lay_out_checkpoint(LocalFiles(), folder, document, values)
         try:
             put_checkpoint(files.objects, LocalFiles(), folder, checkpoint.name, list(values), {"write": write_id})
-        except TakenError:
-            files.refresh()
-            if write_id.encode() not in files.read(_document(store, checkpoint.name)):
+        except (TakenError, RemoteError) as error:
+            try:
+                files.refresh()
+                data = files.read(_document(store, checkpoint.name))
+            except (FileNotFoundError, RemoteError):
+                data = b""
+            if write_id.encode() not in data:  # else only the answer was lost
+                if isinstance(error, RemoteError):
+                    raise
                 raise CheckpointError(
                     f"there is a checkpoint {checkpoint.name!r} already; drop it first, or choose another name"
                 ) from None
-    there = {one.key for one in files.objects.list("streams/")}
-    missing = [
-        key for name, cut in checkpoint.cut.items() for key in shards(store.schema, name, cut) if key not in there
-    ]
-    if missing:
-        drop(store, files, checkpoint.name)
-        return False
     files.refresh()
-    return True
+    if _is_whole(store, files, checkpoint):
+        return True
+    drop(store, files, checkpoint.name)
+    return False
+
+
+def _is_whole(store: Store, files: RemoteFiles, checkpoint: Checkpoint) -> bool:
+    """Whether all that it needs is there, and its streams have not gone back."""
+    return all(
+        store.newest_commit(name).timeline == cut.timeline
+        and all(files.size(f"{files.url}/{key}") is not None for key in shards(store.schema, name, cut))
+        for name, cut in checkpoint.cut.items()
+    )
 
 
 def drop(store: Store, files: RemoteFiles, name: str) -> None:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from diskreplay.interrupts import held_back
+
 MOST_THREADS = 16
 
 Result = TypeVar("Result")
@@ -52,14 +54,19 @@ class Downloads(Generic[Result]):
 
     def begin(self, name: str, work: Callable[[], Result]) -> Download[Result]:
         """Begins one, or gives that of the same name which is under way."""
-        with self._lock:
+        with held_back(), self._lock:
             found = self._under_way.get(name)
             if found is None:
-                found = self._under_way[name] = Download(work)
-                self._waiting.append((name, found))
+                found = Download(work)
                 if self._threads < MOST_THREADS:
-                    self._threads += 1
-                    threading.Thread(target=self._run, name="diskreplay-download", daemon=True).start()
+                    try:
+                        threading.Thread(target=self._run, name="diskreplay-download", daemon=True).start()
+                        self._threads += 1
+                    except RuntimeError:  # the system has no more threads
+                        if not self._threads:
+                            raise
+                self._under_way[name] = found
+                self._waiting.append((name, found))
             return found
 
     def _run(self) -> None:

@@ -2,42 +2,65 @@
 
 Paths are URLs, so that every error names the object. What is there is known from a listing, taken at the beginning and
 at every :meth:`RemoteFiles.refresh`; the streams' commit records belong to it. They are read before the listing that
-counts, and so name no shard that it lacks. Shards are downloaded whole, when one of their chunks is asked for.
+counts, and so name no shard that it lacks; and once more after it, where something of a stream is new: a stream that went
+back to a checkpoint meanwhile replaces its shards, and then all is read anew. Shards are downloaded whole, when one of
+their chunks is asked for.
 
-A shard that was replaced since the listing has grown, or its stream has gone back to a checkpoint: then the records are
-read again, and the timeline of its stream must be the one that it was.
+A shard that was replaced since the listing has grown, or its stream has gone back to a checkpoint: then all is listed
+again, and the timeline of its stream must be the one that it was when the shard was opened.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import errno
+import functools
 import json
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from diskreplay.errors import CorruptionError
+from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
 from diskreplay.remote import bundles
 from diskreplay.remote.downloads import Download, Downloads
 from diskreplay.remote.mirror import Mirror
-from diskreplay.remote.objects import Object, Objects
+from diskreplay.remote.objects import Object, Objects, read
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 
 STREAMS = "streams"
 ATTEMPTS = 20
-"""Of a listing, while writers replace records; of a download, while they replace the object."""
+"""Of a listing, while streams go back; of a download, while writers replace the object."""
+TRIES = 3
+"""Of a download that is cut short, or finds the disk full."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """What is there.
+
+    Attributes:
+        there: objects by key.
+        children: names below each folder, by its key.
+        records: commit records by the names of their streams.
+        timelines: of the records; None where one cannot be read.
+    """
+
+    there: dict[str, Object]
+    children: dict[str, set[str]]
+    records: dict[str, bytes]
+    timelines: dict[str, int | None]
 
 
 class RemoteFile:
     """A shard: parts of it that a bundle had, until the rest is asked for; then its copy in the mirror."""
 
-    def __init__(self, files: RemoteFiles, key: str, known: Object) -> None:
+    def __init__(self, files: RemoteFiles, known: Object, timeline: int | None, part: bundles.Part | None) -> None:
         self._files = files
-        self._key = key
         self._known = known
-        self._part = files.bundled(key, known)
+        self._timeline = timeline
+        self._part = part
         self._local: fs.LocalFile | None = None
 
     def pread(self, size: int, offset: int, /) -> bytes:
@@ -52,7 +75,7 @@ class RemoteFile:
     def begin(self) -> None:
         """Begins to download what is not there yet."""
         if self._local is None:
-            self._files.begin(self._known)
+            self._files.begin(self._known, self._timeline)
 
     def descriptor(self) -> int:
         """Of the copy in the mirror."""
@@ -60,17 +83,17 @@ class RemoteFile:
 
     def _copy(self) -> fs.LocalFile:
         if self._local is None:
-            self._local = self._files.copy(self._known)
+            self._local = self._files.copy(self._known, self._timeline)
         return self._local
 
     def pwrite(self, parts: Sequence[bytes], offset: int, /) -> None:
-        raise _read_only(self._key)
+        raise _read_only(self._known.key)
 
     def truncate(self, size: int, /) -> None:
-        raise _read_only(self._key)
+        raise _read_only(self._known.key)
 
     def sync(self) -> None:
-        raise _read_only(self._key)
+        raise _read_only(self._known.key)
 
 
 class RemoteFiles:
@@ -85,12 +108,15 @@ class RemoteFiles:
         self.objects = objects
         self.mirror = mirror
         self.url = objects.url
-        self._lock = threading.RLock()
-        self._there: dict[str, Object] = {}
-        self._children: dict[str, set[str]] = {}
+        self._process = os.getpid()
+        self._refreshing = threading.Lock()
+        self._listing = Listing({}, {}, {}, {})
+        """Replaced as a whole: who reads it waits for nobody."""
         self._documents: dict[str, tuple[str, bytes]] = {}
         """Tag and bytes of those that were read, by key."""
         self._bundles: dict[str, bundles.Bundles] = {}
+        self._suspect: set[str] = set()
+        """Keys of shards whose bytes were found damaged: those of bundles are not used any more."""
         self._downloads: Downloads[str] = Downloads()
         self.refresh()
 
@@ -98,81 +124,84 @@ class RemoteFiles:
 
     def refresh(self) -> None:
         """Looks again at what is there. RemoteError where that fails; what was known before stays."""
-        listed = self._list()
-        known = {key: tag for key, (tag, _) in self._documents.items()}
-        changed = [one for one in listed.values() if _is_record(one.key) and known.get(one.key) != one.tag]
-        documents = dict(self._documents)
-        if changed:
-            documents |= self._read_all(changed)
+        self._check_process()
+        with self._refreshing:
+            before = self._listing
             listed = self._list()
-        # A stream that has no record yet is being made.
-        whole = {key.split("/")[1] for key in documents if _is_record(key)}
-        listed = {key: one for key, one in listed.items() if _stream(key) is None or _stream(key) in whole}
-        children: dict[str, set[str]] = {}
-        for key in listed:
-            parts = key.split("/")
-            for depth in range(len(parts)):
-                children.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
-        with self._lock:
-            self._there, self._children = listed, children
-            self._documents = {key: found for key, found in documents.items() if key in listed}
+            if listed.items() == before.there.items():
+                return
+            moved = _moved(before.there, listed)
+            records = {**before.records, **self._read_records(moved, listed)}
+            for _ in range(ATTEMPTS):
+                again = self._list()
+                moved |= _moved(listed, again)
+                listed = again
+                later = self._read_records(moved, listed)
+                if all(_timeline(later.get(name)) == _timeline(records.get(name)) for name in moved):
+                    break
+                records |= later
+            else:
+                raise RemoteError(f"streams of {self.url} go back to checkpoints again and again; try again")
+            self._listing = _listing(listed, records)
+            self._documents = {key: found for key, found in self._documents.items() if key in listed}
 
     def _list(self) -> dict[str, Object]:
-        return {one.key: one for one in self.objects.list("")}
+        return {one.key: one for one in self.objects.list("") if _is_plain(one.key)}
 
-    def _read_all(self, objects: Iterable[Object]) -> dict[str, tuple[str, bytes]]:
-        downloads: Downloads[tuple[str, bytes]] = Downloads()
-        begun = {one.key: downloads.begin(one.key, lambda key=one.key: self._get(key)) for one in objects}  # type: ignore[misc]
+    def _read_records(self, names: Iterable[str], listed: dict[str, Object]) -> dict[str, bytes]:
+        """The records of those streams that have one, several at a time."""
+        downloads: Downloads[bytes] = Downloads()
+        keys = {name: f"{STREAMS}/{name}/{metadata.NAME}" for name in names}
+        begun = {
+            name: downloads.begin(key, functools.partial(self._get, key)) for name, key in keys.items() if key in listed
+        }
         found = {}
-        for key, download in begun.items():
-            try:
-                found[key] = download.result()
-            except FileNotFoundError:
-                continue  # removed since
+        for name, download in begun.items():
+            with contextlib.suppress(FileNotFoundError):  # removed since
+                found[name] = download.result()
         return found
 
-    def _get(self, key: str) -> tuple[str, bytes]:
-        found, pieces = self.objects.get(key)
-        return found.tag, b"".join(pieces)
+    def _get(self, key: str) -> bytes:
+        return read(self.objects, key, metadata.MAX_BYTES)[1]
 
     # Files
 
     def open(self, path: str, *, write: bool = False) -> fs.File:
         if write:
             raise _read_only(path)
-        known = self._known(path)
+        key, listing = self._key(path), self._listing
+        known = listing.there.get(key)
         if known is None:
             self.refresh()  # what is missing may have been evicted, which the newer record says
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return RemoteFile(self, known.key, known)
+        name = _stream(key)
+        return RemoteFile(self, known, listing.timelines.get(name or ""), self._bundled(known, listing))
 
     def read(self, path: str) -> bytes:
-        key = self._key(path)
-        known = self._known(path)
+        key, listing = self._key(path), self._listing
+        known = listing.there.get(key)
         if known is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        with self._lock:
-            found = self._documents.get(key)
-        if found is None or (found[0] != known.tag and not _is_record(key)):
-            found = self._get(key)
-            with self._lock:
-                self._documents[key] = found
+        if _is_record(key):
+            return listing.records[key.split("/")[1]]
+        found = self._documents.get(key)
+        if found is None or found[0] != known.tag:
+            now, data = read(self.objects, key, metadata.MAX_CHECKPOINT_BYTES)
+            found = self._documents[key] = now.tag, data
         return found[1]
 
     def list(self, path: str) -> list[str]:
-        with self._lock:
-            return sorted(self._children.get(self._key(path), ()))
+        return sorted(self._listing.children.get(self._key(path), ()))
 
     def size(self, path: str) -> int | None:
-        known = self._known(path)
+        known = self._listing.there.get(self._key(path))
         return None if known is None else known.size
 
     def kind(self, path: str) -> fs.Kind | None:
-        key = self._key(path)
-        with self._lock:
-            if key in self._there:
-                return "file"
-            return "directory" if key in self._children else None
+        key, listing = self._key(path), self._listing
+        if key in listing.there:
+            return "file"
+        return "directory" if key in listing.children else None
 
     def mkdir(self, path: str) -> None:
         raise _read_only(path)
@@ -197,30 +226,36 @@ class RemoteFiles:
 
     # Shards
 
-    def begin(self, known: Object) -> Download[str] | None:
-        """Begins to download an object; None where its copy is there."""
+    def begin(self, known: Object, timeline: int | None) -> Download[str] | None:
+        """Begins to download a shard of a timeline; None where its copy is there."""
         if self.mirror.find(known) is not None:
             return None
-        return self._downloads.begin(f"{known.key}\n{known.tag}", lambda: self._download(known))
+        self._check_process()
+        name = f"{known.key}\n{known.tag}\n{timeline}"
+        return self._downloads.begin(name, lambda: self._download(known, timeline))
 
-    def copy(self, known: Object) -> fs.LocalFile:
+    def copy(self, known: Object, timeline: int | None) -> fs.LocalFile:
         """The copy of a shard, downloaded if need be; CorruptionError where there is no such shard any more."""
         for _ in range(ATTEMPTS):
-            download = self.begin(known)
+            download = self.begin(known, timeline)
             path = self.mirror.find(known) if download is None else download.result()
             if path is not None:
                 try:
                     return fs.LocalFile(path, write=False)
                 except FileNotFoundError:
                     continue  # another process took it away for room
-        raise CorruptionError(
-            f"{self._path(known.key)!r} cannot be kept: raise mirror_bytes", file=self._path(known.key)
-        )
+        raise RemoteError(f"the copy of {self._path(known.key)!r} is taken away for room at once: raise mirror_bytes")
 
-    def _download(self, known: Object) -> str:
-        """Downloads an object; the path of its copy, which may be that of a newer version."""
-        timeline = self._timeline(known.key)
-        for _ in range(ATTEMPTS):
+    def forget(self, path: str) -> None:
+        """Removes the copy of a shard whose bytes were found damaged, so that it is downloaded once more."""
+        known = self._listing.there.get(self._key(path))
+        if known is not None:
+            self._suspect.add(known.key)
+            self.mirror.drop(known)
+
+    def _download(self, known: Object, timeline: int | None) -> str:
+        """Downloads a shard; the path of its copy, which may be that of a newer version."""
+        for attempt in range(ATTEMPTS):
             try:
                 found, pieces = self.objects.get(known.key)
             except FileNotFoundError:
@@ -228,38 +263,39 @@ class RemoteFiles:
                 raise self._gone(known.key, "the object is missing") from None
             if found.tag != known.tag:
                 self.refresh()
-                if self._timeline(known.key) != timeline:
+                listing = self._listing
+                if listing.timelines.get(_stream(known.key) or "") != timeline:
                     raise self._gone(known.key, "the stream has gone back to a checkpoint; refresh")
-                now = self._known(self._path(known.key))
+                now = listing.there.get(known.key)
                 if now is None or now.tag != found.tag:
                     continue  # replaced once more
-            return self.mirror.keep(found, pieces)
+            try:
+                return self.mirror.keep(found, pieces)
+            except (RemoteError, DiskFullError):  # cut short; or there is room now
+                if attempt >= TRIES - 1 or found.size > self.mirror.most_bytes:
+                    raise
         raise self._gone(known.key, "the object is replaced faster than it can be read")
 
-    def bundled(self, key: str, known: Object) -> bundles.Part | None:
+    def _bundled(self, known: Object, listing: Listing) -> bundles.Part | None:
         """What a bundle has of a shard."""
-        parts = key.split("/")
-        if len(parts) < 4 or parts[0] != STREAMS:
+        parts = known.key.split("/")
+        if len(parts) < 4 or parts[0] != STREAMS or known.key in self._suspect:
             return None
-        with self._lock:
-            of = self._bundles.setdefault(parts[1], bundles.Bundles())
-            there = [self._there[f"{bundles.folder(parts[1])}/{name}"] for name in sorted(self._bundle_names(parts[1]))]
-        return of.find("/".join(parts[2:]), known, there, self._get)
+        folder = bundles.folder(parts[1])
+        names = sorted(name for name in listing.children.get(folder, ()) if name.startswith(bundles.PREFIX))
+        there = [listing.there[key] for name in names if (key := f"{folder}/{name}") in listing.there]
+        if not there:
+            return None
+        self._check_process()
+        of = self._bundles.setdefault(parts[1], bundles.Bundles())
+        return of.find("/".join(parts[2:]), known, there, lambda key: read(self.objects, key, bundles.MOST_BYTES))
 
-    def _bundle_names(self, stream: str) -> Iterable[str]:
-        return [name for name in self._children.get(bundles.folder(stream), ()) if name.startswith(bundles.PREFIX)]
-
-    def _timeline(self, key: str) -> Any:
-        """The timeline of the stream that a shard belongs to; None for an array of a checkpoint."""
-        parts = key.split("/")
-        if parts[0] != STREAMS:
-            return None
-        with self._lock:
-            found = self._documents.get(f"{STREAMS}/{parts[1]}/{metadata.NAME}")
-        try:
-            return json.loads(found[1])["attributes"][metadata.KEY]["timeline"] if found else None
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return None
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RemoteError(
+                f"{self.url}: a forked process has none of the threads that requests need; start it with "
+                "multiprocessing's 'spawn' or 'forkserver', or open the store in it"
+            )
 
     def _gone(self, key: str, what: str) -> CorruptionError:
         parts = key.split("/")
@@ -279,9 +315,36 @@ class RemoteFiles:
     def _path(self, key: str) -> str:
         return f"{self.url}/{key}"
 
-    def _known(self, path: str) -> Object | None:
-        with self._lock:
-            return self._there.get(self._key(path))
+
+def _listing(listed: dict[str, Object], records: dict[str, bytes]) -> Listing:
+    records = {name: record for name, record in records.items() if f"{STREAMS}/{name}/{metadata.NAME}" in listed}
+    # A stream that has no record yet is being made.
+    there = {key: one for key, one in listed.items() if (name := _stream(key)) is None or name in records}
+    children: dict[str, set[str]] = {}
+    for key in there:
+        parts = key.split("/")
+        for depth in range(len(parts)):
+            children.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
+    return Listing(there, children, records, {name: _timeline(record) for name, record in records.items()})
+
+
+def _moved(before: dict[str, Object], now: dict[str, Object]) -> set[str]:
+    """The streams of which something is new."""
+    new = (key for key, one in now.items() if key not in before or before[key].tag != one.tag)
+    return {name for name in map(_stream, new) if name is not None}
+
+
+def _timeline(record: bytes | None) -> int | None:
+    try:
+        found = json.loads(record or b"null")["attributes"][metadata.KEY]["timeline"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return found if type(found) is int else None
+
+
+def _is_plain(key: str) -> bool:
+    """Whether a key can be one of a store: others in the same place are somebody else's."""
+    return key.isprintable() and not any(part in ("", ".", "..") for part in key.split("/"))
 
 
 def _is_record(key: str) -> bool:

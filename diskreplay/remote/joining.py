@@ -11,7 +11,7 @@ from typing import Any
 from diskreplay.checks import check_key
 from diskreplay.errors import CorruptionError, NotAStoreError, RemoteConflictError, StoreExistsError
 from diskreplay.remote import numbers
-from diskreplay.remote.objects import NEW, Objects, TakenError
+from diskreplay.remote.objects import NEW, Objects, TakenError, read
 from diskreplay.remote.push import ORIGIN_FILE
 from diskreplay.schema import Schema
 from diskreplay.storage import files as fs
@@ -24,39 +24,52 @@ ATTEMPTS = 100
 
 def found(objects: Objects) -> tuple[Schema, dict[str, Any]] | None:
     """Schema and settings of the store under a URL; None where there is none."""
-    try:
-        data = b"".join(objects.get(metadata.NAME)[1])
-    except FileNotFoundError:
+    attributes = _root(objects)
+    if attributes is None:
         return None
-    file = f"{objects.url}/{metadata.NAME}"
-    try:
-        ours = json.loads(data)["attributes"][metadata.KEY]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise NotAStoreError(f"{objects.url!r} is not a diskreplay store: {error!r}") from error
-    metadata.check(ours, "", file)
+    ours = attributes[metadata.KEY]
     settings = ours.get("settings")
     return Schema.from_json(ours.get("schema")), settings if isinstance(settings, dict) else {}
 
 
+def _root(objects: Objects) -> dict[str, Any] | None:
+    """The attributes of the store's own document, ours and others; None where there is none."""
+    try:
+        data = read(objects, metadata.NAME, metadata.MAX_BYTES)[1]
+    except FileNotFoundError:
+        return None
+    try:
+        attributes = json.loads(data)["attributes"]
+        ours = attributes[metadata.KEY]
+        if not isinstance(ours, dict):
+            raise TypeError("its attributes are no mapping")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise NotAStoreError(f"{objects.url!r} is not a diskreplay store: {error!r}") from error
+    metadata.check(ours, "", f"{objects.url}/{metadata.NAME}")
+    return dict(attributes)
+
+
 def claim(objects: Objects, store: Store) -> None:
     """Makes a new local store the one under a URL; StoreExistsError, with the local one removed, where one is there."""
+    document = json.loads(store.files.read(os.path.join(store.path, metadata.NAME)))
+    data = numbers.root(document, store.stream_names()[0])
     try:
-        objects.put(metadata.NAME, store.files.read(os.path.join(store.path, metadata.NAME)), NEW)
-    except BaseException as error:
-        if isinstance(error, TakenError) and _is_ours(objects, store):
-            return  # the answer of a first try was lost
-        fs.remove(store.files, store.path)
-        if isinstance(error, TakenError):
+        while True:
+            with contextlib.suppress(TakenError):
+                objects.put(metadata.NAME, data, NEW)
+                return
+            there = found(objects)
+            if there is None:
+                continue  # refused for a conflict with a put that was not done either
+            if there[0].identity == store.schema.identity:
+                return  # the answer of a first try was lost
             raise StoreExistsError(
                 f"there is a store at {objects.url!r} already; open_or_create(path, ..., remote=url) joins it with a "
                 "stream of its own"
-            ) from None
+            )
+    except BaseException:
+        fs.remove(store.files, store.path)
         raise
-
-
-def _is_ours(objects: Objects, store: Store) -> bool:
-    there = found(objects)
-    return there is not None and there[0].identity == store.schema.identity
 
 
 def join(
@@ -73,10 +86,11 @@ def join(
 
     Raises RemoteConflictError where there is a stream of that name, StoreExistsError where something is at ``path``.
     """
-    there = found(objects)
-    if there is None:
+    root, there = _root(objects), found(objects)
+    if root is None or there is None:
         raise CorruptionError(f"the store under {objects.url!r} went away", file=objects.url)
     schema, settings = there
+    beside = numbers.first(root)
     if name is not None:
         check_key(name, "stream")
         if objects.head(f"{STREAMS}/{name}/{metadata.NAME}") is not None:
@@ -85,10 +99,10 @@ def join(
             )
     origin = secrets.token_hex(16)
     for _ in range(ATTEMPTS):
-        number = numbers.free(objects)
+        number = numbers.free(objects, beside)
         called = name or f"{number}-{origin[:8]}"
-        with contextlib.suppress(RemoteConflictError):
-            numbers.claim(_Requests(objects), called, number, origin)
+        with contextlib.suppress(RemoteConflictError):  # another was first
+            numbers.claim(objects, beside, called, number, origin)
             break
     else:
         raise RemoteConflictError(f"no number is free at {objects.url!r}: too many join at once; try again")
@@ -98,14 +112,3 @@ def join(
     with fs.translate("noting the origin of", note):
         fs.replace(files, note, json.dumps({"origin": origin}).encode())
     return store
-
-
-class _Requests:
-    """What a claim needs."""
-
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
-        self.put = objects.put
-
-    def get(self, key: str) -> bytes:
-        return b"".join(self._objects.get(key)[1])

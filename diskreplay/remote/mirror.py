@@ -12,14 +12,17 @@ import errno
 import hashlib
 import os
 import re
-import secrets
+import threading
 from collections.abc import Iterable, Iterator
 
 from diskreplay.errors import DiskFullError, RemoteError
 from diskreplay.remote.objects import Object
 from diskreplay.storage import files as fs
+from diskreplay.storage import temporaries
 
-TEMPORARY = ".tmp-"
+TEMPORARY = "copy"
+COPY = re.compile(r"@[0-9a-f]{24}$")
+"""What the names of copies end with; whatever else lies in the directory is not touched."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 SWEEP_SHARE = 64
 """The directory is looked through whenever this part of the budget was downloaded since."""
@@ -30,38 +33,54 @@ class Mirror:
 
     Args:
         directory: is made where it is missing.
-        most_bytes: that the copies take together; what is open meanwhile may be beyond that.
+        most_bytes: that the copies take together, those of other processes among them; what is open meanwhile may be
+            beyond that, and what several processes download at the same time.
+        url: of the store whose objects they are.
     """
 
-    def __init__(self, directory: str, most_bytes: int) -> None:
+    def __init__(self, directory: str, most_bytes: int, url: str = "") -> None:
         self.directory = directory
         self.most_bytes = most_bytes
+        self._url = url
         self._files = fs.LocalFiles()
+        self._lock = threading.Lock()
+        self._coming = 0
+        """Bytes of downloads that are under way."""
         self._since_sweep = most_bytes  # the first download looks
         with fs.translate("making the mirror", directory, kept=""):
             fs.make_dirs(self._files, directory)
-        self._remove_left()
+            temporaries.sweep(self._files, directory, TEMPORARY)
 
     def find(self, of: Object) -> str | None:
         """The path of the copy of an object, as the most recently used one; None where there is none."""
         path = self._path(of)
         try:
             os.utime(path)
+            if os.stat(path).st_size == of.size:
+                return path
         except OSError:
             return None
-        return path
+        self.drop(of)  # somebody cut it
+        return None
+
+    def drop(self, of: Object) -> None:
+        """Removes the copy of an object."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(of))
 
     def keep(self, of: Object, pieces: Iterable[bytes]) -> str:
         """Makes the copy of an object from its bytes; its path.
 
-        Raises RemoteError where they are fewer or more than the object's, DiskFullError where the disk is full though
-        every other copy was removed.
+        Raises RemoteError where they are fewer or more than the object's, DiskFullError where the disk is full: every
+        other copy is removed then.
         """
         if of.size > self.most_bytes:
             raise RemoteError(
                 f"{of.key!r} has {of.size:,} bytes, and the mirror may hold {self.most_bytes:,}: raise mirror_bytes"
             )
-        self._make_room(of.size)
+        with self._lock:
+            self._coming += of.size
+            self._make_room(of.size)
         try:
             return self._write(of, pieces)
         except OSError as error:
@@ -72,21 +91,23 @@ class Mirror:
                 error.errno, f"the disk of the mirror {self.directory!r} is full; make room, lower mirror_bytes, or "
                 "name another directory (mirror=...)",
             ) from error  # fmt: skip
+        finally:
+            with self._lock:
+                self._coming -= of.size
 
     def used_bytes(self) -> int:
         """Of all copies that are there now."""
         return sum(size for _, size, _ in self._copies())
 
     def _path(self, of: Object) -> str:
-        digest = hashlib.blake2b(f"{of.key}\n{of.tag}\n{of.size}".encode(), digest_size=12).hexdigest()
-        name = re.sub(r"[^A-Za-z0-9._-]", "-", of.key)[-80:]  # for people
+        of_all = f"{self._url}\n{of.key}\n{of.tag}\n{of.size}"
+        digest = hashlib.blake2b(of_all.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", of.key)[-80:]  # for people
         return os.path.join(self.directory, f"{name}@{digest}")
 
     def _write(self, of: Object, pieces: Iterable[bytes]) -> str:
         target = self._path(of)
-        temporary = os.path.join(self.directory, f"{TEMPORARY}{secrets.token_hex(8)}")
-        self._files.mkdir(temporary)
-        lock = self._files.lock(temporary)
+        temporary, lock = temporaries.take(self._files, self.directory, TEMPORARY)
         try:
             inside = os.path.join(temporary, "copy")
             file = self._files.open(inside, write=True)
@@ -100,30 +121,18 @@ class Mirror:
                 raise RemoteError(f"{of.key!r} gave {at:,} bytes instead of {of.size:,}; try again")
             file.sync()
             self._files.rename(inside, target)
-            self._since_sweep += of.size
         finally:
             with contextlib.suppress(OSError):
                 fs.remove(self._files, temporary)
-            if lock is not None:
-                lock.release()
+            lock.release()
         return target
 
-    def _remove_left(self) -> None:
-        """Removes what processes that died were downloading."""
-        for name in self._files.list(self.directory):
-            path = os.path.join(self.directory, name)
-            if name.startswith(TEMPORARY):
-                with contextlib.suppress(OSError):
-                    lock = self._files.lock(path)
-                    if lock is not None:
-                        try:
-                            fs.remove(self._files, path)
-                        finally:
-                            lock.release()
-
     def _make_room(self, size: int) -> None:
-        if (self._since_sweep + size) * SWEEP_SHARE >= self.most_bytes:
-            self._sweep(self.most_bytes - size)
+        """Room for what is coming and, so that not every download has to look, for a little more."""
+        spare = self.most_bytes // SWEEP_SHARE
+        self._since_sweep += size
+        if self._since_sweep > spare:
+            self._sweep(self.most_bytes - spare - self._coming)
             self._since_sweep = 0
 
     def _sweep(self, most: int) -> None:
@@ -140,7 +149,7 @@ class Mirror:
     def _copies(self) -> Iterator[tuple[int, int, str]]:
         """When each was used, in nanoseconds, its bytes and its path."""
         for name in self._files.list(self.directory):
-            if not name.startswith(TEMPORARY):
+            if COPY.search(name):
                 path = os.path.join(self.directory, name)
                 with contextlib.suppress(OSError):
                     found = os.stat(path)

@@ -1,7 +1,8 @@
 """Numbers of streams in a remote store: who claims one first has it, for ever.
 
-A claim is an object that is put where there is none, beside the array ``start`` of the stream with the number 0. So two
-collectors that join at the same time get two numbers, and so ids of their own.
+A claim is an object that is put where there is none, in the directory of the array ``start`` of the stream that was
+first, where Zarr readers do not look. So two collectors that join at the same time get two numbers, and so ids of their
+own. Which stream was first stands in the store's own document, beside our attributes.
 """
 
 from __future__ import annotations
@@ -9,34 +10,66 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from diskreplay.errors import RemoteConflictError
-from diskreplay.remote.objects import NEW, Objects, TakenError
+from diskreplay.checks import check_key
+from diskreplay.errors import CorruptionError, RemoteConflictError, RemoteError, SchemaError
+from diskreplay.remote.objects import NEW, Objects, TakenError, read
+from diskreplay.storage import metadata
 from diskreplay.storage.commit import MAX_STREAMS
+from diskreplay.storage.store import FIRST_STREAM
 
-FOLDER = "streams/0/start"
+KEY = "diskreplay_remote"
+ATTEMPTS = 10
+MOST_BYTES = 1 << 16
+"""Of a claim."""
+PREFIX = "__stream."
 
 
-def key(number: int) -> str:
-    return f"{FOLDER}/__stream.{number:05d}"
+def root(document: dict[str, Any], first: str) -> bytes:
+    """The store's own document as it stands under a URL, from the local one; ``first`` is the stream that makes it."""
+    attributes = {**document["attributes"], KEY: {"first": first}}
+    return metadata.dump({**document, "attributes": attributes})
 
 
-def claim(requests: Any, name: str, number: int, origin: str) -> None:
-    """Claims a number for a stream; RemoteConflictError where another has it. ``requests`` has ``put`` and ``get``."""
-    claimed = json.dumps({"stream": name, "origin": origin}).encode()
+def first(attributes: dict[str, Any]) -> str:
+    """The stream beside which numbers are claimed, from the attributes of a store's own document."""
+    beside = attributes.get(KEY)
     try:
-        requests.put(key(number), claimed, NEW)
-    except TakenError:
-        if requests.get(key(number)) != claimed:
-            raise RemoteConflictError(
-                f"another stream has the number {number} of the stream {name!r} there; join the remote store by "
-                "open_or_create(path, ..., remote=url) with a path that does not exist yet"
-            ) from None
+        return check_key(beside.get("first") if isinstance(beside, dict) else FIRST_STREAM, "stream")
+    except SchemaError as error:
+        raise CorruptionError(f"the store's own document names no first stream: {error}") from error
 
 
-def free(objects: Objects) -> int:
+def key(beside: str, number: int) -> str:
+    """Of the claim of a number; ``beside`` is the first stream."""
+    return f"streams/{beside}/start/{PREFIX}{number:05d}"
+
+
+def claim(objects: Objects, beside: str, name: str, number: int, origin: str) -> None:
+    """Claims a number for a stream; RemoteConflictError where another has it."""
+    claimed = json.dumps({"stream": name, "origin": origin}).encode()
+    for _ in range(ATTEMPTS):
+        try:
+            objects.put(key(beside, number), claimed, NEW)
+            return
+        except TakenError:
+            try:
+                found = read(objects, key(beside, number), MOST_BYTES)[1]
+            except FileNotFoundError:
+                continue  # a conflict with a put that was not done either
+            if found != claimed:
+                raise RemoteConflictError(
+                    f"another stream has the number {number} of the stream {name!r} there; join the remote store by "
+                    "open_or_create(path, ..., remote=url) with a path that does not exist yet"
+                ) from None
+            return
+    raise RemoteError(f"{objects.url}/{key(beside, number)}: the put is refused again and again; try again")
+
+
+def free(objects: Objects, beside: str) -> int:
     """A number that nobody has claimed yet; who claims it first has it."""
-    taken = {int(one.key.rpartition(".")[2]) for one in objects.list(f"{FOLDER}/__stream.")}
-    number = max(taken, default=-1) + 1
+    prefix = key(beside, 0)[:-5]
+    names = (one.key.removeprefix(prefix) for one in objects.list(prefix))
+    number = 1 + max((int(name) for name in names if len(name) == 5 and name.isdecimal()), default=-1)
     if number >= MAX_STREAMS:
         raise RemoteConflictError(f"{objects.url} has {MAX_STREAMS} streams, which is the most")
     return number

@@ -8,8 +8,10 @@ is done only where the condition holds.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
+import fcntl
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +26,8 @@ PIECE_BYTES = 8 << 20
 """Of a large object that is downloaded."""
 RETRY_SECONDS = 60.0
 """How long a request is tried again before it has failed."""
+TRANSFER_SECONDS = 600.0
+"""How long one try may take: a shard is put whole, and networks are slow."""
 
 Answer = TypeVar("Answer")
 
@@ -70,6 +74,21 @@ class Objects(Protocol):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects; those that are missing do not matter."""
+
+
+def read(objects: Objects, key: str, most: int) -> tuple[Object, bytes]:
+    """A whole object of ``most`` bytes at the most, which are checked to be all; RemoteError where they are not."""
+    found, pieces = objects.get(key)
+    data = bytearray()
+    for piece in pieces if found.size <= most else ():
+        data += piece
+        if len(data) > found.size:
+            break
+    if found.size > most:
+        raise RemoteError(f"{objects.url}/{key} has {found.size:,} bytes; no such object has more than {most:,}")
+    if len(data) != found.size:
+        raise RemoteError(f"{objects.url}/{key} gave {len(data):,} bytes instead of {found.size:,}; try again")
+    return found, bytes(data)
 
 
 def is_url(path: object) -> bool:
@@ -137,18 +156,24 @@ class ObjectStore:
         whole = tag is not None or len(data) <= PIECE_BYTES
         if tag and self.url.startswith("file://"):
             return self._put_local(key, data, tag)
-        answer = self._ask(
-            "uploading", key,
-            lambda: self._obstore.put(self._store, key, data, mode=mode, use_multipart=not whole),
-        )  # fmt: skip
+        try:
+            answer = self._ask(
+                "uploading", key,
+                lambda: self._obstore.put(self._store, key, data, mode=mode, use_multipart=not whole),
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            if tag is None:
+                raise RemoteError(f"uploading {self.url}/{key} failed: there is no such bucket or folder") from error
+            raise TakenError(key) from error  # so S3 says that there is nothing to replace
         return str(answer["e_tag"] or "")
 
     def _put_local(self, key: str, data: bytes, tag: str) -> str:
-        """For a file system, which has no puts on a condition: who replaces looks before."""
-        found = self.head(key)
-        if found is None or found.tag != tag:
-            raise TakenError(key)
-        return self.put(key, data)
+        """For a file system, which has no puts on a condition: who replaces looks before, one at a time."""
+        with _requests(self.url, key, "uploading"), _locked(self.url.partition("://")[2]):
+            found = self.head(key)
+            if found is None or found.tag != tag:
+                raise TakenError(key)
+            return self.put(key, data)
 
     def list(self, prefix: str) -> list[Object]:
         def ask() -> list[Object]:
@@ -207,6 +232,17 @@ def _object(key: str, meta: Any) -> Object:
     return Object(key, int(meta["size"]), str(meta["e_tag"] or ""), meta["last_modified"].timestamp())
 
 
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """Holds the lock of a directory, of those who ask for it."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
 def _obstore() -> Any:
     try:
         import obstore
@@ -222,7 +258,7 @@ def _connect(url: str) -> Any:
     scheme = url.partition("://")[0]
     options: dict[str, Any] = {}
     if scheme != "file":
-        client: dict[str, Any] = {"timeout": datetime.timedelta(seconds=RETRY_SECONDS)}
+        client: dict[str, Any] = {"timeout": datetime.timedelta(seconds=TRANSFER_SECONDS)}
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
         if scheme == "s3" and endpoint.startswith("http://"):
             client["allow_http"] = True  # which who wrote that URL wants

@@ -45,7 +45,7 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
     """As :func:`place`, of objects that are open already."""
     most = check_count("mirror_bytes", mirror_bytes if mirror_bytes is not None else MIRROR_BYTES)
     directory = os.path.abspath(checked_path(mirror, "mirror")) if mirror is not None else default_mirror(objects.url)
-    found = RemoteFiles(objects, Mirror(directory, most))
+    found = RemoteFiles(objects, Mirror(directory, most, objects.url))
     if found.kind(f"{objects.url}/{metadata.NAME}") is None:
         raise StoreNotFoundError(f"there is no store at {objects.url!r}; create(path, ..., remote=url) makes one")
     if not found.list(f"{objects.url}/{STREAMS}"):

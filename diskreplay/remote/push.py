@@ -5,12 +5,15 @@ that do not change any more; the committed bytes of the growing ones; bundles of
 that the remote one is still the one that this writer put there. That is the remote commit: until then a reader sees the
 one before, whose shards are prefixes of the new ones. Then checkpoints, each when the records reach it.
 
-Each record carries a *write id*. Where a put is refused, the id of the record that is there tells the put whose answer
-was lost from another writer's. A stream has one writer for its whole life: the directory that made it, which holds the
-stream's *origin*, a random name that every record repeats.
+A stream has one writer for its whole life: the directory that made it, which holds the stream's *origin*, a random name
+that every record repeats. The first record, of no rows, is put before any shard: it says whose the stream is. Every
+object of a stream is put on the condition that it is the one that this writer knows, so that an old process, or a copy of
+the directory, cannot change what another has committed. Where a put is refused, what is there tells the put whose answer
+was lost (each record has a *write id*) from another's: then, and after every failure, nothing is assumed, and it is looked
+again what is there. What is not the beginning of what is here is a conflict, and stays as it is.
 
 Going back to a checkpoint replaces rows: the remote stream is made empty on a new timeline first, so that no reader
-takes rows of both, and uploaded anew.
+takes rows of both, and uploaded anew; refused where another's checkpoint needs them.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from typing import Any
 
 from diskreplay.errors import CorruptionError, InputError, RemoteConflictError, RemoteError
 from diskreplay.remote import bundles, numbers
+from diskreplay.remote import objects as storage
+from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import NEW, Object, Objects, TakenError
 from diskreplay.schema import INFO, Schema
 from diskreplay.storage import files as fs
@@ -36,13 +41,15 @@ from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
 
 ORIGIN_FILE = "__remote.json"
 """In the directory of the array ``start``: what this stream is called where it was pushed to."""
-KEY = "diskreplay_remote"
+KEY = numbers.KEY
 """Beside ``attributes["diskreplay"]``: what the remote store adds to records and checkpoints."""
 BUNDLE_SHARDS = 16
 """New shards before the last bundle is written again."""
 BUNDLE_MOST = 128
 """Shards of a bundle, before the next is begun."""
 ATTEMPTS = 10
+MOST_BYTES = 1 << 40
+"""Of a shard, which its writer made."""
 
 
 @dataclasses.dataclass
@@ -65,6 +72,10 @@ class Sent:
     lost_rows: int = 0
 
 
+class _ChangedError(Exception):
+    """What is remote is not what this push knew."""
+
+
 class Push:
     """One stream of a local store on its way to a URL; not thread-safe.
 
@@ -84,76 +95,99 @@ class Push:
         self.sent = Sent()
         self._begun = False
         self._origin = ""
-        self._tag = NEW
         self._remote: Commit | None = None
-        self._shards: dict[str, Object] = {}
-        """Shards that are remote and do not change any more, by their keys."""
+        self._tags: dict[str, str] = {}
+        """Of the stream's objects that are remote."""
+        self._complete: set[str] = set()
+        """Keys of shards that are remote and do not change any more."""
         self._tails: dict[str, Tail] = {}
-        self._documents: dict[str, int] = {}
+        self._documents: dict[str, bytes] = {}
+        self._pins: list[Commit] = []
+        """Of checkpoints, whose shards are remote."""
         self._bundle = 0
         self._bundled: list[bundles.Entry] = []
         self._unbundled: list[bundles.Entry] = []
+        self._made: dict[tuple[str, str], float | None] = {}
+        """When checkpoints were made that are remote, by key and tag; None of another's."""
 
     def run(self) -> None:
         """Brings the remote store up to the newest local commit.
 
         Raises RemoteError, after which it can be run again, and RemoteConflictError, after which it cannot.
         """
-        if not self._begun:
-            self._begin()
-            self._begun = True
         for _ in range(ATTEMPTS):
-            newest = stream.read_commit(self._files, self._store.stream_path(self._name))
-            if newest == self._remote:
-                break
-            if self._remote is not None and newest.timeline != self._remote.timeline:
-                self._go_back(newest)
             try:
-                self._upload(newest)
-            except FileNotFoundError:
-                continue  # a shard was evicted meanwhile, which the newer record says
-            self._put_record(newest)
-            break
-        else:
-            raise RemoteError(f"the stream {self._name!r} evicts rows faster than {self._objects.url} takes them")
-        self._push_checkpoints()
+                if not self._begun:
+                    self._begin()
+                    self._begun = True
+                self._push_rows()
+                self._push_checkpoints()
+                return
+            except _ChangedError:
+                self._begun = False
+            except BaseException:
+                self._begun = False
+                raise
+        raise RemoteError(f"{self._objects.url}/{self._prefix}: others change it again and again; try again")
 
     # The beginning
 
     def _begin(self) -> None:
-        self._claim_root()
+        """Looks what is there, and whose it is."""
+        first = self._claim_root()
         self._origin = self._read_origin()
-        key = f"{self._prefix}/{metadata.NAME}"
-        found = self._head(key)
-        self._tag = found.tag if found else NEW
-        if found is None:
-            numbers.claim(self, self._name, self._commit().stream, self._origin)
-            self._groups()
-            return
-        remote, ours = self._read_record()
-        if ours.get("origin") != self._origin:
-            raise self._conflict("another writer made it")
-        self._remote = remote
-        self.sent.sequence, self.sent.end = remote.sequence, remote.end
         local = self._commit()
+        there = self.list(f"{self._prefix}/")
+        self._tags = {one.key: one.tag for one in there}
+        self._complete, self._tails, self._documents, self._pins, self._bundled = set(), {}, {}, [], []
+        self._bundle = bundles.free(one.key for one in there)
+        found = self._look(self._record)
+        if found is None:
+            if self._remote is not None:
+                raise self._conflict("its record was removed")
+            self.sent.requests, self.sent.puts = self.sent.requests + 1, self.sent.puts + 1
+            numbers.claim(self._objects, first, self._name, local.stream, self._origin)
+            self._groups()
+            self._tags.pop(self._record, None)
+            self._put_record(_empty(local, 0))
+            return
+        self._tags[self._record] = found[0].tag
+        remote, beside = self._decode(self._record, found[1])
+        if beside.get("origin") != self._origin:
+            raise self._conflict("another writer made it")
+        if remote.timeline > local.timeline or remote.sequence > local.sequence:
+            raise self._conflict("it is ahead of this directory, which is an older copy")
+        self._is_remote(remote)
         if local.timeline == remote.timeline:
             self._check_prefix(local, remote)
-            self._take_stock(local, remote)
+            for path, tail in remote.tails.items():
+                column, _ = self._column(path, local)
+                keys = (f"{self._prefix}/{path}/{shard_name(shard, column.column)}" for shard in range(tail.shard))
+                self._complete.update(key for key in keys if key in self._tags)
+                self._tails[path] = tail
 
-    def _claim_root(self) -> None:
-        """Makes the store's own document, or finds it; RemoteConflictError where it is another store's."""
-        path = os.path.join(self._store.path, metadata.NAME)
-        data = self._files.read(path)
-        with contextlib.suppress(TakenError):
-            if self._head(metadata.NAME) is None:
-                self.put(metadata.NAME, data, NEW)
-                return
-        document = json.loads(self.get(metadata.NAME))
-        ours = document.get("attributes", {}).get(metadata.KEY, {}) if isinstance(document, dict) else {}
+    def _claim_root(self) -> str:
+        """Makes the store's own document, or finds it; the stream beside which numbers are claimed.
+
+        RemoteConflictError where another store is there.
+        """
+        document = json.loads(self._files.read(os.path.join(self._store.path, metadata.NAME)))
+        for _ in range(ATTEMPTS):
+            found = self._look(metadata.NAME)
+            if found is not None:
+                break
+            with contextlib.suppress(TakenError):
+                self.put(metadata.NAME, numbers.root(document, self._name), NEW)
+                return self._name
+        else:
+            raise RemoteError(f"{self._objects.url}/{metadata.NAME}: the put is refused again and again; try again")
+        there = _attributes(found[1])
+        ours = there.get(metadata.KEY)
         if not isinstance(ours, dict) or ours.get("schema") != self._store.schema.to_json():
             raise RemoteConflictError(
                 f"{self._objects.url!r} holds another store than {self._store.path!r}; push to another URL"
             )
+        return numbers.first(there)
 
     def _groups(self) -> None:
         for key in (STREAMS, CHECKPOINTS, *(f"{self._prefix}/{group}" for group in stream.groups(self._store.schema))):
@@ -174,58 +208,84 @@ class Push:
 
     def _check_prefix(self, local: Commit, remote: Commit) -> None:
         """RemoteConflictError where what is remote is not the beginning of what is here."""
-        if remote.sequence > local.sequence or remote.end > local.end:
-            raise self._conflict("it is ahead of this directory, which is an older copy")
         for path, tail in remote.tails.items():
             column, directory = self._column(path, local)
+            name = shard_name(tail.shard, column.column)
             try:
-                file = self._files.open(os.path.join(directory, shard_name(tail.shard, column.column)))
+                data = self._read_local(os.path.join(directory, name), tail.size)
             except FileNotFoundError:
                 continue  # evicted here since
-            key = f"{self._prefix}/{path}/{shard_name(tail.shard, column.column)}"
-            if file.size() >= tail.size and self.get(key)[: tail.size] != stream._read(file, tail.size):
+            found = self._look(f"{self._prefix}/{path}/{name}")
+            if found is None or found[1][: tail.size] != data:
                 raise self._conflict("its rows are others than the ones here")
 
-    def _take_stock(self, local: Commit, remote: Commit) -> None:
-        """Finds the shards that were sent already."""
-        there = {one.key: one for one in self.list(f"{self._prefix}/")}
-        self._bundle = sum(key.rpartition("/")[2].startswith(bundles.PREFIX) for key in there)
-        for path, tail in remote.tails.items():
-            column, _ = self._column(path, local)
-            for shard in range(tail.shard):
-                name = shard_name(shard, column.column)
-                if (found := there.get(f"{self._prefix}/{path}/{name}")) is not None:
-                    self._shards[found.key] = found
-            self._tails[path] = tail
-
-    def _go_back(self, newest: Commit) -> None:
-        """Makes the remote stream empty on the new timeline, so that its shards may be replaced."""
-        self._drop_checkpoints()
-        for one in self.list(f"{CHECKPOINTS}/"):
-            if one.key.count("/") == 2 and one.key.endswith(f"/{metadata.NAME}"):
-                document = json.loads(self.get(one.key))
-                attributes = document.get("attributes", {})
-                if self._name in attributes.get(metadata.KEY, {}).get("cut", {}) and not self._is_mine(attributes):
-                    raise RemoteConflictError(
-                        f"the stream {self._name!r} went back to a checkpoint, and {one.key.split('/')[1]!r} of "
-                        f"{self._objects.url} needs the rows that it gave up; go on in a new stream (stream=...)"
-                    )
-        empty = Commit(
-            newest.stream, newest.num_envs, newest.capacity, newest.sequence, newest.timeline, time=time.time()
-        )
-        self._put_record(dataclasses.replace(empty, sequence=min(newest.sequence, self.sent.sequence + 1)))
-        self.delete([one.key for one in self.list(f"{bundles.folder(self._name)}/{bundles.PREFIX}")])
-        self._shards, self._tails, self._bundle, self._bundled, self._unbundled = {}, {}, 0, [], []
+    def _is_remote(self, record: Commit) -> None:
+        """Notes a record that is remote."""
+        before = self._remote
+        if before is not None and before.tails and before.timeline == record.timeline:
+            self.sent.lost_rows += max(0, record.begin - before.end)
+        self._remote = record
+        self.sent.sequence, self.sent.end = record.sequence, record.end
 
     # Rows
 
-    def _upload(self, newest: Commit) -> None:
+    def _push_rows(self) -> None:
+        before = None
+        for _ in range(ATTEMPTS):
+            newest, pins = self._commit(), self._store.cuts(self._name)
+            remote = self._remote
+            if newest == remote and pins == self._pins:
+                return
+            if remote is None or newest.timeline != remote.timeline:
+                self._go_back(newest)
+            elif newest.timeline and not remote.tails:
+                self._check_not_needed()  # it was interrupted when it went back
+            try:
+                self._upload(newest, pins)
+            except FileNotFoundError as error:
+                if before == (newest, pins):
+                    file = str(error.filename)
+                    raise CorruptionError(f"{file!r} is missing, and cannot be pushed", file=file) from error
+                before = newest, pins
+                continue  # a shard was evicted meanwhile, which the newer record says
+            if newest != self._remote:
+                self._put_record(newest)
+            self._pins = pins
+            return
+        raise RemoteError(f"the stream {self._name!r} evicts rows faster than {self._objects.url} takes them")
+
+    def _go_back(self, newest: Commit) -> None:
+        """Makes the remote stream empty on the new timeline, so that its shards may be replaced."""
+        self._check_not_needed()
+        self._complete, self._tails, self._bundled, self._unbundled = set(), {}, [], []
+        self._put_record(_empty(newest, self.sent.sequence + 1))
+        self._check_not_needed()  # a checkpoint that is made now finds the new timeline; one made before is found here
+        prefix = f"{bundles.folder(self._name)}/{bundles.PREFIX}"
+        old = [key for key in self._tags if key.startswith(prefix)]
+        self.delete(old)
+        for key in old:
+            del self._tags[key]
+
+    def _check_not_needed(self) -> None:
+        """RemoteConflictError where another's checkpoint may need rows that this stream gave up."""
+        for one in self._remove_dropped().values():
+            if _checkpoint_name(one.key) is not None and self._made_here(one) is None:
+                found = self._look(one.key, metadata.MAX_CHECKPOINT_BYTES)
+                ours = _attributes(found[1]).get(metadata.KEY) if found else None
+                cut = ours.get("cut") if isinstance(ours, dict) else None
+                if isinstance(cut, dict) and self._name in cut:
+                    raise RemoteConflictError(
+                        f"the stream {self._name!r} went back to a checkpoint, and {_checkpoint_name(one.key)!r} of "
+                        f"{self._objects.url} may need the rows that it gave up; go on in a new stream (stream=...)"
+                    )
+
+    def _upload(self, newest: Commit, pins: list[Commit]) -> None:
         """Uploads the shards that the record, or a checkpoint, needs; FileNotFoundError where one was evicted."""
         context = self._store.schema.context
-        pins = self._store.cuts(self._name)
         for path, tail in newest.tails.items():
             column, directory = self._column(path, newest)
-            self._put_document(os.path.join(directory, metadata.NAME), f"{self._prefix}/{path}/{metadata.NAME}")
+            below = f"{self._prefix}/{path}"
+            self._put_document(os.path.join(directory, metadata.NAME), f"{below}/{metadata.NAME}")
             spans = [commit.span(path, context) for commit in (newest, *pins) if path in commit.tails]
             rows = column.column.shard_rows
             wanted = {
@@ -233,24 +293,20 @@ class Push:
                 for shard in range(span.begin // rows, min(tail.shard, (span.end - 1) // rows + 1))
             }  # fmt: skip
             for shard in sorted(wanted):
-                key = f"{self._prefix}/{path}/{shard_name(shard, column.column)}"
-                if key not in self._shards:
-                    self._put_shard(key, path, column, directory, shard)
+                name = shard_name(shard, column.column)
+                if f"{below}/{name}" not in self._complete:
+                    self._put_complete(path, name, column, self._read_local(os.path.join(directory, name)))
             if self._tails.get(path) != tail:
-                file = self._files.open(os.path.join(directory, shard_name(tail.shard, column.column)))
                 name = shard_name(tail.shard, column.column)
-                self.put(f"{self._prefix}/{path}/{name}", stream._read(file, tail.size))
+                self._replace(f"{below}/{name}", self._read_local(os.path.join(directory, name), tail.size))
                 self._tails[path] = tail
 
-    def _put_shard(self, key: str, path: str, column: ColumnReader, directory: str, shard: int) -> None:
-        name = shard_name(shard, column.column)
-        file = self._files.open(os.path.join(directory, name))
-        size = file.size()
-        data = stream._read(file, size)
-        tag = self.put(key, data)
-        self._shards[key] = Object(key, size, tag, 0.0)
+    def _put_complete(self, path: str, name: str, column: ColumnReader, data: bytes) -> None:
+        key = f"{self._prefix}/{path}/{name}"
+        tag = self._replace(key, data)
+        self._complete.add(key)
         whole = column.column.resident or path == INFO
-        offset = 0 if whole else max(0, size - column.index_bytes - 4)
+        offset = 0 if whole else max(0, len(data) - column.index_bytes - 4)
         self._unbundled.append(bundles.Entry(f"{path}/{name}", tag, offset, data[offset:]))
         if len(self._unbundled) >= BUNDLE_SHARDS:
             self._put_bundle()
@@ -258,85 +314,92 @@ class Push:
     def _put_bundle(self) -> None:
         """Writes the last bundle again, with what came since."""
         entries = [*self._bundled, *self._unbundled]
-        self.put(f"{bundles.folder(self._name)}/{bundles.name(self._bundle)}", bundles.encode(entries))
+        self._replace(f"{bundles.folder(self._name)}/{bundles.name(self._bundle)}", bundles.encode(entries))
         self._unbundled = []
         self._bundled = entries if len(entries) < BUNDLE_MOST else []
         self._bundle += len(entries) >= BUNDLE_MOST
 
     def _put_document(self, path: str, key: str) -> None:
         data = self._files.read(path)
-        if self._documents.get(key) != hash(data):
-            self.put(key, data)
-            self._documents[key] = hash(data)
+        if self._documents.get(key) != data:
+            self._replace(key, data)
+            self._documents[key] = data
+
+    def _replace(self, key: str, data: bytes) -> str:
+        """Puts an object of this stream in the place of the one that is known; its tag."""
+        for _ in range(ATTEMPTS):
+            tag = self._tags.get(key, NEW)
+            try:
+                made = self.put(key, data, tag)
+            except TakenError:
+                found = self._look(key)
+                if found is not None and found[1] == data:
+                    made = found[0].tag  # the answer was lost
+                elif (found[0].tag if found else NEW) == tag:
+                    continue  # a conflict with a put that was not done either
+                else:
+                    raise _ChangedError(key) from None
+            self._tags[key] = made
+            return made
+        raise RemoteError(f"{self._objects.url}/{key}: the storage refuses the put again and again; try again")
 
     def _put_record(self, record: Commit) -> None:
         """Replaces the remote record: the remote commit."""
         write = secrets.token_hex(16)
         document = metadata.group_document(record.to_json(), self._prefix)
         document["attributes"][KEY] = {"origin": self._origin, "write": write}
-        key = f"{self._prefix}/{metadata.NAME}"
-        for _ in range(ATTEMPTS):
-            try:
-                self._tag = self.put(key, metadata.dump(document), self._tag)
-            except TakenError:
-                found = self._head(key)
-                if found is None:
-                    if self._tag != NEW:
-                        raise self._conflict("its record was removed") from None
-                    continue  # refused for a conflict with a put that was not done either
-                _, ours = self._read_record()
-                if ours.get("write") != write:
-                    if found.tag == self._tag:
-                        continue  # a conflict, and nothing was done
-                    raise self._conflict("another writer has replaced its record") from None
-                self._tag = found.tag
-            self._remote = record
-            self.sent.sequence, self.sent.end = record.sequence, record.end
-            return
-        raise RemoteError(f"{self._objects.url}/{key}: the storage refuses the put again and again; try again")
+        self._replace(self._record, metadata.dump(document))
+        self._is_remote(record)
 
     # Checkpoints
 
     def _push_checkpoints(self) -> None:
-        self._drop_checkpoints()
-        there = {one.key for one in self.list(f"{CHECKPOINTS}/")}
+        there = self._remove_dropped()
         for checkpoint in self._store.checkpoints():
-            key = f"{CHECKPOINTS}/{checkpoint.name}/{metadata.NAME}"
-            if key not in there and self._reached(checkpoint):
+            if _document(checkpoint.name) not in there and self._reached(checkpoint):
                 folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
-                self._put_checkpoint(folder, checkpoint)
+                # Dropped meanwhile, or another's of that name was made.
+                with contextlib.suppress(FileNotFoundError, TakenError):
+                    beside = {"origin": self._origin}
+                    put_checkpoint(self, self._files, folder, checkpoint.name, list(checkpoint.arrays), beside)
 
     def _reached(self, checkpoint: Checkpoint) -> bool:
-        """Whether the remote records are as far as the checkpoint's cut."""
+        """Whether everything that the checkpoint needs is remote."""
         for name, cut in checkpoint.cut.items():
-            if name == self._name:
-                remote = self._remote
-            else:
-                try:
-                    remote, _ = self._read_record(name)
-                except FileNotFoundError:
-                    return False
+            remote = self._remote if name == self._name else self._read_record(name)
             if remote is None or remote.sequence < cut.sequence:
+                return False
+            there = {one.key for one in self.list(f"{STREAMS}/{name}/")}
+            if not there.issuperset(shards(self._store.schema, name, cut)):
                 return False
         return True
 
-    def _put_checkpoint(self, folder: str, checkpoint: Checkpoint) -> None:
-        put_checkpoint(self, self._files, folder, checkpoint.name, list(checkpoint.arrays), {"origin": self._origin})
+    def _remove_dropped(self) -> dict[str, Object]:
+        """Removes the remote checkpoints that this stream's writer made and has dropped; what is left there."""
+        there = {one.key: one for one in self.list(f"{CHECKPOINTS}/")}
+        here = {checkpoint.name: checkpoint.time for checkpoint in self._store.checkpoints()}
+        for one in list(there.values()):
+            name = _checkpoint_name(one.key)
+            made = self._made_here(one) if name is not None else None
+            if made is not None and made != here.get(name or ""):  # one of this name may have been made again
+                below = f"{CHECKPOINTS}/{name}/"
+                keys = [one.key, *(key for key in there if key.startswith(below) and key != one.key)]
+                self.delete(keys)
+                for key in keys:
+                    del there[key]
+        return there
 
-    def _drop_checkpoints(self) -> None:
-        """Removes the remote checkpoints that this stream's writer made and has dropped."""
-        here = set(self._store.checkpoint_names())
-        there = [one.key for one in self.list(f"{CHECKPOINTS}/")]
-        for key in there:
-            parts = key.split("/")
-            if len(parts) == 3 and parts[2] == metadata.NAME and parts[1] not in here:
-                with contextlib.suppress(FileNotFoundError, ValueError):
-                    if self._is_mine(json.loads(self.get(key)).get("attributes", {})):
-                        self.delete([key, *(one for one in there if one.startswith(f"{CHECKPOINTS}/{parts[1]}/"))])
-
-    def _is_mine(self, attributes: dict[str, Any]) -> bool:
-        ours = attributes.get(KEY)
-        return isinstance(ours, dict) and ours.get("origin") == self._origin
+    def _made_here(self, document: Object) -> float | None:
+        """When a remote checkpoint was made by this stream's writer; None where it is another's."""
+        known = document.key, document.tag
+        if known not in self._made:
+            found = self._look(document.key, metadata.MAX_CHECKPOINT_BYTES)
+            attributes = _attributes(found[1]) if found else {}
+            ours, beside = attributes.get(metadata.KEY), attributes.get(KEY)
+            mine = isinstance(ours, dict) and isinstance(beside, dict) and beside.get("origin") == self._origin
+            made = ours.get("time") if isinstance(ours, dict) and mine else None
+            self._made[known] = float(made) if isinstance(made, int | float) else None
+        return self._made[known]
 
     # Requests, counted
 
@@ -347,10 +410,6 @@ class Push:
         self.sent.sent_bytes += len(data)
         return made
 
-    def get(self, key: str) -> bytes:
-        self.sent.requests += 1
-        return b"".join(self._objects.get(key)[1])
-
     def list(self, prefix: str) -> list[Object]:
         self.sent.requests += 1
         return self._objects.list(prefix)
@@ -359,31 +418,56 @@ class Push:
         self.sent.requests += len(keys)
         self._objects.delete(keys)
 
-    def _head(self, key: str) -> Object | None:
+    def _look(self, key: str, most: int = MOST_BYTES) -> tuple[Object, bytes] | None:
+        """An object and its bytes; None where there is none."""
         self.sent.requests += 1
-        return self._objects.head(key)
+        try:
+            return storage.read(self._objects, key, most)
+        except FileNotFoundError:
+            return None
 
     # Inside
+
+    @property
+    def _record(self) -> str:
+        """Key of the stream's record."""
+        return f"{self._prefix}/{metadata.NAME}"
 
     def _commit(self) -> Commit:
         return stream.read_commit(self._files, self._store.stream_path(self._name))
 
-    def _read_record(self, name: str | None = None) -> tuple[Commit, dict[str, Any]]:
+    def _read_local(self, path: str, size: int | None = None) -> bytes:
+        """The first ``size`` bytes of a local shard, or all; FileNotFoundError where it was evicted."""
+        with fs.translate_reads(path):
+            file = self._files.open(path)
+            wanted = file.size() if size is None else size
+            data = stream._read(file, wanted)
+        if len(data) != wanted:
+            raise CorruptionError(f"{path!r} ends before its {wanted} committed bytes", file=path)
+        return data
+
+    def _read_record(self, name: str) -> Commit | None:
+        """The remote record of another stream."""
+        key = f"{STREAMS}/{name}/{metadata.NAME}"
+        found = self._look(key)
+        return None if found is None else self._decode(key, found[1])[0]
+
+    def _decode(self, key: str, data: bytes) -> tuple[Commit, dict[str, Any]]:
         """A remote record, and what stands beside it."""
-        key = f"{STREAMS}/{name or self._name}/{metadata.NAME}"
         where = f"{self._objects.url}/{key}"
-        try:
-            attributes = json.loads(self.get(key))["attributes"]
-            metadata.check(attributes[metadata.KEY], f"{STREAMS}/{name or self._name}", where)
-            beside = attributes.get(KEY)
-            return Commit.from_json(attributes[metadata.KEY], where), beside if isinstance(beside, dict) else {}
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise CorruptionError(f"the record {where!r} cannot be read: {error!r}", file=where) from error
+        attributes = _attributes(data)
+        ours, beside = attributes.get(metadata.KEY), attributes.get(KEY)
+        if not isinstance(ours, dict):
+            raise CorruptionError(f"the record {where!r} cannot be read", file=where)
+        metadata.check(ours, key.rpartition("/")[0], where)
+        return Commit.from_json(ours, where), beside if isinstance(beside, dict) else {}
 
     def _column(self, path: str, commit: Commit) -> tuple[ColumnReader, str]:
         directory = os.path.join(self._store.stream_path(self._name), path)
         schema: Schema = self._store.schema
-        column = schema.info_column if path == INFO else schema.arrays[path]
+        column = schema.info_column if path == INFO else schema.arrays.get(path)
+        if column is None:
+            raise self._conflict(f"it has an array {path!r}")
         envs = commit.span(path, schema.context).num_envs
         return ColumnReader(self._files, directory, self._name, column, envs), directory
 
@@ -392,6 +476,32 @@ class Push:
             f"the stream {self._name!r} of {self._objects.url} is not the one of {self._store.path!r}: {what}. Write a "
             "stream of another name (stream=...), or push to another URL"
         )
+
+
+def _empty(of: Commit, sequence: int) -> Commit:
+    """A record without rows, on the timeline of another one."""
+    return Commit(of.stream, of.num_envs, of.capacity, sequence, of.timeline, time=time.time())
+
+
+def _attributes(data: bytes) -> dict[str, Any]:
+    """The attributes of a document, empty where it has none."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    attributes = document.get("attributes") if isinstance(document, dict) else None
+    return attributes if isinstance(attributes, dict) else {}
+
+
+def _document(name: str) -> str:
+    """Key of a checkpoint's document."""
+    return f"{CHECKPOINTS}/{name}/{metadata.NAME}"
+
+
+def _checkpoint_name(key: str) -> str | None:
+    """The checkpoint whose document has this key."""
+    parts = key.split("/")
+    return parts[1] if len(parts) == 3 and parts[0] == CHECKPOINTS and parts[2] == metadata.NAME else None
 
 
 def put_checkpoint(

@@ -1,6 +1,6 @@
 """Pushes in the background: a thread that brings the remote store up to each commit.
 
-Nothing waits for it but :meth:`Pushing.wait`: a network that fails delays pushes, and never a commit. What waits stands
+The thread is there while there is something to push. Nothing waits for it but :meth:`Pushing.wait`: a network that fails delays pushes, and never a commit. What waits stands
 on the disk, so that it is bounded by the window; rows that are evicted before they were sent are counted.
 """
 
@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from diskreplay.errors import RemoteConflictError, RemoteError
+from diskreplay.errors import DiskReplayError, RemoteConflictError, RemoteError, StateError
 from diskreplay.remote.push import Push
 from diskreplay.storage.commit import Commit
 
@@ -44,6 +44,8 @@ class Pushing:
 
     def committed(self, commit: Commit) -> None:
         """Says that there is a newer commit, or checkpoint; a thread is started where none is at work."""
+        if os.getpid() != self._process:
+            return  # a forked process writes nothing, and pushes nothing
         with self._condition:
             if self._push.sent.sequence >= self._committed:
                 self._committed_time = commit.time
@@ -52,7 +54,7 @@ class Pushing:
 
     def _ask(self) -> None:
         self._asked += 1
-        if self._thread is None or not self._thread.is_alive():
+        if not self._ended and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._run, name="diskreplay-push", daemon=True)
             self._thread.start()
         self._condition.notify_all()
@@ -60,8 +62,11 @@ class Pushing:
     def wait(self, timeout: float | None = None) -> None:
         """Waits until what was committed is remote.
 
-        Raises RemoteConflictError at once, RemoteError with the last failure when ``timeout`` seconds have passed.
+        Raises RemoteError with the last failure when ``timeout`` seconds have passed; at once RemoteConflictError, and
+        what else no second try would mend.
         """
+        if os.getpid() != self._process:
+            raise StateError("this process was forked from the one that pushes: open a stream of its own")
         stop = None if timeout is None else time.monotonic() + timeout
         with self._condition:
             self._ask()
@@ -69,6 +74,10 @@ class Pushing:
             while self._done < asked:
                 if isinstance(self._error, RemoteConflictError):
                     raise RemoteConflictError(str(self._error)) from self._error
+                if self._error is not None and not isinstance(self._error, RemoteError):
+                    raise self._error
+                if self._ended:
+                    raise StateError("the buffer is closed, and pushes no more")
                 left = None if stop is None else stop - time.monotonic()
                 if left is not None and left <= 0:
                     raise RemoteError(
@@ -97,9 +106,11 @@ class Pushing:
 
     def end(self, timeout: float | None) -> Exception | None:
         """Pushes what is left for so long, and no more after it; what kept it from being sent, None if nothing did."""
+        if os.getpid() != self._process:
+            return None
         try:
             self.wait(timeout)
-        except RemoteError as error:
+        except (DiskReplayError, OSError) as error:
             return error
         finally:
             with self._condition:
@@ -111,15 +122,14 @@ class Pushing:
         pause = FIRST_PAUSE
         while True:
             with self._condition:
-                while self._done == self._asked and not self._ended:
-                    self._condition.wait()
-                if self._ended:
+                if self._ended or self._done == self._asked:
+                    self._thread = None
                     return
                 asked = self._asked
             try:
                 self._push.run()
             except RemoteConflictError as error:
-                self._failed(error)
+                self._failed(error, last=True)
                 return
             except Exception as error:
                 self._failed(error)
@@ -133,8 +143,10 @@ class Pushing:
                     self._done = asked
                     self._condition.notify_all()
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, last: bool = False) -> None:
         with self._condition:
+            if last:
+                self._thread = None
             self._failures += 1
             self._error = error
             self._condition.notify_all()

@@ -314,6 +314,9 @@ class ColumnReader:
         lost = (count * rows, (count + 1) * rows)
         place = "" if offset is None else f" at byte {offset}"
         path = self.shard_path(shard)
+        if (forget := getattr(self.files, "forget", None)) is not None:
+            forget(path)  # a copy of something remote: the next call downloads it again
+            self.close_files()
         return CorruptionError(
             f"{path!r}{place}: {what} (stream {self.stream!r}, column {self.column.name!r}, "
             f"rows {lost[0]} to {lost[1]}); run 'diskreplay verify' for the whole extent",

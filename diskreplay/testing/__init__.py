@@ -37,22 +37,30 @@ the program that goes on:
 True
 >>> rb.close()
 
+:class:`SimulatedObjects` is object storage in RAM, and :class:`FaultyObjects` fails, loses or cuts the requests of a
+remote store that it is told to.
+
 A program that uses its own file system behind the same seam implements :class:`diskreplay.storage.files.Files`.
 """
 
 from diskreplay.testing.disk import SimulatedDisk
 from diskreplay.testing.faults import READS, WRITES, Crash, FaultyFiles, Operation
 from diskreplay.testing.interrupts import Interrupts, Place
+from diskreplay.testing.objects import FAULTS, FaultyObjects, Request, SimulatedObjects
 from diskreplay.testing.thresholds import small_thresholds
 
 __all__ = [
+    "FAULTS",
     "READS",
     "WRITES",
     "Crash",
     "FaultyFiles",
+    "FaultyObjects",
     "Interrupts",
     "Operation",
     "Place",
+    "Request",
     "SimulatedDisk",
+    "SimulatedObjects",
     "small_thresholds",
 ]
