@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from helpers import effort
+from helpers.asking import asking
 
 from diskreplay.testing import thresholds
 
@@ -73,17 +74,16 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"DISKREPLAY_TEST_THRESHOLDS must be 'own' or 'small', got {asked!r}")
     config.addinivalue_line("markers", "own_thresholds: what it measures depends on the engine's own thresholds")
     config.addinivalue_line("markers", "share(every): the sampled form runs one of so many cases of this test")
-    config.addinivalue_line("markers", "sampled: the sampled form leaves something of it out, or of its module")
+    config.addinivalue_line("markers", "sampled: the sampled form leaves something of it out")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    asking = {id(one) for one in (effort, effort.examples, effort.places, effort.stride)}
     cases: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
         share = item.get_closest_marker("share")
-        if share or asking & {id(value) for value in vars(item.module).values()}:
+        if share or item.nodeid.split("::")[1].split("[")[0] in asking(item.module):
             item.add_marker("sampled")
         if share:
             cases.setdefault((item.nodeid.split("[")[0], *share.args), []).append(item)

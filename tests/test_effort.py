@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pathlib
 import re
@@ -10,6 +11,7 @@ import sys
 
 import pytest
 from helpers import effort
+from helpers.asking import asking
 
 TESTS = pathlib.Path(__file__).parent
 
@@ -69,6 +71,41 @@ def test_no_effort(text: str) -> None:
         effort.read(text)
 
 
+ASKS = """
+import pytest
+from helpers.effort import examples
+
+COUNT = examples(7)
+
+@pytest.fixture
+def count():
+    return COUNT
+
+class Machine: ...
+Machine.settings = COUNT
+TestMachine = Machine
+
+def test_by_a_fixture(count): ...
+def test_by_a_name(): assert COUNT
+def test_it_asks_nothing(path): ...
+"""
+
+
+def test_which_tests_ask(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "of_which_some_ask.py").write_text(ASKS)
+    (tmp_path / "of_which_all_ask.py").write_text(ASKS.replace("@pytest.fixture", "@pytest.fixture(autouse=True)"))
+    (tmp_path / "of_which_none_asks.py").write_text(
+        ASKS.replace("from helpers.effort import examples", "examples = int")
+    )
+    found = {
+        how: {name for name in asking(importlib.import_module(f"of_which_{how}")) if name.startswith(("test", "Test"))}
+        for how in ("some_ask", "all_ask", "none_asks")
+    }
+    asked = {"TestMachine", "test_by_a_fixture", "test_by_a_name"}
+    assert found == {"some_ask": asked, "all_ask": asked | {"test_it_asks_nothing"}, "none_asks": set()}
+
+
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_the_end_of_a_run(tmp_path: pathlib.Path, processes: str) -> None:
     """What other processes leave out is said, too."""
@@ -76,8 +113,11 @@ def test_the_end_of_a_run(tmp_path: pathlib.Path, processes: str) -> None:
     (tmp_path / "test_it.py").write_text(RUN)
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", processes, "-p", "no:cacheprovider", str(tmp_path)],
-        env={**os.environ, "DISKREPLAY_TEST_EFFORT": "0.1", "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+        [sys.executable, "-m", "pytest", "-p", "xdist", "-n", processes, "-p", "no:cacheprovider", str(tmp_path)],
+        env={
+            **os.environ, "DISKREPLAY_TEST_EFFORT": "0.1", "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # importing those of other packages takes longest
+        },
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -363,17 +363,18 @@ def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
     """Shards that the commit needs and that are missing or too short."""
     problems = []
     for path, column in _arrays(store, commit).items():
-        folder = pathlib.Path(store.stream_path(name), path)
+        folder = f"{store.stream_path(name)}/{path}"
+        there = set(store.files.list(folder))
         span = commit.span(path, store.schema.context)
         stop = -(-span.end // column.shard_rows) if span.end > span.begin else 0
         needed = range(span.begin // column.shard_rows, stop)
         for shard in needed[:MAX_SHARDS_LISTED]:
-            file = folder / columns.shard_name(shard, column)
-            size = store.files.size(str(file))
-            if size is None:
-                problems.append(f"{str(file)!r} is missing (stream {name!r}, column {path!r})")
-            elif shard == span.tail.shard and size < span.tail.size:
-                problems.append(f"{str(file)!r} has {size} of its {span.tail.size} committed bytes (stream {name!r})")
+            file = columns.shard_name(shard, column)
+            where = repr(f"{folder}/{file}")
+            if file not in there:
+                problems.append(f"{where} is missing (stream {name!r}, column {path!r})")
+            elif shard == span.tail.shard and (size := store.files.size(f"{folder}/{file}") or 0) < span.tail.size:
+                problems.append(f"{where} has {size} of its {span.tail.size} committed bytes (stream {name!r})")
     newest = stream.read_commit(store.files, store.stream_path(name))
     return problems if newest.begin == commit.begin else []  # else evicted meanwhile
 

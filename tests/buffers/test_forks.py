@@ -287,6 +287,7 @@ rb.close()
 """
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "what", ["sample", "priorities", "shuffle", "write", "write and sample", "load", "write and load"]
 )

@@ -41,6 +41,7 @@ def check(batch: dr.MultiAgentBatch, at: tuple[Any, ...], expected: dict[str, An
             np.testing.assert_array_equal(found[at], value, err_msg=name)
 
 
+@pytest.mark.share(3)
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("on_disk", [False, True], ids=["in RAM", "on disk"])
 @pytest.mark.parametrize("n_step", [1, 3])
@@ -74,6 +75,7 @@ def test_transitions(path: str, kind: Kind, n_step: int, on_disk: bool) -> None:
             check(buffer.get(newest), (0,), world.expected(*world.at(newest[0]), 1, GAMMA))
 
 
+@pytest.mark.share(3)
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("view", [dr.Sequence(4, gamma=GAMMA), dr.Sequence(4, across=True), dr.PaddedEpisodes(5)])
 @pytest.mark.parametrize("kind", KINDS, ids=str)

@@ -55,6 +55,7 @@ def estimates(
     return target - scale * np.array([step.value for step in steps], "f8"), target
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("normalizer", [None, Doubled()], ids=["true values", "normalised values"])
 @pytest.mark.parametrize("td_lambda", [None, 0.0, 0.7])
 @pytest.mark.parametrize("kind", KINDS, ids=str)

@@ -101,6 +101,7 @@ def test_an_interrupt_is_not_heard_in_a_background(path: str) -> None:
     assert process.stdout == f"diskreplay {dr.__version__}\n"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_commits_and_says_how_to_go_on(path: str, number: signal.Signals) -> None:
     process = start(path, "--envs", "2", "--seed", "4")
@@ -121,6 +122,7 @@ def test_an_interrupt_commits_and_says_how_to_go_on(path: str, number: signal.Si
     assert verify(path).ok
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("sequence", [-1, 0, 1, 3])
 def test_a_killed_recording_goes_on_from_its_last_commit(path: str, sequence: int) -> None:
     """Killed before there is a store, at its birth, and between commits."""

@@ -52,7 +52,7 @@ class Tale:
         self.points = 0
         self.known: set[int] = set()
         self.situations: set[tuple[str, str]] = set()
-        self.every = stride(30, "crash points")
+        self.every = stride(100, "crash points")
         self.said = 0
         self.step = 0
 
@@ -239,6 +239,7 @@ def compaction(tale: Tale) -> None:
     tale.close()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("small", [False, True], ids=["", "small thresholds"])
 @pytest.mark.parametrize(
     ("workload", "capacity"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from helpers import lives
+from helpers.effort import examples
 
 import diskreplay as dr
 from diskreplay.errors import (
@@ -53,9 +54,9 @@ def killed_after_rename(target: str, files: FaultyFiles, work: Callable[[], obje
         work()
 
 
-def power_losses(disk: SimulatedDisk, count: int = 300) -> Iterator[SimulatedDisk]:
+def power_losses(disk: SimulatedDisk) -> Iterator[SimulatedDisk]:
     yield disk.after_power_loss()
-    for seed in range(count):
+    for seed in range(examples(300, "losses of power", least=60)):
         yield disk.after_power_loss(random.Random(seed))
 
 

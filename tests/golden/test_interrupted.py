@@ -183,6 +183,7 @@ def write_on(path: pathlib.Path, log: Log, rows: tuple[int, int], given_up: Sequ
         log.compare_batch(found, given, rb.num_envs)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", BROKEN)
 def test_repair_keeps_every_row(name: str, tmp_path: pathlib.Path) -> None:
     path, log = copied(name, tmp_path), Log(name)
@@ -261,6 +262,7 @@ DYING = [
 ]  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", DYING)
 def test_repair_may_die_at_any_operation(name: str) -> None:
     disk, log = on_a_simulated_disk(name), Log(name)

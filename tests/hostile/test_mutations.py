@@ -18,7 +18,7 @@ SEED = 20_261_121
 
 @pytest.mark.parametrize("name", bases.MAKERS)
 def test_mutations(name: str, tmp_path: pathlib.Path, record_property: pytest.RecordProperty) -> None:
-    cases = examples(CASES // len(bases.MAKERS), "mutations", least=12)
+    cases = examples(CASES // len(bases.MAKERS), "mutations", least=6)
     base = bases.make(name, tmp_path)
     outcome = pool.run(base, tmp_path, SEED, cases)
     record_property("ended", dict(outcome.ended))

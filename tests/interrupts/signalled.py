@@ -60,7 +60,9 @@ class Sender:
             time.sleep(self.rng.uniform(0, self.most_seconds))
             while not self.taken:
                 os.kill(os.getpid(), self.number)
-                time.sleep(AGAIN_SECONDS)
+                again = time.monotonic() + AGAIN_SECONDS
+                while not self.taken and time.monotonic() < again:
+                    time.sleep(0.01)  # no lock: the interrupt may be anywhere, also within one
 
     def ask(self) -> None:
         self.taken = False

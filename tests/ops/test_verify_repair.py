@@ -405,7 +405,7 @@ def test_it_may_die_at_any_operation(name: str) -> None:
     operations = counting.count()
     assert operations > 10
     rng = random.Random(name)
-    points = sorted(rng.sample(range(operations), places(operations, "deaths within a repair", least=5)))
+    points = sorted(rng.sample(range(operations), places(operations, "deaths within a repair", least=3)))
     for at in points:
         dying = disk.after_kill()
         files = FaultyFiles(dying)

@@ -51,6 +51,7 @@ def chances(ranked: list[int], alpha: float) -> dict[int, float]:
     return dict(zip(ranked, (masses / masses.sum()).tolist(), strict=True))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize(("size", "segments"), [(1, None), (1, 8), (5, 8), (32, None), (32, 8), (33, 8), (32, 64)])
 def test_draws_have_the_probabilities_of_the_paper(alpha: float, size: int, segments: int | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.effort import places
 
 import diskreplay as dr
 from diskreplay.errors import InputError, SchemaError
@@ -169,16 +170,24 @@ def test_columns_whose_commit_records_would_be_too_large(path: str, monkeypatch:
 # Bounds
 
 
-@pytest.mark.parametrize(
-    "low",
-    [
-        np.random.default_rng(0).integers(0, 9, (512, 512, 3), np.uint8),
-        np.broadcast_to(np.array([-2.1179, -2.0357, -1.8044], np.float32), (512, 512, 3)),
-    ],
-    ids=["integers", "by channel"],
-)
-def test_bounds_of_every_element_that_fit(path: str, low: np.ndarray) -> None:
+SIDE = [128, 512][: places(2, "sizes of bounds")]
+"""Of the square images whose elements have a bound each; what fits is limited in proportion."""
+
+
+@pytest.fixture(params=SIDE)
+def side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    if request.param < 512:
+        monkeypatch.setattr(metadata, "MAX_BYTES", metadata.MAX_BYTES * request.param**2 // 512**2)
+    return int(request.param)
+
+
+@pytest.mark.parametrize("kind", ["integers", "by channel"])
+def test_bounds_of_every_element_that_fit(path: str, kind: str, side: int) -> None:
     """create wrote 41 MB, raised, and left a store that could not be opened."""
+    low = {
+        "integers": np.random.default_rng(0).integers(0, 9, (side, side, 3), np.uint8),
+        "by channel": np.broadcast_to(np.array([-2.1179, -2.0357, -1.8044], np.float32), (side, side, 3)),
+    }[kind]
     space = spaces.Box(low, low + low.dtype.type(9), low.shape, low.dtype.type)
     dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=9).close()
     assert pathlib.Path(path, "zarr.json").stat().st_size <= metadata.MAX_BYTES
@@ -186,9 +195,10 @@ def test_bounds_of_every_element_that_fit(path: str, low: np.ndarray) -> None:
         assert buffer.schema.observation_space == space
 
 
-def test_bounds_of_every_element_that_do_not_fit(path: str) -> None:
-    low = np.random.default_rng(0).random((512, 512, 3))
+def test_bounds_of_every_element_that_do_not_fit(path: str, side: int) -> None:
+    low = np.random.default_rng(0).random((side, side, 3))
     space = spaces.Box(low, low + 1, low.shape, np.float64)
-    with pytest.raises(SchemaError, match=r"would take [\d,]+ bytes; at most 16,777,216 .* one bound for all elements"):
+    said = rf"would take [\d,]+ bytes; at most {metadata.MAX_BYTES:,} .* one bound for all elements"
+    with pytest.raises(SchemaError, match=said):
         dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=9)
     assert list(pathlib.Path(path).parent.iterdir()) == []

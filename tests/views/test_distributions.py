@@ -94,6 +94,7 @@ def told(path: str, view: Any) -> tuple[Any, list[Log]]:
     return buffer, [first.log, second.log]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("strategy", ["future", "final", "episode", "random"])
 @pytest.mark.parametrize("ratio", [0.8, 1.0])
 def test_goals_are_drawn_with_their_exact_probabilities(path: str, strategy: Any, ratio: float) -> None:

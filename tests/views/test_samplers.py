@@ -21,6 +21,7 @@ SAMPLERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("view", [*VIEWS, *HINDSIGHT], ids=name_of)
 def test_sample_update_sample(path: str, view: Any, sampler: str) -> None:
