@@ -519,7 +519,7 @@ def test_exports_count_what_no_format_holds(tmp_path: pathlib.Path) -> None:
         export(tmp_path / "a", tmp_path / "b.npz", "npz", selection=Selection(episodes=(1,)))
     assert not export(tmp_path / "a", tmp_path / "c.npz", "npz", selection=Selection(episodes=(3,))).lost
     with pytest.raises(InputError, match=r"store cannot hold values of 'v' that were written later \(9\)"):
-        merge(tmp_path / "b", tmp_path / "a")
+        merge(tmp_path / "b", [tmp_path / "a"])
     with pytest.raises(InputError, match=r"store cannot hold values of 'v' that were written later"):
         split(tmp_path / "a", [0.5])
     done = export(tmp_path / "a", tmp_path / "d", "store", allow_loss=True)

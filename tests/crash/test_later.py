@@ -14,6 +14,7 @@ from crashing import PATH, leftovers, survivors, verify
 from effort import examples, stride
 
 import diskreplay as dr
+from diskreplay.buffers import stored
 from diskreplay.errors import StoreNotFoundError
 from diskreplay.ops.compact import compact
 from diskreplay.testing import WRITES, Crash, FaultyFiles, Operation, SimulatedDisk, small_thresholds
@@ -80,8 +81,9 @@ class Tale:
     def write(self, count: int, name: str | None = None) -> None:
         """Values for random rows of the window; of both columns if none is named."""
         for each in LATER if name is None else [name]:
-            index = self.rng.choice(self.buffer.items(), count)
-            self.buffer.write(each, index, self.rng.random((count, *LATER[each][0]), np.float32))
+            number = count if each == "state" else 1
+            index = self.rng.choice(self.buffer.items(), number)
+            self.buffer.write(each, index, self.rng.random((number, *LATER[each][0]), np.float32))
 
     @contextlib.contextmanager
     def coming(self) -> Iterator[None]:
@@ -256,7 +258,8 @@ def compaction(tale: Tale) -> None:
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_values_after_a_crash_at_every_operation(workload: Callable[[Tale], None], capacity: int, small: bool) -> None:
-    with small_thresholds() if small else contextlib.nullcontext():
+    with small_thresholds() if small else contextlib.nullcontext(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored, "COMMIT_BYTES", 1 << 30)  # the tale says when it commits
         tale = Tale(capacity)
         workload(tale)
         assert tale.points > 50
@@ -266,7 +269,8 @@ def test_values_after_a_crash_at_every_operation(workload: Callable[[Tale], None
 def test_values_through_crash_after_crash(seed: int) -> None:
     """Dies at a random operation of a commit, again and again; what it finds is what was, or what was on its way."""
     rng = random.Random(seed)
-    with small_thresholds():
+    with small_thresholds(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored, "COMMIT_BYTES", 1 << 30)
         tale = Tale(20)
         tale.files.decide = lambda operation: None
         tale.create()
