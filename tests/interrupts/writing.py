@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from interrupts.programs import OPTIONS, PATH, Program
 
 import diskreplay as dr
+from diskreplay.errors import ClosedError
 from diskreplay.ops.verify import verify
 from diskreplay.testing import SimulatedDisk
 
@@ -116,7 +118,8 @@ class Writing(Program):
         self.states = [now]
 
     def close(self) -> None:
-        self.expected = seen(self.buffer)
+        with contextlib.suppress(ClosedError):  # it was closed, with an error, before
+            self.expected = seen(self.buffer)
         self.buffer.close()
 
     def again(self, kept: bool) -> None:
