@@ -1,8 +1,8 @@
 """Columns that are written later: what a call costs, what a commit of it appends, and what stays on disk.
 
 A window of 2^20 transitions (of 2^16 with 512 numbers a row), values of one float32, of 16 and of 512. In turns with
-`update_priorities(256)` of the same buffer. What a value's bytes cost is that of numpy, in the same run: an assignment to
-as many random rows of an array of the window's size, and a copy.
+`update_priorities(256)` of the same buffer. What a value's bytes cost is that of numpy, in the same run: an assignment
+to as many random rows of an array of the window's size, and a copy.
 
     python benchmarks/later.py [--steps 1048576] [--repeats 301]
 """
@@ -121,8 +121,8 @@ def main() -> None:
         "commits of all, ms a MB", "all values, MB", f"on disk after {TURNS} times, MB", "compacted, MB",
     )  # fmt: skip
     body = (
-        f"A window of {asked.steps:,} transitions, of {asked.steps // 16:,} with 512 numbers a row, which are read from "
-        f"disk; random values.\n\n{harness.figures(figures)}\n\n{harness.table(heads, rows)}"
+        f"A window of {asked.steps:,} transitions, of {asked.steps // 16:,} with 512 numbers a row, which are read "
+        f"from disk; random values.\n\n{harness.figures(figures)}\n\n{harness.table(heads, rows)}"
     )
     keep = asked.steps == STEPS and asked.repeats == REPEATS
     harness.write_section("later", "Columns written later", harness.versions("diskreplay", "numpy"), body, keep=keep)

@@ -83,6 +83,8 @@ NO_THRESHOLD = {
     "index.where.MAX_LENGTH": LIMIT,
     "index.where.MAX_DEPTH": LIMIT,
     "index.facts.NOWHERE": "a mark",
+    "index.later.LOOK_SHARE": "how much of the log is looked through at once; no result depends on it",
+    "index.later.PLACE_BYTES": FORMAT,
     "index.facts.SHARED_LENGTH": "which texts in RAM are one object; no result depends on it",
     "index.episodes.ROW_BITS": FORMAT,
     "buffers.on_policy.EPSILON": PRECISION,

@@ -1,7 +1,8 @@
 """Values for rows that are already there: checked before anything changes, logged, and shown from then on.
 
-To write is one change: blocks for the log are made first, and noted by one assignment, after which it has happened. What
-is left to do, to append them and to take them over, is done again by the next call where an interrupt cut it short.
+To write is one change: blocks for the log are made first, and noted by one assignment, after which it has happened.
+What is left to do, to take them over, is done again by the next call where an interrupt cut it short. The blocks wait
+as they are, and the next commit appends and compresses them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class LaterWriter:
         self._slots = {column.name: Slot(column.name, column.shape, column.dtype, 1) for column in schema.later}
         self._disk: ColumnWriter | None = writer.later
         self._giving: tuple[int, list[Encoded]] | None = None
-        """The end of the log, and what comes behind it."""
+        """How many blocks waited, and those that come behind them."""
+        if self._disk is not None and self._disk.end != stream.later.end:  # behind shards that checkpoints pin
+            stream.later.restart(self._disk.end)
 
     @property
     def torn(self) -> bool:
@@ -41,13 +44,13 @@ class LaterWriter:
 
     @property
     def waiting_bytes(self) -> int:
-        """Encoded bytes in RAM that wait for a commit, about."""
-        return self._disk.waiting_bytes() if self._disk is not None else 0
+        """Bytes in RAM that wait for a commit."""
+        return self._stream.later.end - self._disk.committed if self._disk is not None else 0
 
     @property
     def unwritten(self) -> bool:
         """Whether a commit has something to write."""
-        return self._disk is not None and self._disk.end != self._disk.committed
+        return bool(self._stream.later.waiting)
 
     def write(self, name: str, index: Any, values: Any) -> None:
         """Values of a column for the rows that ``index`` names; InputError, before any change, for what is wrong."""
@@ -94,33 +97,35 @@ class LaterWriter:
         return ids, values
 
     def _give(self, number: int, places: Ids, values: Bytes) -> None:
-        assert self._disk is not None
-        self._giving = self._disk.end, encode(number, places, values)
+        later = self._stream.later
+        self._giving = len(later.waiting), encode(number, places, values, later.end)
         self.settle()
 
     def settle(self) -> None:
         """Does what is left of a change that was begun; interrupted, it can be done again."""
         if self._giving is None:
             return
-        disk, later = self._disk, self._stream.later
-        start, blocks = self._giving
-        assert disk is not None
-        if disk.end != start:
-            disk.rewind(start)
-        for data, block in blocks:
-            begin = disk.end
-            disk.append(data)
-            later.take(block._replace(at=begin + block.at, stop=begin + block.stop))
+        later, (count, blocks) = self._stream.later, self._giving
+        for _, block in blocks:
+            later.take(block)
+        later.waiting[count:] = blocks
         self._giving = None
 
     def before_commit(self) -> int:
-        """Looks for what is dead in the log; its first byte that is needed."""
+        """Looks for what is dead in the log, and appends what waits; the log's first byte that is needed."""
         disk, later = self._disk, self._stream.later
         if disk is None:
             return 0
         committed = disk.committed
         # Where the log is damaged, it only goes on growing: what is written next is not lost by that.
         with contextlib.suppress(CorruptionError, ValueError):
-            for living in later.cleaned(committed, disk.end - committed, self._stream.read_later):
+            for living in later.cleaned(committed, later.end - committed, self._stream.read_later):
                 self._give(*living)
+        disk.rewind(committed)
+        for data, _ in later.waiting:
+            disk.append(data)
         return later.begin
+
+    def written(self) -> None:
+        """What waited is durable."""
+        self._stream.later.waiting = []

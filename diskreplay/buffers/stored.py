@@ -371,14 +371,14 @@ class StoredBuffer:
 
         Args:
             name: of the column.
-            index: ``(B,)`` integers, of batches: of transitions of the stream that this buffer writes, whatever the view
-                shows. The index of the row ``t`` steps after another is higher by ``t * num_envs``. Those that have
-                left the window since are ignored; of a repeated index the last value counts.
+            index: ``(B,)`` integers, of batches: of transitions of the stream that this buffer writes, whatever the
+                view shows. The index of the row ``t`` steps after another is higher by ``t * num_envs``. Those that
+                have left the window since are ignored; of a repeated index the last value counts.
             values: ``(B, *shape)``; of the column's dtype, or what it holds without loss.
 
-        Raises InputError, with nothing written, for another column, shape or dtype, an index that names no transition or
-        one of another writer's stream, and NaN or infinity with ``finite=True``; and what :meth:`add` raises where this
-        buffer takes no rows.
+        Raises InputError, with nothing written, for another column, shape or dtype, an index that names no transition
+        or one of another writer's stream, and NaN or infinity with ``finite=True``; and what :meth:`add` raises where
+        this buffer takes no rows.
         """
         with self._write_lock:
             with self._lock:
@@ -469,6 +469,7 @@ class StoredBuffer:
         writer.commit(log.begin, patch_begin, self._lock, begins)
         with self._lock:
             facts.written(lines, at)
+            self._later.written()
             self._streams.size_cache()
 
     def _clear(self) -> None:

@@ -4,9 +4,9 @@ A block is the values of one column that one call gave: the column's number and 
 places, ``row * num_envs + env``, int64; the values, one after another. All is little-endian, without a gap. Of several
 values of one place the last one counts; those of places below the window are dead.
 
-The table of the stream's log (:class:`~diskreplay.index.log.StreamLog`) has, for each row of the window, the byte of the
-log at which its value begins, and the value itself where the column is small enough. What is dead is found by that: the
-oldest blocks are looked through, a part with each commit, and what lives in them is written again behind the log.
+The table of the stream's log (:class:`~diskreplay.index.log.StreamLog`) has, for each row of the window, the byte of
+the log at which its value begins, and the value itself where the column is small enough. What is dead is found by that:
+the oldest blocks are looked through, a part with each commit, and what lives in them is written again behind the log.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Block(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """The bytes of a block, and the block with places in these bytes."""
+    """A block, and its bytes."""
 
     data: Bytes
     block: Block
 
 
-def encode(number: int, places: Ids, values: Bytes) -> list[Encoded]:
-    """The blocks that hold values ``(n, item_bytes)`` of a column at places ``(n,)``; copies."""
+def encode(number: int, places: Ids, values: Bytes, begin: int) -> list[Encoded]:
+    """The blocks, from byte ``begin`` on, that hold values ``(n, item_bytes)`` of a column at places ``(n,)``."""
     most = max(1, BLOCK_BYTES // values.shape[1])
     found = []
     for start in range(0, len(places), most):
@@ -70,7 +70,9 @@ def encode(number: int, places: Ids, values: Bytes) -> list[Encoded]:
         header = np.array([(number, len(here))], HEADER)
         data = np.concatenate([header.view(np.uint8), here.astype("<i8").view(np.uint8), given.reshape(-1)])
         at = HEADER.itemsize + PLACE_BYTES * len(here)
-        found.append(Encoded(data, Block(number, here, data[at:].reshape(given.shape), at, len(data))))
+        kept = data[at:].reshape(given.shape)
+        found.append(Encoded(data, Block(number, here, kept, begin + at, begin + len(data))))
+        begin += len(data)
     return found
 
 
@@ -79,12 +81,14 @@ class LaterLog:
 
     Attributes:
         begin, end: the bytes of the log that are needed, and were taken over.
+        waiting: blocks that no commit holds, in their order: the newest bytes of the log.
     """
 
     def __init__(self, columns: Sequence[Column], log: StreamLog) -> None:
         self.columns = columns
         self.log = log
         self.begin = self.end = 0
+        self.waiting: list[Encoded] = []
         self._looked = 0, 0, 0
         """The log's end and the window's begin when it was counted what of it lives, and the bytes of that."""
 
@@ -98,13 +102,13 @@ class LaterLog:
     # Reading the log
 
     def blocks(
-        self, start: int, stop: int, read: Read, *, whole: bool, ahead: int = BLOCK_BYTES
+        self, start: int, stop: int, read: Read, *, whole: bool, ahead: int | None = None
     ) -> Iterator[Block]:  # fmt: skip
-        """The blocks of bytes ``[start, stop)``, of which ``ahead`` are read at once.
+        """The blocks of bytes ``[start, stop)``, of which ``ahead`` are read at once, if it is given.
 
         ``whole`` reads the values of columns that are not in RAM, too. Raises ValueError for what are no blocks.
         """
-        window = _Window(start, stop, read, ahead)
+        window = _Window(start, stop, read, BLOCK_BYTES if ahead is None else ahead)
         while start < stop:
             number, count = window.take(start, start + HEADER.itemsize).view(HEADER)[0].tolist()
             if number >= len(self.columns) or not count:
@@ -156,6 +160,22 @@ class LaterLog:
     def _positions(self, places: Ids) -> Ids:
         """Where places stand in arrays of the table whose axes of rows and environments are one."""
         found: Ids = places % (self.log.table.length * self.log.num_envs)
+        return found
+
+    def take_waiting(self, column: Column, at: Ids, place: Ids, out: Bytes) -> NDArray[np.bool_]:
+        """Copies the values that no commit holds, of those at bytes ``at`` of the log, to rows ``place`` of ``out``.
+
+        Which ones these are, ``(n,)``.
+        """
+        if not self.waiting:
+            return np.zeros(len(at), bool)
+        begins = np.array([encoded.block.at for encoded in self.waiting])
+        which = np.searchsorted(begins, at, side="right") - 1
+        for number in np.unique(which[which >= 0]).tolist():
+            here, block = which == number, self.waiting[number].block
+            if block.values is not None:
+                out[place[here]] = block.values[(at[here] - block.at) // column.item_bytes]
+        found: NDArray[np.bool_] = which >= 0
         return found
 
     # What is dead

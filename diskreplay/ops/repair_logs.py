@@ -1,5 +1,7 @@
-"""The logs of a stream, where they are damaged: facts of episodes and values written later. They are given up, each whole,
-and the rows stay."""
+"""The logs of a stream, where they are damaged: facts of episodes and values written later.
+
+Each is given up whole, and the rows stay.
+"""
 
 # ruff: noqa: PTH118  # plain strings behind the seam to the file system, as in storage
 

@@ -109,9 +109,9 @@ class Samples:
         out = values.reshape(self.size, math.prod(column.shape)).view(np.uint8)
         for stream, place, _, _ in self.groups:
             here = place[known[place]]
+            here = here[~stream.later.take_waiting(column, places[here], here, out)]
             first, log = places[here], stream.disk.later
-            if len(here):
-                assert log is not None
+            if log is not None and len(here):
                 requests = Requests(here, np.zeros_like(first), first, first + (size - 1), first)
                 self.reads.fetch(log, requests, Target(out), stream.cache, exact=True)
         return values

@@ -15,12 +15,16 @@ from helpers.effort import examples
 
 import diskreplay as dr
 from diskreplay import schema
-from diskreplay.errors import CheckpointError, InputError, ReadOnlyError, SchemaError
+from diskreplay.errors import CheckpointError, CorruptionError, InputError, ReadOnlyError, SchemaError
 from diskreplay.ids import pack
 from diskreplay.index import later
+from diskreplay.ops.combine import merge, split
 from diskreplay.ops.compact import compact
+from diskreplay.ops.convert import Selection, export
 from diskreplay.ops.disk import tree_bytes
 from diskreplay.ops.inspect import inspect
+from diskreplay.ops.repair import repair
+from diskreplay.ops.repair_plan import plan
 from diskreplay.ops.verify import verify
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
@@ -282,7 +286,8 @@ def test_every_view_and_way_of_reading_shows_the_same(tmp_path: pathlib.Path, wi
             seen = 0
             for batch in batches:
                 mask = getattr(batch, "mask", np.ones(len(batch), bool))
-                steps = batch.index.reshape(-1, *[1] * (mask.ndim - 1)) + 2 * np.arange(mask.shape[-1]) * (mask.ndim > 1)
+                following = 2 * np.arange(mask.shape[-1]) if mask.ndim > 1 else 0
+                steps = batch.index.reshape(-1, *[1] * (mask.ndim - 1)) + following
                 check_steps(batch, np.broadcast_to(steps, mask.shape), mask)
                 seen += int(batch.extra["state_known"].sum())
             assert seen > 40
@@ -432,7 +437,7 @@ def test_columns_that_cannot_be_declared(tmp_path: pathlib.Path, columns: Any, g
 
 def test_open_or_create_names_other_columns(tmp_path: pathlib.Path) -> None:
     create(tmp_path / "a", later={"v": np.float32}).close()
-    with pytest.raises(InputError, match="later is {'v'"):
+    with pytest.raises(InputError, match=r"later is \{'v'"):
         dr.ReplayBuffer.open_or_create(tmp_path / "a", LINE, TURN, capacity=1000, later={"w": np.float32})
     dr.ReplayBuffer.open_or_create(tmp_path / "a", LINE, TURN, capacity=1000, later={"v": np.float32}).close()
 
@@ -502,3 +507,87 @@ def test_inspect_counts_values(tmp_path: pathlib.Path) -> None:
     assert facts.later == {"v": 2, "w": 0}
     assert any(column.name == "later/values" for column in facts.columns)
     assert not facts.health
+
+
+def test_exports_count_what_no_format_holds(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a", later={"v": np.float32}) as buffer:
+        for episode in range(4):
+            play(buffer, 5, 100 * episode)
+        buffer.write("v", buffer.items()[3:12], np.ones(9, np.float32))
+    with pytest.raises(InputError, match=r"values of 'v' that were written later \(9\).*--allow-loss"):
+        export(tmp_path / "a", tmp_path / "a.npz", "npz")
+    with pytest.raises(InputError, match=r"written later \(5\)"):
+        export(tmp_path / "a", tmp_path / "b.npz", "npz", selection=Selection(episodes=(1,)))
+    assert not export(tmp_path / "a", tmp_path / "c.npz", "npz", selection=Selection(episodes=(3,))).lost
+    with pytest.raises(InputError, match=r"store cannot hold values of 'v' that were written later \(9\)"):
+        merge(tmp_path / "b", [tmp_path / "a"])
+    with pytest.raises(InputError, match=r"store cannot hold values of 'v' that were written later"):
+        split(tmp_path / "a", [0.5])
+    done = export(tmp_path / "a", tmp_path / "d", "store", allow_loss=True)
+    assert done.lost == {"values of 'v' that were written later": 9}
+    with dr.ReplayBuffer.open(tmp_path / "d", mode="r") as copied:
+        assert copied.sample(4).extra == {}
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_damage_is_found_and_repair_gives_up_the_values_alone(tmp_path: pathlib.Path, pinned: bool) -> None:
+    path = tmp_path / "a"
+    with create(path, later={"v": np.float32}) as buffer:
+        play(buffer, 20)
+        if pinned:
+            buffer.write("v", buffer.items()[:3], np.ones(3, np.float32))
+            buffer.checkpoint("one")
+        buffer.write("v", buffer.items(), np.arange(20, dtype=np.float32))
+        expected = None if pinned else buffer.get(buffer.items())
+    file = path / "streams/0/later/values/c.0.0"
+    data = bytearray(file.read_bytes())
+    record = Store(str(path), LocalFiles()).newest_commit("0")
+    data[record.tails["later/values"].size - 600 if pinned else 20] ^= 1
+    file.write_bytes(bytes(data))
+    before = verify(path)
+    if before.ok:  # what was hit is an older version of a chunk
+        pytest.fail("the damage was not found")
+    with pytest.raises(CorruptionError, match="verify"):
+        dr.ReplayBuffer.open(path, mode="r")
+    foreseen = plan(path)
+    repaired = repair(path)
+    assert foreseen.streams[0].later == repaired.streams[0].later > 0
+    assert verify(path).ok
+    with dr.ReplayBuffer.open(path, **OPEN) as buffer:
+        batch = buffer.get(buffer.items())
+        assert not batch.extra["v_known"].any()
+        assert expected is None or np.array_equal(batch.obs, expected.obs)
+        buffer.write("v", [3], np.array([3], np.float32))
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert reader.get([3]).extra["v"].tolist() == [3]
+    if pinned and "one" in Store(str(path), LocalFiles()).checkpoint_names():
+        with dr.ReplayBuffer.open(path, mode="r", checkpoint="one") as then:
+            assert then.get([0, 3]).extra["v"].tolist() == [1, 0]
+    assert verify(path).ok
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        np.array([9, 1, 0, 0, 0], "<u4"), np.array([0, 0], "<u4"), np.array([0, 5, 0, 0, 0], "<u4"),
+        np.array([0, 1, 20, 0, 0], "<u4"), np.array([0, 1, 0, 1 << 31, 0], "<u4"), np.array([0], "<u4"),
+    ],
+    ids=["another column", "no value", "cut off", "a row that is not there", "a negative row", "no header"],
+)  # fmt: skip
+def test_forged_blocks_are_damage(tmp_path: pathlib.Path, block: Any) -> None:
+    path = tmp_path / "a"
+    with create(path, later={"v": np.float32}) as buffer:
+        play(buffer, 20)
+        buffer.write("v", [1], np.ones(1, np.float32))
+        stream = buffer._streams.written
+        assert stream is not None
+        stream.later.waiting.append(later.Encoded(block.view(np.uint8), stream.later.waiting[0].block))
+        stream.later.end += block.nbytes
+    with pytest.raises(CorruptionError, match="written later"):
+        dr.ReplayBuffer.open(path, mode="r")
+    result = verify(path)
+    assert any("written later" in problem.what for problem in result.problems)
+    repair(path)
+    assert verify(path).ok
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert len(reader) == 20

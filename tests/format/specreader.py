@@ -200,6 +200,7 @@ class Stream:
         }
 
         self.facts = self.read_facts(folder / "info", seal and f"{seal}/info")
+        self.later = self.read_later(folder / "later" / "values", seal and f"{seal}/later/values")
 
     def read_facts(self, folder: pathlib.Path, seal: str) -> dict[tuple[int, int], tuple[float, dict[str, Any]]]:
         """5.6: row and environment -> stop and facts, of the lines that count and are not dead."""
@@ -218,6 +219,31 @@ class Stream:
         for (one, _, stop), (other, row, _) in itertools.pairwise(runs):
             assert one != other or stop <= row  # I29
         return {place: told for place, told in found.items() if told[0] > self.begin}
+
+    def read_later(self, folder: pathlib.Path, seal: str) -> dict[str, dict[tuple[int, int], np.ndarray]]:
+        """5.7: of each column that is written later, row and environment -> the value that counts and is not dead."""
+        columns = self.schema.get("later", [])
+        found: dict[str, dict[tuple[int, int], np.ndarray]] = {column["name"]: {} for column in columns}
+        log = self.record.get("later")
+        if log is None:
+            return found
+        array = Array(folder, [], 1, log["tail"], log["end"], "uint8", seal)
+        data, at = array.rows(log["begin"], log["end"]).tobytes(), 0
+        while at < len(data):  # I30
+            number, count = struct.unpack_from("<II", data, at)
+            column, places = columns[number], struct.unpack_from(f"<{count}q", data, at + 8)
+            dtype = np.dtype(column["dtype"]).newbyteorder("<")
+            size = dtype.itemsize * int(np.prod(column["shape"], dtype=int))
+            at += 8 + 8 * count
+            for place in places:
+                assert 0 <= place < self.end * self.envs  # I30
+                row, env = divmod(place, self.envs)
+                if row >= self.begin:
+                    value = np.frombuffer(data, dtype, size // dtype.itemsize, at)
+                    found[column["name"]][row, env] = value.reshape(column["shape"])
+                at += size
+        assert at == len(data)  # I30
+        return found
 
     def facts_of(self, row: int, env: int) -> dict[str, Any]:
         """The facts of the episode whose rows in the window begin with this one."""

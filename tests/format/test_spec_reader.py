@@ -405,3 +405,43 @@ def test_facts_of_episodes_are_read_from_the_page(tmp_path: pathlib.Path, capaci
             assert [(row, env, stream.facts_of(row, env)) for row, env, _ in wanted] == wanted
             assert any(facts for _, _, facts in wanted)
             assert not all(facts for _, _, facts in wanted)
+
+
+@pytest.mark.parametrize("capacity", [200, 40])
+def test_values_written_later_are_read_from_the_page(tmp_path: pathlib.Path, capacity: int) -> None:
+    """Of several dtypes, in RAM and not, given again and again; evicted, and at a cut."""
+    path = tmp_path / "s.replay"
+    line, turn = Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
+    later = {"state": ((3,), np.float32), "wide": ((300, 2), np.int16), "sure": bool, "value": np.complex64}
+    rng = np.random.default_rng(0)
+
+    def shown(buffer: dr.ReplayBuffer) -> dict[str, dict[tuple[int, int], bytes]]:
+        batch = buffer.get(buffer.items())
+        places = [divmod(int(number), 2) for number in batch.index]
+        known = {name: batch.extra[f"{name}_known"] for name in later}
+        return {
+            name: {p: batch.extra[name][at].tobytes() for at, p in enumerate(places) if known[name][at]}
+            for name in later
+        }
+
+    with dr.ReplayBuffer.create(path, line, turn, capacity=2 * capacity, num_envs=2, later=later) as buffer:
+        for row in range(120):
+            obs = np.full((2, 1), row, np.float32)
+            buffer.add(obs, [0, 0], [1.0, 1.0], obs + 1, [False, False], [False, False])
+            index = rng.choice(buffer.items(), 5)
+            buffer.write("state", index, rng.random((5, 3), np.float32))
+            buffer.write("wide", index[:2], rng.integers(-999, 999, (2, 300, 2), np.int16))
+            if row % 3:
+                buffer.write("sure", index, rng.random(5) < 0.5)
+                buffer.write("value", index[1:], (rng.random(4) + 1j * rng.random(4)).astype(np.complex64))
+            if row in (20, 50, 90):
+                buffer.commit()
+            if row == 60:
+                buffer.checkpoint("middle")
+                cut = shown(buffer)
+        buffer.commit()
+        for checkpoint, wanted in ((None, shown(buffer)), ("middle", cut)):
+            stream = specreader.Store(path, checkpoint=checkpoint).streams["0"]
+            found = {name: {p: v.tobytes() for p, v in of.items()} for name, of in stream.later.items()}
+            assert found == wanted
+            assert all(wanted.values())

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from interrupts import others, own, telling
+from interrupts import others, own, telling, writing
 from interrupts.programs import (
     FRAMES,
     GOALS,
@@ -135,6 +135,8 @@ def replay_operations() -> Iterator[Operation]:
     yield operation("refresh", "with priorities", Reading, VECTORS, [20, 7], Reading.refresh, sampler=proportional)
     for call in ("begin", "annotate", "annotate_old", "add", "commit", "select", "sample", "shuffled", "refresh"):
         yield operation("facts", call, telling.Telling, call)
+    for call in ("write", "write large", "commit", "add", "sample", "refresh"):
+        yield operation("written later", call, writing.Writing, call)
     yield operation("refresh", "of nothing yet", Reading, VECTORS, [0, 3], Reading.refresh)
 
 

@@ -1,0 +1,135 @@
+"""Programs that write values for rows that are already there, interrupted once."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+from interrupts.programs import OPTIONS, PATH, Program
+
+import diskreplay as dr
+from diskreplay.errors import ClosedError
+from diskreplay.ops.verify import verify
+from diskreplay.testing import SimulatedDisk
+
+LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
+LATER: dict[str, Any] = {"state": ((3,), np.float32), "wide": ((300,), np.float32)}
+"""One in RAM, one on disk."""
+NO = np.zeros(2, bool)
+
+Seen = dict[int, dict[str, bytes]]
+
+
+def seen(buffer: dr.ReplayBuffer) -> Seen:
+    """The values of all rows of the window."""
+    batch = buffer.get(buffer.items())
+    return {
+        int(number): {
+            name: batch.extra[name][at].tobytes() for name in LATER if batch.extra[f"{name}_known"][at]
+        }
+        for at, number in enumerate(batch.index)
+    }  # fmt: skip
+
+
+class Writing(Program):
+    """Two environments; values of rows in RAM, on disk and evicted, some in no commit.
+
+    ``states`` are those that are allowed.
+    """
+
+    def __init__(self, folder: pathlib.Path, call: str) -> None:
+        super().__init__(folder)
+        self.name = call
+        self.files = SimulatedDisk()
+        self.rng = np.random.default_rng(0)
+        self.at = 0.0
+        self.buffer = dr.ReplayBuffer.create(
+            PATH, LINE, TURN, capacity=24, num_envs=2, files=self.files, seed=0, later=LATER, **OPTIONS
+        )
+        for number in range(3):
+            self.rows(5)
+            self.write("state", 6)
+            self.write("wide", 2)
+            if number == 1:
+                self.buffer.commit()
+        self.reader = dr.ReplayBuffer.open(PATH, mode="r", files=self.files, seed=0)
+        if call == "refresh":
+            self.buffer.commit()
+        name = "wide" if call == "write large" else "state"
+        self.index = self.rng.choice(self.buffer.items(), 9)
+        self.values = self.rng.random((9, *LATER[name][0]), np.float32)
+        before = seen(self.buffer)
+        self.states = [before]
+        if call in ("write", "write large"):
+            after = {number: dict(values) for number, values in before.items()}
+            for number, value in zip(self.index.tolist(), self.values, strict=True):
+                after[number][name] = value.tobytes()
+            self.states.append(after)
+        if call == "add":
+            end = self.buffer.stats()["streams"]["0"]["end"]
+            rows = {number: values for number, values in before.items() if number >= min(before) + 2}
+            self.states.append({**rows, 2 * end: {}, 2 * end + 1: {}})
+
+    def rows(self, count: int) -> None:
+        for _ in range(count):
+            obs = np.full((2, 1), self.at, np.float32)
+            self.buffer.add(obs, np.zeros(2, int), np.ones(2), obs + 1, NO, NO)
+            self.at += 1
+
+    def write(self, name: str, count: int) -> None:
+        values = self.rng.random((count, *LATER[name][0]), np.float32)
+        self.buffer.write(name, self.rng.choice(self.buffer.items(), count), values)
+
+    def call(self) -> object:
+        match self.name:
+            case "write":
+                return self.buffer.write("state", self.index, self.values)
+            case "write large":
+                return self.buffer.write("wide", self.index, self.values)
+            case "add":
+                return self.rows(1)
+            case "commit":
+                return self.buffer.commit()
+            case "sample":
+                return self.buffer.sample(5)
+            case _:
+                return self.reader.refresh()
+
+    def look(self) -> None:
+        self.values[:] = 0  # they are the program's again
+        now = seen(self.buffer)
+        assert now in self.states
+        self.states = [now]
+        self.reader.refresh()
+
+    def go_on(self) -> None:
+        self.at += 100
+        self.write("state", 4)
+        self.rows(2)
+        self.write("wide", 2)
+        now = seen(self.buffer)
+        self.buffer.commit()
+        assert seen(self.buffer) == now
+        self.reader.refresh()
+        assert seen(self.reader) == now
+        self.states = [now]
+
+    def close(self) -> None:
+        with contextlib.suppress(ClosedError):  # it was closed, with an error, before
+            self.expected = seen(self.buffer)
+        self.buffer.close()
+
+    def again(self, kept: bool) -> None:
+        outcome = verify(PATH, files=self.files)
+        assert outcome.ok, [str(problem) for problem in outcome.problems]
+        self.reader.close()
+        with dr.ReplayBuffer.open(PATH, files=self.files, **OPTIONS) as buffer:
+            self.buffer = buffer
+            if kept:
+                assert seen(buffer) == self.expected
+            self.at += 1000
+            self.rows(1)
+            self.write("state", 3)
