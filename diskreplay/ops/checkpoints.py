@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import pathlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from diskreplay.errors import CheckpointError, InputError, LockedError
 from diskreplay.ops.result import Result
-from diskreplay.paths import PathLike, checked_path
+from diskreplay.paths import PathLike
+from diskreplay.remote import checkpoints as remote
+from diskreplay.remote.objects import is_url
+from diskreplay.remote.place import local, open_store
 from diskreplay.storage import stream
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Checkpoint, Store
@@ -82,8 +84,16 @@ def drop(path: PathLike, names: Collection[str]) -> None:
     """Drops checkpoints of the store at ``path``.
 
     Raises CheckpointError when there is none of that name, and then drops none; LockedError when all streams are being
-    written: their writers can drop it.
+    written: their writers can drop it. Of a remote store the documents are removed, and `gc` gives the space back; one
+    that a local store still has comes back with its next push.
     """
+    if is_url(path):
+        there = open_store(path)
+        for name in names:
+            there.checkpoint(name)
+        for name in dict.fromkeys(names):
+            remote.drop(there, there.files, name)
+        return
     store = _open(path)
     for name in names:
         store.checkpoint(name)
@@ -107,7 +117,7 @@ def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restor
         InputError: when it does not go without saying which stream is meant.
         LockedError: when that is being written.
     """
-    store = _open(path)
+    store = _open(path, "going back to a checkpoint")
     checkpoint = store.checkpoint(name)
     mark = _line(checkpoint).import_into
     chosen = stream_name if stream_name is not None else mark if mark is not None else _moved(store, checkpoint)
@@ -125,8 +135,9 @@ def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restor
     return Restored(name, chosen, row, max(0, before - row), mark == chosen)
 
 
-def _open(path: PathLike) -> Store:
-    return Store(str(pathlib.Path(checked_path(path)).absolute()), LocalFiles())
+def _open(path: PathLike, doing: str | None = None) -> Store:
+    """The store; ``doing`` says what changes it, which is for local ones."""
+    return open_store(path) if doing is None else Store(local(path, doing), LocalFiles())
 
 
 def _line(found: Checkpoint) -> CheckpointLine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from diskreplay.ops.disk import room_for
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.paths import PathLike, checked_path
+from diskreplay.remote.objects import is_url
 
 STORE = formats.get("store")
 OTHER_NAME = "choose another name, or remove it before"
@@ -68,7 +70,7 @@ def merge(
         raise InputError("name at least one store to merge")
     target = absolute(out)
     for path in paths:
-        apart(pathlib.Path(checked_path(path)), target)
+        apart(path, target)
     vacant(target, OTHER_NAME)
     with (
         stoppable(progress) as report, room_for(target), replacing(target, "directory") as temporary,
@@ -123,7 +125,6 @@ def split(
         NotEnoughDataError: when there are fewer episodes than parts.
     """
     shares = checked_shares(fractions)
-    given = pathlib.Path(checked_path(path))
     outs = outs or split_names(path, fractions)
     if len(outs) != len(shares):
         raise InputError(f"{len(shares)} stores are to be made, but {len(outs)} are named")
@@ -131,7 +132,7 @@ def split(
     if len(set(targets)) != len(targets):
         raise InputError("the stores to be made must have different names")
     for target in targets:
-        apart(given, target)
+        apart(path, target)
         vacant(target, OTHER_NAME)
     done = 0
     written = []
@@ -162,6 +163,8 @@ def split(
 
 def split_names(path: PathLike, fractions: Sequence[float]) -> list[pathlib.Path]:
     """The stores that a store is split into where none are named."""
+    if is_url(path):
+        raise InputError(f"name the stores that {os.fspath(path)!r} is to be split into")
     given = pathlib.Path(checked_path(path))
     parts = range(1, len(checked_shares(fractions)) + 1)
     return [given.with_name(f"{given.stem}-{part}{given.suffix}") for part in parts]

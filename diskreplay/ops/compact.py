@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import pathlib
 import time
 from collections.abc import Iterator
 
@@ -27,7 +26,8 @@ import numpy as np
 from diskreplay.ops.disk import tree_bytes
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
-from diskreplay.paths import PathLike, checked_path
+from diskreplay.paths import PathLike
+from diskreplay.remote.place import local
 from diskreplay.storage import chunks, stream
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
@@ -75,7 +75,7 @@ def compact(
     nothing of that shard has changed.
     """
     started = time.perf_counter()
-    full = str(pathlib.Path(checked_path(path)).absolute())
+    full = local(path, "compacting")
     with contextlib.ExitStack() as opened:
         opened.enter_context(fs.translate("compacting", full))
         store = Store(full, files or LocalFiles())

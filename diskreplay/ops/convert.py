@@ -40,6 +40,7 @@ from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.prefetch import Prefetcher
+from diskreplay.remote.objects import is_url
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import Stack
 from diskreplay.storage.store import FIRST_STREAM
@@ -152,7 +153,7 @@ def export(
         raise InputError(f"{format}: compression must be one of {', '.join(chosen.compressions)}, got {compression!r}")
     check_installed(chosen)
     target = absolute(out)
-    apart(pathlib.Path(checked_path(path)), target)
+    apart(path, target)
     with (
         grouped(target) if chosen.name in GROUPED else contextlib.nullcontext(),
         stoppable(progress) as report,
@@ -263,6 +264,8 @@ def opened(source: PathLike | Source, format: str | None, target: pathlib.Path) 
     if isinstance(source, Source):
         yield "arrays", source
         return
+    if is_url(source):
+        raise InputError(f"datasets are imported from files; 'diskreplay pull {os.fspath(source)} PATH' makes a store")
     origin = pathlib.Path(checked_path(source, "source")).absolute()
     if not origin.exists():
         raise InputError(f"there is no dataset at {str(origin)!r}")
@@ -475,8 +478,11 @@ def vacant(target: pathlib.Path, instead: str) -> None:
         raise InputError(f"{str(target)!r} exists; {instead}")
 
 
-def apart(source: pathlib.Path, target: pathlib.Path) -> None:
-    """InputError where one of two paths lies in the other."""
+def apart(path: PathLike, target: pathlib.Path) -> None:
+    """InputError where one of two paths lies in the other; a URL lies apart from all."""
+    if is_url(path):
+        return
+    source = pathlib.Path(checked_path(path))
     one, other = source.resolve(), target.resolve()
     if one == other or one in other.parents or other in one.parents:
         raise InputError(f"{str(source)!r} and {str(target)!r} must lie apart")

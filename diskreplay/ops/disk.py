@@ -10,6 +10,13 @@ import re
 from collections.abc import Iterator
 
 from diskreplay.errors import DiskFullError
+from diskreplay.remote.files import RemoteFiles
+from diskreplay.storage.store import Store
+
+
+def store_bytes(store: Store) -> int:
+    """Sizes of all files of a store, or of its objects under a URL."""
+    return store.files.stored_bytes() if isinstance(store.files, RemoteFiles) else tree_bytes(store.path)
 
 
 def tree_bytes(path: str | os.PathLike[str]) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,16 +18,16 @@ import numpy as np
 from diskreplay.buffers.mixture import FRACTIONS, GIVEN, KEEPER
 from diskreplay.buffers.mixture import STATE as MIXTURE
 from diskreplay.index.episodes import Episode, ends, episodes
-from diskreplay.ops.disk import file_bytes, tree_bytes
+from diskreplay.ops.disk import store_bytes
 from diskreplay.ops.problems import DAMAGE
-from diskreplay.paths import PathLike, checked_path
+from diskreplay.paths import PathLike
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_stream
+from diskreplay.remote.place import open_store
 from diskreplay.schema import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Span
-from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import PROVENANCE, STREAMS, Checkpoint, Store
 
 HISTOGRAM_BINS = 24
@@ -217,7 +216,7 @@ def inspect(path: PathLike) -> Facts:
     Raises StoreNotFoundError, NotAStoreError, FormatVersionError, or CorruptionError when not even its schema can be
     read; other damage is named in ``health``.
     """
-    store = Store(str(pathlib.Path(checked_path(path)).absolute()), LocalFiles())
+    store = open_store(path)
     found = _Found()
     try:
         names = store.stream_names()
@@ -246,7 +245,7 @@ def inspect(path: PathLike) -> Facts:
         columns=tuple(found.columns.values()),
         checkpoints=checkpoints,
         raw_bytes=sum(facts.raw_bytes for facts in found.columns.values()),
-        stored_bytes=tree_bytes(store.path),
+        stored_bytes=store_bytes(store),
         health=tuple(dict.fromkeys(found.problems)),
         later={column.name: found.later[column.name] for column in store.schema.later},
     )
@@ -254,7 +253,7 @@ def inspect(path: PathLike) -> Facts:
 
 def row_ends(path: PathLike) -> dict[str, int]:
     """The row that each stream of the store at ``path`` ends at, as of its last commit; raises as :func:`inspect`."""
-    store = Store(str(pathlib.Path(checked_path(path)).absolute()), LocalFiles())
+    store = open_store(path)
     return {name: store.newest_commit(name).end for name in store.stream_names()}
 
 
@@ -323,7 +322,7 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         found.problems += _missing_files(store, name, commit)
     for path, column in _arrays(store, commit).items():
         span = commit.span(path, store.schema.context)
-        facts = _column_facts(pathlib.Path(store.stream_path(name), path), path, column, span)
+        facts = _column_facts(store, f"{store.stream_path(name)}/{path}", path, column, span)
         found.columns[path] = _merge(found.columns.get(path), facts)
     writer = store.files.lock_holder(store.stream_path(name))
     found.streams.append(
@@ -340,14 +339,15 @@ def _arrays(store: Store, commit: Commit) -> dict[str, Column]:
     return {**store.schema.arrays, **{path: log for path, log in store.schema.logs.items() if path in commit.tails}}
 
 
-def _column_facts(folder: pathlib.Path, path: str, column: Column, span: Span) -> ColumnFacts:
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+def _column_facts(store: Store, folder: str, path: str, column: Column, span: Span) -> ColumnFacts:
+    names = store.files.list(folder)
     numbers = {shard: name for name in names if (shard := columns.shard_number(name, column)) is not None}
     held = [shard for shard in numbers if shard * column.shard_rows < span.end]
     rows = sum(min(span.end, (shard + 1) * column.shard_rows) - shard * column.shard_rows for shard in held)
     return ColumnFacts(
         path, column.shape, column.dtype.name, column.chunk_rows, column.shard_rows, str(column.codec), column.resident,
-        len(held), rows * span.num_envs * column.item_bytes, sum(file_bytes(folder / numbers[shard]) for shard in held),
+        len(held), rows * span.num_envs * column.item_bytes,
+        sum(store.files.size(f"{folder}/{numbers[shard]}") or 0 for shard in held),
     )  # fmt: skip
 
 

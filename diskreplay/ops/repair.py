@@ -31,7 +31,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import pathlib
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -45,7 +44,8 @@ from diskreplay.ops.repair_record import mended_cut, settled
 from diskreplay.ops.repair_stream import StreamLoss, StreamRepair
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import Verified, check_checkpoint, verify
-from diskreplay.paths import PathLike, checked_path
+from diskreplay.paths import PathLike
+from diskreplay.remote.place import local
 from diskreplay.schema import LOGS
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
@@ -98,7 +98,7 @@ def repair(path: PathLike, progress: Progress | None = None, files: fs.Files | N
     raises when the root's document cannot be read: that cannot be repaired.
     """
     started = time.perf_counter()
-    full = str(pathlib.Path(checked_path(path)).absolute())
+    full = local(path, "repairing")
     files = files or LocalFiles()
     quarantine = Quarantine(files, full)
     with fs.translate("repairing", full):

@@ -7,7 +7,6 @@ for, so that here the worst is said.
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 from diskreplay.errors import DiskReplayError
 from diskreplay.ops.problems import DAMAGE, Findings
@@ -18,7 +17,8 @@ from diskreplay.ops.repair_record import settled
 from diskreplay.ops.repair_stream import StreamLoss, StreamRepair
 from diskreplay.ops.result import Result
 from diskreplay.ops.verify import check_checkpoint
-from diskreplay.paths import PathLike, checked_path
+from diskreplay.paths import PathLike
+from diskreplay.remote.place import local
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.commit import Commit
@@ -44,7 +44,7 @@ def plan(path: PathLike, files: fs.Files | None = None) -> Plan:
 
     Raises what opening raises when the root's document cannot be read: that cannot be repaired.
     """
-    store = Store(str(pathlib.Path(checked_path(path)).absolute()), files or LocalFiles())
+    store = Store(local(path, "repairing"), files or LocalFiles())
     quarantine = Quarantine(store.files, store.path)  # nothing is put there
     context = store.schema.context
     names = [name for name in store.files.list(f"{store.path}/{CHECKPOINTS}") if name != metadata.NAME]

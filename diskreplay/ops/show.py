@@ -26,6 +26,7 @@ from diskreplay.ops import curves
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.pictures import CHANNELS, is_image, space_bounds, to_pixels
+from diskreplay.remote.place import named
 from diskreplay.schema import OBS, Column, Schema
 
 SHEET_FRAMES = 40
@@ -97,7 +98,7 @@ def show(
             raise InputError(f"{what} must be 1 to {most}, got {value}")
     if not 0.1 <= fps <= 100:
         raise InputError(f"fps must be 0.1 to 100, got {fps}")
-    streams = open_rows(str(pathlib.Path(checked_path(path)).absolute()))
+    streams = open_rows(named(path))
     leaf, space = shown_leaf(streams[0].schema, column)
     rows, chosen, number, count = _episode(streams, episode)
     if is_image(leaf.shape):

@@ -49,11 +49,12 @@ from diskreplay.ops.verify_facts import check_facts
 from diskreplay.ops.verify_later import check_later
 from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck
-from diskreplay.paths import PathLike, checked_path
+from diskreplay.paths import PathLike
+from diskreplay.remote.place import place
 from diskreplay.schema import INFO, LATER, LOGS, PLACES, START, VALID, Schema, is_patch
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Span
-from diskreplay.storage.files import Files, LocalFiles, translate_reads
+from diskreplay.storage.files import Files, translate_reads
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
 from diskreplay.views.transition import Transition
 
@@ -92,9 +93,9 @@ def verify(path: PathLike, progress: Progress | None = None, files: Files | None
     """
     started = time.perf_counter()
     found = Findings()
-    full = str(pathlib.Path(checked_path(path)).absolute())
+    full, files = place(path, files)
     try:
-        store = Store(full, files or LocalFiles())
+        store = Store(full, files)
     except DAMAGE as error:
         found.take(error)
         return Verified(full, 0, 0, 0, 0, time.perf_counter() - started, tuple(found.problems))
@@ -144,7 +145,7 @@ class _StoreCheck:
             self._forgive(name, before)
 
     def _path(self, *parts: str) -> str:
-        return str(pathlib.Path(self.store.path, *parts))
+        return "/".join([self.store.path, *parts])
 
     def _tick(self, count: int) -> None:
         self._done += count

@@ -23,7 +23,7 @@ EXPORTS = {
 }
 """The module of each name, below this package."""
 
-__all__ = list(EXPORTS)  # noqa: PLE0604
+__all__ = list(EXPORTS)
 
 
 def __getattr__(name: str) -> Any:

@@ -383,7 +383,10 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         """Observations and actions of the first steps, next observations and flags of the last ones."""
         schema = store.schema
         leaves = [column.name for column in schema.obs_columns]
-        now, then = [*leaves, *(c.name for c in schema.action_columns)], [*map(next_name, leaves), TERMINATED, TRUNCATED]
+        now, then = (
+            [*leaves, *(c.name for c in schema.action_columns)],
+            [*map(next_name, leaves), TERMINATED, TRUNCATED],
+        )
         if (first == last).all():
             a = b = read_columns(store, first, [*now, *then])
         else:
@@ -557,9 +560,7 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
         **options: as of :class:`DiskEpisodeReplayBuffer`.
     """
 
-    def __init__(
-        self, capacity: int = 10000, *, alpha: float = 1.0, batch_length_T: int = 1, **options: Any
-    ) -> None:
+    def __init__(self, capacity: int = 10000, *, alpha: float = 1.0, batch_length_T: int = 1, **options: Any) -> None:
         self._alpha = alpha
         super().__init__(capacity, batch_length_T=batch_length_T, **options)
 

@@ -113,7 +113,7 @@ class Samples:
             first, log = places[here], stream.disk.later
             if log is not None and len(here):
                 requests = Requests(here, np.zeros_like(first), first, first + (size - 1), first)
-                self.reads.fetch(log, requests, Target(out), stream.cache, exact=True)
+                self.reads.fetch(log, requests, Target(out), stream.cache)
         return values
 
     def each(self, function: Callable[[OpenStream, Ids, Ids], Array]) -> Array:

@@ -203,6 +203,14 @@ class RemoteFiles:
             return "file"
         return "directory" if key in listing.children else None
 
+    def listed(self) -> dict[str, Object]:
+        """All objects by their keys, as of the last refresh."""
+        return dict(self._listing.there)
+
+    def stored_bytes(self) -> int:
+        """Of all objects."""
+        return sum(one.size for one in self._listing.there.values())
+
     def mkdir(self, path: str) -> None:
         raise _read_only(path)
 

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diskreplay.schema import INFO, Schema
+from diskreplay.errors import CorruptionError
+from diskreplay.schema import Column, Schema
 from diskreplay.storage.column import shard_name
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import STREAMS
 
 
+def arrays(schema: Schema, commit: Commit) -> dict[str, Column]:
+    """The arrays of a stream that have rows, by their paths below it; CorruptionError for one that it cannot have."""
+    known = {**schema.arrays, **schema.logs}
+    strange = next((path for path in commit.tails if path not in known), None)
+    if strange is not None:
+        raise CorruptionError(f"a commit record names the array {strange!r}, which the store does not have")
+    return {path: known[path] for path in commit.tails}
+
+
 def shards(schema: Schema, stream: str, commit: Commit) -> Iterator[str]:
     """Keys of the shards of a stream that a commit needs: those of its window and context, and the growing ones."""
-    for path, tail in commit.tails.items():
-        column = schema.info_column if path == INFO else schema.arrays[path]
+    for path, column in arrays(schema, commit).items():
         span = commit.span(path, schema.context)
-        first = min(span.begin // column.shard_rows, tail.shard)
-        for shard in range(first, tail.shard + 1):
+        first = min(span.begin // column.shard_rows, span.tail.shard)
+        for shard in range(first, span.tail.shard + 1):
             yield f"{STREAMS}/{stream}/{path}/{shard_name(shard, column)}"

@@ -13,9 +13,12 @@ from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
+from diskreplay.storage.store import Store
 
 MIRROR_BYTES = 16 << 30
 """That a mirror takes by default."""
+MIRROR_VARIABLE, BYTES_VARIABLE = "DISKREPLAY_MIRROR", "DISKREPLAY_MIRROR_BYTES"
+"""Of the environment: the directory of mirrors, and bytes of each, where a program names none."""
 
 
 def place(
@@ -26,8 +29,9 @@ def place(
     Args:
         path: of a directory; or a URL, which is read through a mirror.
         files: the user's own.
-        mirror: directory for copies of remote shards; one below the user's cache directory if None.
-        mirror_bytes: that the copies may take.
+        mirror: directory for copies of remote shards; one of its own below the user's cache directory if None, or below
+            that of the variable ``DISKREPLAY_MIRROR``.
+        mirror_bytes: that the copies may take; 16 GiB if None, or as ``DISKREPLAY_MIRROR_BYTES`` says.
 
     Raises InputError, RemoteError, and StoreNotFoundError where nothing is under a URL.
     """
@@ -43,7 +47,7 @@ def place(
 
 def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: int | None = None) -> RemoteFiles:
     """As :func:`place`, of objects that are open already."""
-    most = check_count("mirror_bytes", mirror_bytes if mirror_bytes is not None else MIRROR_BYTES)
+    most = check_count("mirror_bytes", mirror_bytes if mirror_bytes is not None else _default_bytes())
     directory = os.path.abspath(checked_path(mirror, "mirror")) if mirror is not None else default_mirror(objects.url)
     found = RemoteFiles(objects, Mirror(directory, most, objects.url))
     if found.kind(f"{objects.url}/{metadata.NAME}") is None:
@@ -53,8 +57,37 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
     return found
 
 
+def open_store(path: PathLike) -> Store:
+    """The store at a path or under a URL, to be read; raises what :func:`place` and Store raise."""
+    return Store(*place(path))
+
+
+def named(path: PathLike) -> str:
+    """What a store at a path or under a URL is called in full."""
+    return checked_url(path) if is_url(path) else full_path(path)
+
+
+def local(path: PathLike, doing: str) -> str:
+    """The full path of a store that is to be changed; InputError for a URL."""
+    if is_url(path):
+        raise InputError(
+            f"{doing} changes a store, and {os.fspath(path)!r} is read only: 'diskreplay pull' makes a local copy"
+        )
+    return full_path(path)
+
+
 def default_mirror(url: str) -> str:
     """The directory of a URL's mirror below the user's cache directory (``XDG_CACHE_HOME``, ``~/.cache``)."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = os.environ.get(MIRROR_VARIABLE) or os.path.join(cache, "diskreplay")
     digest = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
-    return os.path.join(cache, "diskreplay", f"{url.rstrip('/').rpartition('/')[2]}-{digest}")
+    return os.path.abspath(os.path.join(folder, f"{url.rstrip('/').rpartition('/')[2]}-{digest}"))
+
+
+def _default_bytes() -> int:
+    said = os.environ.get(BYTES_VARIABLE, "")
+    if not said:
+        return MIRROR_BYTES
+    if not said.isdecimal():
+        raise InputError(f"{BYTES_VARIABLE} must be a whole number of bytes, got {said!r}")
+    return int(said)

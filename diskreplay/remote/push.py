@@ -32,7 +32,7 @@ from diskreplay.remote import bundles, numbers
 from diskreplay.remote import objects as storage
 from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import NEW, Object, Objects, TakenError
-from diskreplay.schema import INFO, Schema
+from diskreplay.schema import Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import ColumnReader, shard_name
@@ -285,7 +285,9 @@ class Push:
         for path, tail in newest.tails.items():
             column, directory = self._column(path, newest)
             below = f"{self._prefix}/{path}"
-            self._put_document(os.path.join(directory, metadata.NAME), f"{below}/{metadata.NAME}")
+            for node in stream.parents(path):
+                folder = os.path.join(self._store.stream_path(self._name), node)
+                self._put_document(os.path.join(folder, metadata.NAME), f"{self._prefix}/{node}/{metadata.NAME}")
             spans = [commit.span(path, context) for commit in (newest, *pins) if path in commit.tails]
             rows = column.column.shard_rows
             wanted = {
@@ -305,7 +307,7 @@ class Push:
         key = f"{self._prefix}/{path}/{name}"
         tag = self._replace(key, data)
         self._complete.add(key)
-        whole = column.column.resident or path == INFO
+        whole = column.column.resident
         offset = 0 if whole else max(0, len(data) - column.index_bytes - 4)
         self._unbundled.append(bundles.Entry(f"{path}/{name}", tag, offset, data[offset:]))
         if len(self._unbundled) >= BUNDLE_SHARDS:
@@ -465,7 +467,7 @@ class Push:
     def _column(self, path: str, commit: Commit) -> tuple[ColumnReader, str]:
         directory = os.path.join(self._store.stream_path(self._name), path)
         schema: Schema = self._store.schema
-        column = schema.info_column if path == INFO else schema.arrays.get(path)
+        column = {**schema.arrays, **schema.logs}.get(path)
         if column is None:
             raise self._conflict(f"it has an array {path!r}")
         envs = commit.span(path, schema.context).num_envs

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -143,7 +142,7 @@ def overview(source: Source, most_episodes: int | None = None) -> Overview:
     facts = source.facts.to_json()
     env_id = source.facts.provenance.get("env_id")
     return Overview(
-        name=pathlib.Path(source.path).name or source.path,
+        name=source.path.rpartition("/")[2] or source.path,
         path=source.path,
         version=diskreplay.__version__,
         env_id=env_id if isinstance(env_id, str) else "",

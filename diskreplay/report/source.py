@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,9 +20,10 @@ from diskreplay.formats.core.rows import LogRows
 from diskreplay.index.episodes import Episode
 from diskreplay.ops.inspect import Facts, inspect
 from diskreplay.ops.problems import DAMAGE
-from diskreplay.paths import PathLike, checked_path
+from diskreplay.paths import PathLike
+from diskreplay.remote.files import RemoteFiles
+from diskreplay.remote.place import named, open_store
 from diskreplay.schema import Column
-from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 
 PIECE_BYTES = 4 << 20
@@ -63,8 +63,8 @@ class Source:
     """
 
     def __init__(self, path: PathLike) -> None:
-        self.path = str(pathlib.Path(checked_path(path)).absolute())
-        self._read(Store(self.path, LocalFiles()))
+        self.path = named(path)
+        self._read(open_store(self.path))
 
     def _read(self, store: Store) -> None:
         self.facts: Facts = inspect(self.path)
@@ -95,7 +95,9 @@ class Source:
         """Goes on to the newest commits; whether there were any."""
         before = {one.name: (one.timeline, one.sequence) for one in self.facts.streams}
         try:
-            store = Store(self.path, LocalFiles())
+            if isinstance(self.store.files, RemoteFiles):
+                self.store.files.refresh()
+            store = open_store(self.path)
             if store.schema.identity != self.schema.identity:  # removed, and made anew
                 self._read(store)
                 return True

@@ -515,7 +515,7 @@ def open_logs(
 
 def groups(schema: Schema) -> list[str]:
     """Paths of the groups below a stream's own, parents first."""
-    return sorted({parent for path in schema.arrays for parent in _parents(os.path.dirname(path))})
+    return sorted({parent for path in schema.arrays for parent in parents(os.path.dirname(path))})
 
 
 def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str) -> None:
@@ -531,7 +531,7 @@ def create(files: fs.Files, path: str, schema: Schema, commit: Commit, name: str
         files.sync_dir(os.path.dirname(array))
 
 
-def _parents(group: str) -> Iterator[str]:
+def parents(group: str) -> Iterator[str]:
     """A path and all above it: ``a/b`` gives ``a`` and ``a/b``."""
     parts = [part for part in group.split("/") if part]
     for depth in range(len(parts)):

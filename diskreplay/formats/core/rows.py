@@ -22,10 +22,10 @@ from diskreplay.index.episodes import Episode, episodes
 from diskreplay.index.log import place_of
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_stream
+from diskreplay.remote.place import open_store
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
 from diskreplay.storage import stream
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 
 COMPARED_ROWS = 256
@@ -260,5 +260,5 @@ def open_rows(path: str) -> list[LogRows]:
 
     Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
     """
-    store = Store(path, LocalFiles())
+    store = open_store(path)
     return [LogRows(store, name) for name in store.stream_names()]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -27,7 +26,8 @@ from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import chosen
 from diskreplay.index.where import Where
-from diskreplay.paths import PathLike, checked_path
+from diskreplay.paths import PathLike
+from diskreplay.remote.place import named
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import START, Start
 from diskreplay.views.transition import Transition
@@ -242,7 +242,7 @@ def open_selected(path: PathLike, selection: Selection = EVERYTHING) -> Iterator
         InputError: for a selection that names what is not there.
         StoreNotFoundError, NotAStoreError, FormatVersionError, CorruptionError: when the store cannot be opened.
     """
-    full = str(pathlib.Path(checked_path(path)).absolute())
+    full = named(path)
     yield SelectedStore(full, open_rows(full), selection)
 
 

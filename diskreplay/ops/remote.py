@@ -1,0 +1,204 @@
+"""What the commands do with stores under a URL: push a local one, pull a copy, give space back."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Iterator
+
+from diskreplay.errors import CorruptionError, InputError
+from diskreplay.formats.core.target import replacing
+from diskreplay.ops.convert import absolute, vacant
+from diskreplay.ops.disk import room_for
+from diskreplay.ops.result import Result
+from diskreplay.ops.signals import Progress
+from diskreplay.ops.verify import verify
+from diskreplay.paths import PathLike
+from diskreplay.remote.collect import Collected, collect
+from diskreplay.remote.files import RemoteFiles
+from diskreplay.remote.needed import arrays, shards
+from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
+from diskreplay.remote.place import local, open_remote
+from diskreplay.remote.push import Push, check_pushable
+from diskreplay.storage import metadata
+from diskreplay.storage.files import LocalFiles, translate_reads
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
+from diskreplay.storage.stream import parents
+
+PIECE_BYTES = 8 << 20
+"""Of a shard that is copied."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pushed(Result):
+    """What was sent.
+
+    Attributes:
+        url: where to.
+        streams: rows of each that are remote now, by name.
+        requests, sent_bytes: made and sent.
+        seconds: it took.
+    """
+
+    url: str
+    streams: dict[str, int]
+    requests: int
+    sent_bytes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Pulled(Result):
+    """What was copied.
+
+    Attributes:
+        path: of the copy.
+        streams: rows of each, by name.
+        checkpoints: names.
+        stored_bytes: of the copy.
+        seconds: it took.
+    """
+
+    path: str
+    streams: dict[str, int]
+    checkpoints: tuple[str, ...]
+    stored_bytes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Freed(Collected, Result):
+    """What `gc` removed."""
+
+
+def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
+    """Sends what is new of every stream of the store at ``path`` to a URL; nobody may write the streams meanwhile.
+
+    Args:
+        path: of a local store.
+        url: of the remote one, which is made where there is none.
+        objects: to send it to in the place of those at the URL.
+
+    Raises LockedError where a stream is being written (opened with ``remote=url`` its writer pushes), RemoteError,
+    RemoteConflictError where the URL holds another store, or streams with other rows.
+    """
+    started = time.perf_counter()
+    store = Store(local(path, "pushing"), LocalFiles())
+    check_pushable(store)
+    there = objects or ObjectStore(checked_url(url))
+    pushes = {name: Push(store, name, there) for name in store.stream_names()}
+    writers = []
+    try:
+        for name in pushes:
+            writers.append(store.write_stream(name))
+        for one in pushes.values():
+            one.run()
+        for one in pushes.values():
+            one.run()  # a checkpoint over several streams goes once all of them are there
+    finally:
+        for writer in writers:
+            writer.close_files()
+            writer.release()
+    sent = [one.sent for one in pushes.values()]
+    return Pushed(
+        there.url, {name: one.sent.end for name, one in pushes.items()}, sum(one.requests for one in sent),
+        sum(one.sent_bytes for one in sent), time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def pull(
+    url: str, path: PathLike, *, progress: Progress | None = None, objects: Objects | None = None
+) -> Pulled:  # fmt: skip
+    """Copies the store under a URL into a new local one: all streams, as of their newest records, and all checkpoints.
+
+    Every chunk is verified before the copy has its name. It is a store of its own: what is added to it can be pushed to
+    another URL, not to this one.
+
+    Args:
+        url: of the remote store.
+        path: of the copy, where nothing is.
+        progress: called with bytes done and in all.
+        objects: to read in the place of those at the URL.
+
+    Raises InputError where something is at ``path``, CorruptionError where the copy is not right, RemoteError.
+    """
+    if not is_url(url):
+        raise InputError(f"pull copies a store from a URL such as s3://bucket/pong.replay, got {url!r}")
+    started = time.perf_counter()
+    target = absolute(path)
+    vacant(target, "choose another name for the copy")
+    with room_for(target), replacing(target, "directory") as temporary:
+        mirror = temporary.with_name(f"{temporary.name}-mirror")
+        files = open_remote(objects or ObjectStore(url), mirror)
+        store = Store(files.url, files)
+        keys = list(dict.fromkeys(_keys(store)))
+        total = sum(files.size(f"{files.url}/{key}") or 0 for key in keys)
+        done = 0
+        for key in keys:
+            done += _copy(files, key, temporary / key)
+            if progress is not None:
+                progress(done, total)
+        found = verify(temporary)
+        if not found.ok:
+            problem = found.problems[0]
+            raise CorruptionError(f"the copy of {files.url!r} is not right: {problem}", file=files.url)
+        names = store.stream_names()
+        rows = {name: store.newest_commit(name).end for name in names}
+        checkpoints = tuple(store.checkpoint_names())
+    return Pulled(str(target), rows, checkpoints, done, time.perf_counter() - started)
+
+
+def gc(
+    url: str, older_than: float, *, dry_run: bool = False, objects: Objects | None = None
+) -> Freed:  # fmt: skip
+    """Removes objects of the store under a URL that nothing has needed for so many seconds.
+
+    Args:
+        url: of the remote store.
+        older_than: seconds. Readers that refresh more often lose nothing that they read.
+        dry_run: only say what would be removed.
+        objects: in the place of those at the URL.
+    """
+    if older_than < 0:
+        raise InputError(f"older_than must be 0 or more seconds, got {older_than}")
+    files = open_remote(objects or ObjectStore(checked_url(url)))
+    return Freed(**dataclasses.asdict(collect(files, older_than, dry_run=dry_run)))
+
+
+def _keys(store: Store) -> Iterator[str]:
+    """Keys of the documents and shards that a copy has."""
+    yield metadata.NAME
+    yield f"{STREAMS}/{metadata.NAME}"
+    yield f"{CHECKPOINTS}/{metadata.NAME}"
+    checkpoints = store.checkpoints()
+    for name in store.stream_names():
+        newest = store.newest_commit(name)
+        nodes = {node for path in (*store.schema.arrays, *arrays(store.schema, newest)) for node in parents(path)}
+        yield f"{STREAMS}/{name}/{metadata.NAME}"
+        yield from (f"{STREAMS}/{name}/{node}/{metadata.NAME}" for node in sorted(nodes))
+        for commit in (newest, *(checkpoint.cut[name] for checkpoint in checkpoints if name in checkpoint.cut)):
+            yield from shards(store.schema, name, commit)
+    for checkpoint in checkpoints:
+        folder = f"{CHECKPOINTS}/{checkpoint.name}"
+        yield f"{folder}/{metadata.NAME}"
+        for array in checkpoint.arrays:
+            yield from (f"{folder}/{array}/{name}" for name in store.files.list(f"{store.path}/{folder}/{array}"))
+
+
+def _copy(files: RemoteFiles, key: str, target: pathlib.Path) -> int:
+    """Copies an object into a file; its bytes."""
+    path = f"{files.url}/{key}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if key.endswith(f"/{metadata.NAME}") or key == metadata.NAME:
+        data = files.read(path)
+        target.write_bytes(data)
+        return len(data)
+    with translate_reads(path), target.open("wb") as out:
+        file = files.open(path)
+        file.pread(1, 0)  # downloads all of it: a copy may be larger than what was listed
+        at = 0
+        while piece := file.pread(PIECE_BYTES, at):
+            out.write(piece)
+            at += len(piece)
+    return at

@@ -1,0 +1,143 @@
+"""Space of a remote store that nothing needs any more.
+
+A shard is dead when it lies wholly below its stream's window and no checkpoint pins it; so are the arrays of a checkpoint
+without a document, and bundles of dead shards alone. Who reads may be behind: so what is dead is first noted, with the
+time, in an object of its own, and removed when it was dead for long enough, by the same tag, and still is. Checkpoints are
+looked for again right before; who makes one looks afterwards whether all that it needs is still there
+(:mod:`diskreplay.remote.checkpoints`). Objects that are not the store's are never touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+
+from diskreplay.errors import CorruptionError, NotAStoreError
+from diskreplay.remote import bundles, numbers
+from diskreplay.remote.files import RemoteFiles
+from diskreplay.remote.needed import arrays, shards
+from diskreplay.remote.objects import Object, read
+from diskreplay.storage import metadata
+from diskreplay.storage.column import shard_number
+from diskreplay.storage.commit import Commit
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
+
+NOTE = "__dead.json"
+"""Of what was dead and since when: beside the array ``start`` of the first stream, where Zarr readers do not look."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """What was removed, and what waits.
+
+    Attributes:
+        removed, removed_bytes: objects that were dead for long enough, or would be removed.
+        waiting, waiting_bytes: objects that are dead, not for long enough.
+    """
+
+    removed: int
+    removed_bytes: int
+    waiting: int
+    waiting_bytes: int
+
+
+def collect(files: RemoteFiles, older_than: float, *, dry_run: bool = False, now: float | None = None) -> Collected:
+    """Removes what has been dead for so many seconds; see the module's docstring.
+
+    Args:
+        files: of the remote store.
+        older_than: seconds; by the clock of who calls this.
+        dry_run: note nothing and remove nothing.
+        now: seconds since the epoch; the clock's if None.
+    """
+    moment = time.time() if now is None else now
+    files.refresh()
+    store = Store(files.url, files)
+    key = _note_key(files)
+    noted = _noted(files, key)
+    dead = _dead(store, files)
+    since = {name: min(moment, noted.get(f"{name}\n{one.tag}", moment)) for name, one in dead.items()}
+    old = [name for name in dead if moment - since[name] >= older_than]
+    if old and not dry_run:
+        files.refresh()
+        still = _dead(store, files)
+        old = [name for name in old if name in still and still[name].tag == dead[name].tag]
+        files.objects.delete(old)
+        files.refresh()
+    waiting = [name for name in dead if name not in set(old)]
+    if not dry_run and (waiting or noted):
+        text = json.dumps({f"{name}\n{dead[name].tag}": since[name] for name in waiting}, separators=(",", ":"))
+        files.objects.put(key, text.encode())
+    return Collected(
+        len(old), sum(dead[name].size for name in old), len(waiting), sum(dead[name].size for name in waiting)
+    )  # fmt: skip
+
+
+def _dead(store: Store, files: RemoteFiles) -> dict[str, Object]:
+    """The objects of the store that nothing needs, by key."""
+    there = files.listed()
+    checkpoints = store.checkpoints()
+    named = {checkpoint.name for checkpoint in checkpoints}
+    dead = {
+        key: one for key, one in there.items()
+        if len(parts := key.split("/")) > 3 and parts[0] == CHECKPOINTS and parts[1] not in named
+    }  # fmt: skip
+    for name in store.stream_names():
+        newest = store.newest_commit(name)
+        commits = [newest, *(checkpoint.cut[name] for checkpoint in checkpoints if name in checkpoint.cut)]
+        dead |= _dead_shards(store, name, newest, commits, there)
+        dead |= _dead_bundles(files, name, there, dead)
+    return dead
+
+
+def _dead_shards(
+    store: Store, name: str, newest: Commit, commits: list[Commit], there: Mapping[str, Object]
+) -> dict[str, Object]:
+    needed = {key for commit in commits for key in shards(store.schema, name, commit)}
+    found = {}
+    for path, column in arrays(store.schema, newest).items():
+        span, prefix = newest.span(path, store.schema.context), f"{STREAMS}/{name}/{path}/"
+        first = min(span.begin // column.shard_rows, span.tail.shard)
+        for key, one in there.items():
+            if key.startswith(prefix) and key not in needed:
+                number = shard_number(key.removeprefix(prefix), column)
+                if number is not None and number < first:
+                    found[key] = one
+    return found
+
+
+def _dead_bundles(
+    files: RemoteFiles, name: str, there: Mapping[str, Object], dead: Mapping[str, Object]
+) -> dict[str, Object]:
+    prefix = f"{bundles.folder(name)}/{bundles.PREFIX}"
+    found = {}
+    for key in sorted(key for key in there if key.startswith(prefix))[:-1]:  # the last one may be written again
+        try:
+            held = bundles.decode(read(files.objects, key, bundles.MOST_BYTES)[1], f"{files.url}/{key}")
+        except (FileNotFoundError, CorruptionError):
+            continue
+        keys = [f"{STREAMS}/{name}/{below}" for below in held]
+        if all(below in dead or below not in there for below in keys):
+            found[key] = there[key]
+    return found
+
+
+def _note_key(files: RemoteFiles) -> str:
+    try:
+        attributes = json.loads(files.read(f"{files.url}/{metadata.NAME}"))["attributes"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise NotAStoreError(f"{files.url!r} is not a diskreplay store: {error!r}") from error
+    return f"{STREAMS}/{numbers.first(attributes)}/start/{NOTE}"
+
+
+def _noted(files: RemoteFiles, key: str) -> dict[str, float]:
+    """Since when objects are known to be dead, by key and tag."""
+    try:
+        found = json.loads(read(files.objects, key, metadata.MAX_CHECKPOINT_BYTES)[1])
+        return {str(name): float(since) for name, since in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {}  # then all begin to wait anew
