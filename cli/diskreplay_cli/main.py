@@ -10,6 +10,7 @@ import click
 
 import diskreplay
 from diskreplay.errors import CorruptionError
+from diskreplay.remote.objects import is_url
 from diskreplay_cli import browser, checkpoints, datasets, output, page, remote, text
 from diskreplay_cli.errors import FAILED, INTERRUPTED, MISUSED, OneLineErrors
 
@@ -169,7 +170,7 @@ def verify(path: str, repairs: bool, as_json: bool) -> int:
 
             result = run(path, report)
             facts = result.to_json()
-            plan = None if result.ok else foreseen(path)
+            plan = None if result.ok or is_url(path) else foreseen(path)
             facts["repair"] = plan and plan.to_json()
     if as_json:
         output.print_json(facts)
@@ -185,7 +186,11 @@ def verify(path: str, repairs: bool, as_json: bool) -> int:
         f"{text.plural(result.chunks, 'chunk')}, {text.size(result.bytes)} ({result.seconds:.1f} s)"
     )
     if not repairs and not result.ok:
-        lines = text.planned(plan, path) if plan else ["its root document is damaged: that cannot be repaired"]
+        lines = ["its root document is damaged: that cannot be repaired"]
+        if is_url(path):
+            lines = ["objects are not repaired: push again from where they were written"]
+        elif plan:
+            lines = text.planned(plan, path)
         for line in lines:
             click.echo(line)
     return 0 if result.ok else FAILED

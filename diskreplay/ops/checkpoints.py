@@ -20,7 +20,8 @@ from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike
 from diskreplay.remote import checkpoints as remote
 from diskreplay.remote.objects import is_url
-from diskreplay.remote.place import local, open_store
+from diskreplay.remote.files import RemoteFiles
+from diskreplay.remote.place import local, open_store, place
 from diskreplay.storage import stream
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Checkpoint, Store
@@ -88,11 +89,13 @@ def drop(path: PathLike, names: Collection[str]) -> None:
     that a local store still has comes back with its next push.
     """
     if is_url(path):
-        there = open_store(path)
+        url, files = place(path)
+        assert isinstance(files, RemoteFiles)
+        there = Store(url, files)
         for name in names:
             there.checkpoint(name)
         for name in dict.fromkeys(names):
-            remote.drop(there, there.files, name)
+            remote.drop(there, files, name)
         return
     store = _open(path)
     for name in names:
