@@ -145,6 +145,11 @@ class RemoteFiles:
             self._listing = _listing(listed, records)
             self._documents = {key: found for key, found in self._documents.items() if key in listed}
 
+    @property
+    def holds_streams(self) -> bool:
+        """Whether a first stream was pushed."""
+        return bool(self._listing.records)
+
     def _list(self) -> dict[str, Object]:
         return {one.key: one for one in self.objects.list("") if _is_plain(one.key)}
 

@@ -8,7 +8,7 @@ import os
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, StoreNotFoundError
 from diskreplay.paths import PathLike, checked_path, full_path
-from diskreplay.remote.files import STREAMS, RemoteFiles
+from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
 from diskreplay.storage import files as fs
@@ -52,7 +52,7 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
     found = RemoteFiles(objects, Mirror(directory, most, objects.url))
     if found.kind(f"{objects.url}/{metadata.NAME}") is None:
         raise StoreNotFoundError(f"there is no store at {objects.url!r}; create(path, ..., remote=url) makes one")
-    if not found.list(f"{objects.url}/{STREAMS}"):
+    if not found.holds_streams:
         raise StoreNotFoundError(f"the store at {objects.url!r} holds no stream yet: its first push has not ended")
     return found
 

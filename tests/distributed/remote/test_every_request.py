@@ -1,0 +1,357 @@
+"""A fault at every request of every operation: what was pushed stays whole, and trying again ends well."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import random
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import effort
+import pytest
+from distributed.remote.world import RUN, SPACES, Life, Rows, read, reader, rows_of, under
+
+import diskreplay as dr
+from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError, RemoteError
+from diskreplay.remote import push as pushes
+from diskreplay.remote.push import Push
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+from diskreplay.testing import FAULTS, FaultyObjects, SimulatedObjects
+
+
+@pytest.fixture(autouse=True)
+def _small_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pushes, "BUNDLE_SHARDS", 3)
+    monkeypatch.setattr(pushes, "BUNDLE_MOST", 5)
+
+
+@dataclasses.dataclass
+class Scene:
+    """A push to be disturbed: what is remote before it, and what a reader may see until it is done."""
+
+    life: Life
+    before: SimulatedObjects
+    allowed: list[Rows | None]
+    checkpoints: dict[str, Rows]
+    """Remote, when it is done."""
+
+    @property
+    def store(self) -> Store:
+        return Store(self.life.path, LocalFiles())
+
+    def pushing(self, objects: Any) -> Push:
+        return Push(self.store, self.store.stream_names()[0], objects)
+
+    def done(self) -> Rows:
+        return sorted(self.life.window())
+
+
+def _first(folder: pathlib.Path) -> Scene:
+    life, objects = Life(folder / "a"), SimulatedObjects()
+    life.add(37)
+    return Scene(life, objects, [None, []], {})
+
+
+def _later(folder: pathlib.Path, rows: int = 3, capacity: int = 60) -> Scene:
+    life, objects = Life(folder / "a", capacity=capacity), SimulatedObjects()
+    life.add(29)
+    life.push(objects)
+    before = sorted(life.window())
+    life.add(rows)
+    return Scene(life, objects, [before], {})
+
+
+def _bundles(folder: pathlib.Path) -> Scene:
+    return _later(folder, 90, 200)
+
+
+def _evicted(folder: pathlib.Path) -> Scene:
+    return _later(folder, 100, 20)
+
+
+def _checkpoint(folder: pathlib.Path) -> Scene:
+    scene = _later(folder, 11, 20)
+    scene.life.checkpoint("c")
+    scene.life.add(40)  # and what it needs would be evicted
+    return dataclasses.replace(scene, checkpoints={"c": sorted(scene.life.saved["c"][-20:])})
+
+
+def _remade(folder: pathlib.Path) -> Scene:
+    """A checkpoint is dropped and made again, another is dropped."""
+    scene = _checkpoint(folder)
+    scene.life.checkpoint("gone")
+    scene.life.push(scene.before)
+    before = sorted(scene.life.window())
+    scene.life.buffer.drop_checkpoint("c")
+    scene.life.buffer.drop_checkpoint("gone")
+    scene.life.add(2)
+    scene.life.checkpoint("c")
+    return Scene(scene.life, scene.before, [before], {"c": sorted(scene.life.window())})
+
+
+def _back(folder: pathlib.Path) -> Scene:
+    life, objects = Life(folder / "a"), SimulatedObjects()
+    life.add(21)
+    life.checkpoint("c")
+    life.add(27)
+    life.push(objects)
+    before = sorted(life.window())
+    life.go_back("c")
+    life.add(23)
+    return Scene(life, objects, [before, []], {"c": sorted(life.saved["c"])})
+
+
+SCENES = {
+    "first": _first, "later": _later, "bundles": _bundles, "eviction": _evicted, "checkpoint": _checkpoint,
+    "made again": _remade, "going back": _back,
+}  # fmt: skip
+
+
+def _places(requests: int, what: str) -> list[tuple[int, str]]:
+    all_ = [(index, fault) for index in range(requests) for fault in FAULTS]
+    return random.Random(what).sample(all_, effort.places(len(all_), "requests of remote stores and their faults"))
+
+
+def _check_end(scene: Scene, objects: SimulatedObjects, folder: pathlib.Path) -> None:
+    assert read(objects, folder / "end") == scene.done()
+    with reader(objects, folder / "end") as buffer:
+        assert sorted(buffer.checkpoints) == sorted(scene.checkpoints)
+    for name, rows in scene.checkpoints.items():
+        assert read(objects, folder / "end", checkpoint=name) == rows, name
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_push_that_is_disturbed_is_done_by_the_next_one(name: str, tmp_path: pathlib.Path) -> None:
+    scene = SCENES[name](tmp_path)
+    counted = FaultyObjects(scene.before.copy())
+    scene.pushing(counted).run()
+    _check_end(scene, counted.inner, tmp_path)
+    for number, (index, fault) in enumerate(_places(len(counted.requests), name)):
+        objects = scene.before.copy()
+        faulty = FaultyObjects(objects)
+        faulty.fail_at(index, fault)
+        push = scene.pushing(faulty)
+        try:
+            push.run()
+        except RemoteError as error:
+            assert not isinstance(error, dr.errors.RemoteConflictError), (index, fault, faulty.requests[index])
+        where = name, index, fault, faulty.requests[index]
+        mirror = tmp_path / f"m{number}"
+        assert read(objects, mirror) in [*scene.allowed, scene.done()], where
+        again = objects.copy()
+        push.run()  # the thread tries again
+        _check_end(scene, objects, mirror)
+        if number % 2:
+            scene.pushing(again).run()  # a process that started anew
+            _check_end(scene, again, mirror)
+        shutil.rmtree(mirror)
+    scene.life.buffer.close()
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_reader_between_any_two_requests_sees_whole_commits(name: str, tmp_path: pathlib.Path) -> None:
+    scene = SCENES[name](tmp_path)
+    objects, allowed = scene.before.copy(), [*scene.allowed, scene.done()]
+    faulty = FaultyObjects(objects)
+    stale = reader(objects, tmp_path / "stale") if read(objects, tmp_path / "m") is not None else None
+    items = stale.items() if stale is not None else ()
+    first = sorted(rows_of(stale)) if stale is not None else None
+    following = reader(objects, tmp_path / "following") if stale is not None else None
+    seen = 0
+    gone = 0
+
+    def look(index: int, request: Any) -> None:
+        nonlocal seen, gone
+        every = effort.stride(4, "moments of a push that are looked at")
+        if index % every:
+            return
+        mirror = tmp_path / f"m{index}"  # nothing is there yet
+        assert read(objects, mirror) in allowed, request
+        shutil.rmtree(mirror)
+        seen += 1
+        if stale is not None:  # one that stands where it was, and must download what it reads
+            shutil.rmtree(tmp_path / "stale")
+            (tmp_path / "stale").mkdir()
+            try:
+                with reader(objects, tmp_path / "other") as behind:
+                    pass
+                stale._streams.close_files() if hasattr(stale._streams, "close_files") else None
+                assert sorted(rows_of(stale, items)) == first, request
+            except CorruptionError:
+                gone += 1  # it says so, and reads on after a refresh
+            del behind
+        if following is not None:
+            following.refresh()
+            assert sorted(rows_of(following)) in allowed, request
+
+    faulty.decide = look
+    scene.pushing(faulty).run()
+    assert seen
+    assert gone == 0 or name == "going back"
+    if following is not None:
+        following.refresh()
+        assert sorted(rows_of(following)) == scene.done()
+        following.close()
+    if stale is not None:
+        stale.close()
+    scene.life.buffer.close()
+
+
+def _joined(folder: pathlib.Path, objects: Any) -> tuple[Life, Store]:
+    with under(objects):
+        life = Life(folder, 1, remote=objects.url)
+    store = Store(life.path, LocalFiles())
+    return life, store
+
+
+def test_joining_that_is_disturbed_leaves_no_two_streams_with_one_number(tmp_path: pathlib.Path) -> None:
+    first, base = Life(tmp_path / "a"), SimulatedObjects()
+    first.add(20)
+    first.push(base)
+
+    def join(objects: Any, path: pathlib.Path) -> Life:
+        with under(objects):
+            buffer = dr.ReplayBuffer.open(path, remote=objects.url, **RUN)
+        buffer.close()
+        life = Life(path, 1)
+        life.add(7)
+        return life
+
+    counted = FaultyObjects(base.copy())
+    join(counted, tmp_path / "b").buffer.close()
+    for number, (index, fault) in enumerate(_places(len(counted.requests), "joining")):
+        objects = base.copy()
+        faulty = FaultyObjects(objects)
+        faulty.fail_at(index, fault)
+        path = tmp_path / f"b{number}"
+        try:
+            life = join(faulty, path)
+        except RemoteError:
+            faulty.heal()
+            life = join(faulty, path)
+        life.push(objects)
+        with under(objects):
+            other = dr.ReplayBuffer.open(tmp_path / f"c{number}", remote=objects.url, **RUN)
+            other.push(60)
+            other.close()
+        assert read(objects, tmp_path / f"m{number}") == sorted([*first.window(), *life.window()]), (index, fault)
+        with reader(objects, tmp_path / f"m{number}") as buffer:
+            assert len(buffer.stats()["streams"]) == 3
+        life.buffer.close()
+    first.buffer.close()
+
+
+def test_making_a_remote_store_that_is_disturbed(tmp_path: pathlib.Path) -> None:
+    def make(objects: Any, path: pathlib.Path) -> dr.ReplayBuffer:
+        with under(objects):
+            return dr.ReplayBuffer.open_or_create(path, *SPACES, capacity=50, remote=objects.url, **RUN)
+
+    counted = FaultyObjects(SimulatedObjects())
+    counted.decide = lambda index, request: None
+    made = make(counted, tmp_path / "a")
+    made.push(60)
+    made.close()
+    for number, (index, fault) in enumerate(_places(6, "making")):
+        objects = SimulatedObjects()
+        faulty = FaultyObjects(objects)
+        faulty.fail_at(index, fault)
+        try:
+            buffer = make(faulty, tmp_path / f"a{number}")
+        except RemoteError:
+            faulty.heal()
+            buffer = make(faulty, tmp_path / f"a{number}")
+        buffer.add([0, 0, 0], 0, 0.0, [0, 0, 1], False, False)
+        buffer.push(60)
+        buffer.close()
+        assert read(objects, tmp_path / f"m{number}") == [(0, 0, 0, 0)], (index, fault)
+
+
+def _trainer(folder: pathlib.Path) -> tuple[Life, SimulatedObjects]:
+    life, objects = Life(folder / "a"), SimulatedObjects()
+    life.add(30)
+    life.push(objects)
+    life.buffer.close()
+    return life, objects
+
+
+def test_a_trainers_checkpoint_that_is_disturbed(tmp_path: pathlib.Path) -> None:
+    life, base = _trainer(tmp_path)
+
+    def write(objects: Any, mirror: pathlib.Path, before: Callable[[], None] = lambda: None) -> list[Any]:
+        with reader(objects, mirror, sampler=dr.Proportional(), seed=1) as buffer:
+            buffer.update_priorities(buffer.sample(8).index, [float(n + 1) for n in range(8)])
+            before()
+            try:
+                buffer.checkpoint("t", {"step": 1})
+            except RemoteError:
+                objects.heal()
+                try:
+                    buffer.checkpoint("t", {"step": 1})
+                except CheckpointError:
+                    assert "t" in buffer.checkpoints
+            return [buffer.sample(8).index.tolist() for _ in range(3)]
+
+    counted = FaultyObjects(base.copy())
+    write(counted, tmp_path / "m", counted.heal)
+    for number, (index, fault) in enumerate(_places(len(counted.requests), "a trainer's checkpoint")):
+        faulty = FaultyObjects(base.copy())
+        drawn = write(faulty, tmp_path / "m", lambda: faulty.fail_at(index, fault))  # noqa: B023
+        faulty.heal()
+        with reader(faulty, tmp_path / f"m{number}", checkpoint="t", sampler=dr.Proportional()) as buffer:
+            assert [buffer.sample(8).index.tolist() for _ in range(3)] == drawn, (index, fault)
+            assert sorted(rows_of(buffer)) == sorted(life.window())
+    whole = counted.inner.copy()
+    counted = FaultyObjects(whole.copy())
+    with reader(counted, tmp_path / "d") as buffer:
+        counted.heal()
+        buffer.drop_checkpoint("t")
+    for index, fault in _places(len(counted.requests), "a trainer's drop"):
+        faulty = FaultyObjects(whole.copy())
+        with reader(faulty, tmp_path / "d") as buffer:
+            faulty.fail_at(index, fault)
+            try:
+                buffer.drop_checkpoint("t")
+            except RemoteError:
+                faulty.heal()
+                try:
+                    buffer.drop_checkpoint("t")
+                except CheckpointError:
+                    assert "t" not in buffer.checkpoints
+            assert buffer.checkpoints == []
+            assert sorted(rows_of(buffer)) == sorted(life.window())
+
+
+def test_reading_that_is_disturbed_reads_on(tmp_path: pathlib.Path) -> None:
+    life, base = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(30)
+    life.push(base)
+    earlier, grown = sorted(life.window()), base.copy()
+    life.add(20)
+    life.push(grown)
+    life.buffer.close()
+
+    def look(objects: FaultyObjects, mirror: pathlib.Path) -> None:
+        def tried(call: Callable[[], Any]) -> Any:
+            try:
+                return call()
+            except RemoteError:
+                return call()
+            except DiskReplayError as error:
+                raise AssertionError(f"no fault of the network is {type(error).__name__}: {error}") from error
+
+        buffer = tried(lambda: reader(objects, mirror))
+        assert tried(lambda: sorted(rows_of(buffer))) == earlier
+        objects.inner = grown
+        tried(buffer.refresh)
+        assert tried(lambda: sorted(rows_of(buffer))) == sorted(life.window())
+        buffer.close()
+
+    counted = FaultyObjects(base)
+    look(counted, tmp_path / "m")
+    for number, (index, fault) in enumerate(_places(len(counted.requests), "reading")):
+        faulty = FaultyObjects(base)
+        faulty.fail_at(index, fault)
+        look(faulty, tmp_path / f"m{number}")

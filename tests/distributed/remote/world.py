@@ -1,0 +1,115 @@
+"""A local store whose rows say which they are, the URL that it is pushed to, and readers of that URL."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+import diskreplay as dr
+from diskreplay.buffers import either, stored
+from diskreplay.remote import objects as storage
+from diskreplay.remote import place
+from diskreplay.remote.push import Push
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+
+URL = "s3://simulated/a.replay"
+CAPACITY = 60
+SPACES = spaces.Box(0, 255, (3,), np.uint8), spaces.Discrete(5)
+LAYOUT: dict[str, Any] = {"shard_rows": {"obs": 8, "action": 16}, "chunk_rows": {"obs": 4, "action": 8}}
+RUN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
+
+Rows = list[tuple[int, ...]]
+"""Of a stream, each as (writer, timeline, number, reward)."""
+
+
+class Life:
+    """One writer: a local store, and which rows it must hold."""
+
+    def __init__(self, path: pathlib.Path, writer: int = 0, capacity: int = CAPACITY, **options: Any) -> None:
+        self.path = str(path)
+        self.writer = writer
+        self.timeline = 0
+        self.capacity = capacity
+        self.rows: Rows = []
+        self.saved: dict[str, Rows] = {}
+        make = dr.ReplayBuffer.open_or_create
+        self.buffer = make(self.path, *SPACES, capacity=capacity, **LAYOUT, **RUN, **options)
+
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            row = (self.writer, self.timeline, len(self.rows) % 200)
+            after = (self.writer, self.timeline, len(self.rows) % 200 + 1)
+            reward = len(self.rows) + 1000 * self.timeline + 10_000 * self.writer
+            self.buffer.add(row, len(self.rows) % 5, float(reward), after, False, len(self.rows) % 10 == 9)
+            self.rows.append((*row, reward))
+        self.buffer.commit()
+
+    def checkpoint(self, name: str) -> None:
+        self.buffer.checkpoint(name)
+        self.saved[name] = list(self.rows)
+
+    def go_back(self, name: str) -> None:
+        self.buffer.close()
+        self.buffer = dr.ReplayBuffer.open(self.path, checkpoint=name, **RUN)
+        self.rows = list(self.saved[name])
+        self.timeline += 1
+
+    def window(self) -> Rows:
+        return self.rows[-self.capacity :]
+
+    def push(self, objects: storage.Objects, stream: str | None = None) -> Push:
+        """A new process's push."""
+        store = Store(self.path, LocalFiles())
+        push = Push(store, stream or store.stream_names()[0], objects)
+        push.run()
+        return push
+
+
+def rows_of(buffer: Any, items: Any = None) -> Rows:
+    """Everything that a buffer says, row by row; what belongs together is checked to agree."""
+    ids = buffer.items() if items is None else items
+    if not len(ids):
+        return []
+    batch = buffer.get(ids)
+    for obs, after, reward, action in zip(batch.obs, batch.next_obs, batch.reward, batch.action, strict=True):
+        number = int(reward) % 1000
+        assert (obs[2], after[2]) == (number % 200, number % 200 + 1), (obs, after, reward)
+        assert (obs[:2] == after[:2]).all(), (obs, after)
+        assert action == number % 5, (action, reward)
+        assert int(reward) == number + 1000 * int(obs[1]) + 10_000 * int(obs[0]), (obs, reward)
+    return [(*map(int, obs), int(reward)) for obs, reward in zip(batch.obs, batch.reward, strict=True)]
+
+
+@contextlib.contextmanager
+def under(objects: storage.Objects) -> Iterator[None]:
+    """URLs lead to these objects."""
+    modules = either, stored, place
+    before = [module.ObjectStore for module in modules]
+    for module in modules:
+        module.ObjectStore = lambda url: objects  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        for module, one in zip(modules, before, strict=True):
+            module.ObjectStore = one  # type: ignore[misc]
+
+
+def reader(objects: storage.Objects, mirror: pathlib.Path, **options: Any) -> dr.ReplayBuffer:
+    with under(objects):
+        return dr.ReplayBuffer.open(objects.url, mode="r", mirror=mirror, **options)
+
+
+def read(objects: storage.Objects, mirror: pathlib.Path, **options: Any) -> Rows | None:
+    """What a reader that opens now sees, sorted; None where there is no store yet."""
+    try:
+        buffer = reader(objects, mirror, **options)
+    except dr.errors.StoreNotFoundError:
+        return None
+    with buffer:
+        return sorted(rows_of(buffer))
