@@ -54,7 +54,7 @@ def test_the_demo_is_clean_lines(tmp_path: pathlib.Path, columns: int) -> None:
     assert not [part for part in seen.drawn.split("\n") if BAR.search(part) and "1. Rec" in part]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("columns", COLUMNS)
 @pytest.mark.parametrize(
     ("args", "before", "status"),
