@@ -15,7 +15,7 @@ operations = st.lists(
 
 
 @given(operations, st.integers(1, 8))
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(200), deadline=None)
 def test_values_stay_with_their_ids(steps: list[tuple[str, int]], length: int) -> None:
     ring, held, begin, end, fresh = Ring((2,), np.int64, length), {}, 0, 0, 0
     for operation, count in steps:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -96,6 +97,7 @@ def demo(
         f"in {exported.seconds:.1f} s"
     )
     say(f"Done in {time.perf_counter() - started:.0f} s. Everything is in {folder}{os.sep}")
+    say(f"To see it in a browser: diskreplay report {shlex.quote(str(store))} -o pong.html")
     return True
 
 

@@ -18,6 +18,7 @@ from diskreplay import spaces
 from diskreplay.errors import DiskReplayError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
+from diskreplay.ops.compact import compact
 from diskreplay.ops.result import Result
 from diskreplay.report.source import Source, to_real
 from diskreplay.schema import REWARD, VALID, Column
@@ -100,6 +101,22 @@ class Priorities:
 
 
 @dataclasses.dataclass(frozen=True)
+class Holes:
+    """Bytes on disk that no row of a window needs.
+
+    Attributes:
+        evicted: by column, decoded bytes of rows that have left their windows, in shards of which a window or a
+            checkpoint needs other rows yet.
+        dead_bytes: older chunks and indexes on disk that ``diskreplay compact`` would give back.
+        kept_bytes: likewise, in shards that it leaves as they are.
+    """
+
+    evicted: dict[str, int]
+    dead_bytes: int
+    kept_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Leaf:
     """A column of the schema as a reader sees it."""
 
@@ -121,6 +138,7 @@ class Overview(Result):
         facts: as ``diskreplay inspect --json``.
         distributions: rewards, then actions.
         not_counted: what is too large to be counted, in words.
+        holes: None where the store is damaged.
     """
 
     name: str
@@ -132,6 +150,7 @@ class Overview(Result):
     episodes: EpisodeList
     distributions: tuple[Distribution, ...]
     not_counted: tuple[str, ...]
+    holes: Holes | None
     priorities: Priorities | None
     schema: tuple[Leaf, ...]
 
@@ -151,6 +170,7 @@ def overview(source: Source, most_episodes: int | None = None) -> Overview:
         episodes=episode_list(source, most_episodes),
         distributions=(*_rewards(source), *counted),
         not_counted=not_counted,
+        holes=_holes(source),
         priorities=_priorities(source),
         schema=_leaves(source),
     )
@@ -375,6 +395,23 @@ def _of_checkpoint(source: Source, checkpoint: Checkpoint) -> Priorities | None:
     kind = told.get("kind") if isinstance(told, dict) else None
     means = tuple(short(total / count) if count else None for total, count in zip(sums, counts, strict=True))
     return Priorities(checkpoint.name, str(kind or ""), found, means)
+
+
+# Storage
+
+
+def _holes(source: Source) -> Holes | None:
+    try:
+        compacted = compact(source.path, dry_run=True)
+    except DiskReplayError:
+        return None  # damaged, or evicted meanwhile
+    steps = sum((one.end - one.begin) * one.num_envs for one in source.facts.streams)
+    held = {one.name: one.raw_bytes for one in source.facts.columns}
+    return Holes(
+        {one.name: max(0, held.get(one.name, 0) - steps * one.item_bytes) for one in source.schema.columns},
+        compacted.bytes_before - compacted.bytes_after,
+        compacted.kept_bytes,
+    )
 
 
 # The schema

@@ -15,6 +15,7 @@ from report import episodes as made
 from selenium.webdriver.common.keys import Keys
 
 import diskreplay as dr
+from diskreplay.ops.compact import compact
 from diskreplay.report.serve import Server
 from diskreplay.report.write import report
 
@@ -100,6 +101,23 @@ def test_facts_of_an_episode_and_filtering_by_tag(browser: Browser, tmp_path: pa
     browser.type("select[name=tag]", "expert")
     assert shown(browser) == ["0", "2"]
     assert browser.run("return document.querySelectorAll('img').length") == 0
+
+
+def test_holes(browser: Browser, tmp_path: pathlib.Path) -> None:
+    with made.create(tmp_path / "a.replay", capacity=10, shard_rows=4, chunk_rows=4) as buffer:
+        for number in range(6):
+            made.play(buffer, number, 3 + number % 2)
+            buffer.commit()
+    would = compact(tmp_path / "a.replay", dry_run=True)
+    report(tmp_path / "a.replay", tmp_path / "a.html", episodes=range(1))
+    browser.open((tmp_path / "a.html").as_uri())
+    dead = would.bytes_before - would.bytes_after
+    assert 1000 < dead < 100_000
+    assert f"diskreplay compact would give back {dead / 1000:#.3g} kB;" in browser.text("#holes")
+    rows = "[...document.querySelector('#stored table').rows]"
+    (head, *found) = browser.run(f"return {rows}.map((row) => [...row.cells].map((one) => one.innerText))")
+    evicted = {row[0]: row[head.index("Evicted")] for row in found}
+    assert evicted["obs/camera"] == "4.32 kB"
 
 
 def test_every_frame_is_the_one_of_its_step(browser: Browser, page: str) -> None:

@@ -122,7 +122,7 @@ def test_an_interrupt_commits_and_says_how_to_go_on(path: str, number: signal.Si
     assert verify(path).ok
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("sequence", [-1, 0, 1, 3])
 def test_a_killed_recording_goes_on_from_its_last_commit(path: str, sequence: int) -> None:
     """Killed before there is a store, at its birth, and between commits."""

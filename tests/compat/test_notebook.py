@@ -111,6 +111,7 @@ class Oracle:
 CLASSES: dict[str, Any] = {"proportion": Proportion_Replay_Buffer, "rank": Rank_Replay_Buffer}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CLASSES)
 def test_priorities_like_lists(name: str, kind: str, tmp_path: pathlib.Path) -> None:

@@ -60,6 +60,7 @@ def test_a_notebook_goes_on_after_each_interrupt(path: str, work: str) -> None:
     check_store(path, outcome["shown"])
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("work", ["add", "sample", "refresh", "threads"])
 @pytest.mark.parametrize("ending", ["close", "exit", "default"])
 def test_what_is_left_after_one_signal(path: str, work: str, ending: str) -> None:

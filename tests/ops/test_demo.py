@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shlex
 
 import pytest
 
@@ -21,6 +22,7 @@ def test_demo(tmp_path: pathlib.Path) -> None:
         assert "bit-identical" in story
         assert "no problem" in story
         assert len(seen) == 1
+        assert lines[-1].endswith(f": diskreplay report {shlex.quote(str(folder / 'pong.replay'))} -o pong.html")
         assert sorted(entry.name for entry in folder.iterdir() if entry.name != "mine.txt") == [
             "pong.hdf5", "pong.png", "pong.replay",
         ]  # fmt: skip

@@ -395,6 +395,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_it_may_die_at_any_operation(name: str) -> None:
     disk, before = damaged_disk(DAMAGES[name])

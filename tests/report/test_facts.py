@@ -13,6 +13,7 @@ from report import episodes as made
 
 import diskreplay as dr
 from diskreplay import pictures
+from diskreplay.ops.compact import compact
 from diskreplay.report import episode as shown
 from diskreplay.report import facts as facts_of
 from diskreplay.report.source import Source
@@ -96,6 +97,33 @@ def test_large_actions_are_not_counted(path: str) -> None:
     overview = facts_of.overview(Source(path))
     assert [one.name for one in overview.distributions] == ["reward"]
     assert overview.not_counted == ("action: 2,400 bytes each are not counted",)
+
+
+@pytest.mark.own_thresholds  # a window's shards have as many rows as it says
+def test_holes_are_what_compact_would_give_back_and_rows_that_have_left(path: str) -> None:
+    with made.create(path, capacity=10, shard_rows=4, chunk_rows=4) as buffer:
+        for number in range(6):
+            made.play(buffer, number, 3 + number % 2)
+            buffer.commit()  # each writes the chunk that is not full yet anew
+    before = facts_of.overview(Source(path)).holes
+    assert before is not None
+    would = compact(path, dry_run=True)
+    assert before.dead_bytes == would.bytes_before - would.bytes_after > 0
+    assert before.kept_bytes == would.kept_bytes
+    shards = [int(one.name.split(".")[1]) for one in pathlib.Path(path, "streams/0/obs/camera").glob("c.*")]
+    rows = sum(min(21, 4 * shard + 4) - 4 * shard for shard in shards)
+    assert rows > 10
+    assert before.evicted["obs/camera"] == (rows - 10) * 20 * 24 * 3
+
+    compact(path)
+    after = facts_of.overview(Source(path)).holes
+    assert after == dataclasses.replace(before, dead_bytes=0)
+
+
+def test_holes_of_a_damaged_store_are_not_said(path: str) -> None:
+    made.make(path)
+    next(pathlib.Path(path, "streams/0/obs/state").glob("c.*")).write_bytes(b"")
+    assert facts_of.overview(Source(path)).holes is None
 
 
 def test_unusual_episodes() -> None:

@@ -65,10 +65,13 @@ function wholePage(overview, leftOut, written) {
   if (!byId("charts").childNodes.length) byId("charts").append(el("p", { class: "muted" }, "There is nothing to draw yet."));
   for (const one of overview.not_counted) byId("charts").append(el("p", { class: "muted" }, one));
 
-  const most = Math.max(1, ...facts.columns.map((one) => one.stored_bytes));
+  const most = Math.max(1, ...facts.columns.map((one) => one.stored_bytes)), holes = overview.holes, gone = holes ? holes.evicted : {};
   byId("stored").replaceChildren(
-    table(["Column", "#On disk", "", "#Raw", "#Ratio", "Codec", "#Shards", "#Rows a chunk", "In RAM"], [...facts.columns].sort((a, b) => b.stored_bytes - a.stored_bytes).map((one) => [
-      one.name, bytes(one.stored_bytes), meter(one.stored_bytes / most), bytes(one.raw_bytes), one.stored_bytes ? times(one.ratio) : "–", one.codec, whole(one.files), whole(one.chunk_rows), one.resident ? "yes" : "no"]), "Columns on disk"),
+    table(["Column", "#On disk", "", "#Raw", "#Evicted", "#Ratio", "Codec", "#Shards", "#Rows a chunk", "In RAM"], [...facts.columns].sort((a, b) => b.stored_bytes - a.stored_bytes).map((one) => [
+      one.name, bytes(one.stored_bytes), meter(one.stored_bytes / most), bytes(one.raw_bytes), one.name in gone ? bytes(gone[one.name]) : "–", one.stored_bytes ? times(one.ratio) : "–", one.codec, whole(one.files), whole(one.chunk_rows), one.resident ? "yes" : "no"]), "Columns on disk"),
+    el("p", { class: "muted", id: "holes" }, holes
+      ? `Holes: diskreplay compact would give back ${bytes(holes.dead_bytes)}; ${bytes(holes.kept_bytes)} more are dead and stay until the next shard is full, or a checkpoint is dropped. Evicted is what of the raw bytes has left the window, in shards that are still needed.`
+      : "What holes there are cannot be said of a damaged store."),
     table(["Stream", "#Transitions", "Window", "#Environments", "#No transition", "#Patches", "Last commit", "Writer"], facts.streams.map((one) => {
       const rows = (one.end - one.begin) * one.num_envs;
       return [one.name, one.transitions === null ? "?" : whole(one.transitions), [`rows ${whole(one.begin)} to ${whole(one.end)}`, meter(rows / one.capacity)], whole(one.num_envs),
