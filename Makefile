@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Twice quiet: errors are printed, warnings (as root, of a cache) are not.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
-BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py loading.py starting.py report.py formats.py sb3_dqn.py mixtures.py selections.py later.py
+BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py spent.py loading.py starting.py report.py formats.py sb3_dqn.py mixtures.py selections.py later.py remote.py
 INPUTS := pyproject.toml constraints.txt
 OLDEST := .venv-oldest
 BROWSER := .venv-browser

@@ -27,7 +27,7 @@ import harness
 import numpy as np
 import workload
 
-from diskreplay.reading import compiled, gather, threads
+from diskreplay.reading import compiled, threads
 
 STEPS = 50_000
 BATCHES = {32: 300, 256: 90}
@@ -141,19 +141,6 @@ def beside_arrays(path: pathlib.Path, raw: pathlib.Path, size: int, calls: int, 
     return {kind: statistics.median(each) for kind, each in medians.items()}
 
 
-def parts(path: pathlib.Path, size: int, calls: int) -> list[str]:
-    """Milliseconds of a batch, cold, and of its parts: plan, reading."""
-    with (
-        contenders.open_store(str(path), mode="r", cache_bytes=0, seed=0) as buffer,
-        harness.time_spent_in(gather, "plan") as plan,
-        harness.time_spent_in(gather, "run") as reading,
-    ):
-        whole = harness.seconds_of(lambda: buffer.sample(size), calls, warmup=20)
-    spent = [1e3 * sum(each) / (calls + 20) for each in (plan, reading)]
-    total = 1e3 * statistics.mean(whole)
-    return [f"{milliseconds:.2f} ms" for milliseconds in (total, *spent, total - sum(spent))]
-
-
 def raw_frames(path: pathlib.Path, steps: int, games: tuple[str, ...]) -> None:
     """Writes the frames of the steps as one array ``(steps, 84, 84)``."""
     each = [frames.load(name).frame[: steps // len(games)] for name in games]
@@ -199,7 +186,7 @@ def main() -> None:
     kernel = compiled.load()
     assert kernel is not None, "there is no kernel here"
     compiled.LOAD_AFTER = 0
-    rows, beside, spent = [], [], []
+    rows, beside = [], []
     with harness.scratch() as scratch:
         raw_frames(scratch / "raw.npy", arguments.steps, games)
         for number, (layout, options) in enumerate(LAYOUTS.items()):
@@ -214,7 +201,6 @@ def main() -> None:
                 if not number:
                     found = beside_arrays(path, scratch / "raw.npy", size, BATCHES[size] // 3, arguments.rounds)
                     beside += figures_beside_arrays(size, found)
-                    spent.append([f"`sample({size})`", *parts(path, size, BATCHES[size])])
             smaller = workload.FRAME_BYTES * arguments.steps / size_on_disk
             print(f"{layout}: {size_on_disk / 1e6:.1f} MB, {smaller:.1f} times smaller than the frames", flush=True)
     body = (
@@ -224,9 +210,6 @@ def main() -> None:
         + harness.table(["chunks", "batch", *KINDS], rows)
         + "\n\nBeside plain arrays of the same frames, in the same process:\n\n"
         + harness.figures(beside)
-        + "\n\nWhere the time of a compiled batch goes (means): finding out what is to be read, reading and decoding "
-        "it, and the rest (drawing, columns in RAM, Python):\n\n"
-        + harness.table(["batch", "whole", "plan", "reading", "rest"], spent)
     )
     keep = arguments.steps == STEPS and arguments.rounds == ROUNDS and games == frames.GAMES
     packages = harness.versions("diskreplay", "numpy", "numcodecs", "numba")

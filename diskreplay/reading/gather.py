@@ -177,7 +177,8 @@ def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> t
 
 def run(plan: Plan, cache: ChunkCache) -> None:
     """Reads, decodes and copies the pieces of a plan; CorruptionError names the place of a damaged chunk."""
-    _read(plan, plan.encoded, cache)
+    if plan.encoded:
+        _read(plan, plan.encoded, cache)
     at, count = 0, len(plan.places)
     fs.begin(loan.file for loan in plan.places.loans)
     read = compiled.reader(plan.column, plan.out, plan.pieces, plan.places) if count else None

@@ -250,7 +250,7 @@ def _fits(
     place, step, row, rows = pieces[0, at], pieces[1, at], pieces[2, at], pieces[3, at]
     if place < 0 or place >= out.shape[0] or step < 0 or row < 0 or rows < 1:
         return False
-    return rows <= out.shape[1] // row_bytes + twice - step and rows <= chunk_rows - row
+    return bool(rows <= out.shape[1] // row_bytes + twice - step and rows <= chunk_rows - row)
 
 
 @kernel

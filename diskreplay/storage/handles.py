@@ -173,7 +173,7 @@ class Handles:
 
     def lend_first(self, shards: Collection[int]) -> dict[int, Loan]:
         """The files of these shards, as :meth:`lend`; of those before the first that is not open."""
-        files = itertools.takewhile(lambda pooled: pooled is not None, map(self._files.get, shards))
+        files = [self._files[shard] for shard in itertools.takewhile(self._files.__contains__, shards)]
         return dict(zip(shards, POOL.use(files), strict=False))
 
     def keep(self, opened: dict[int, PooledFile]) -> None:
