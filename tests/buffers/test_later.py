@@ -347,6 +347,18 @@ def test_a_rollout_shows_values(tmp_path: pathlib.Path) -> None:
         assert batch.extra["latent"][known].tolist() == [[1.0, 2.0]]
 
 
+def test_buffers_of_several_agents_show_values(tmp_path: pathlib.Path) -> None:
+    options: dict[str, Any] = {"later": {"hidden": ((2, 4), np.float32)}}
+    with dr.MultiAgentReplayBuffer.create(tmp_path / "a", LINE, TURN, 2, capacity=20, **options) as buffer:
+        for step in range(10):
+            obs = np.full((2, 1), step, np.float32)
+            buffer.add(obs, [0, 0], 1.0, obs + 1, False, False)
+        buffer.write("hidden", [4], np.ones((1, 2, 4), np.float32))
+        batch = buffer.get(buffer.items())
+    assert batch.extra["hidden_known"].tolist() == [number == 4 for number in range(10)]
+    assert batch.extra["hidden"].sum() == 8
+
+
 def test_the_last_value_of_a_repeated_index_counts(tmp_path: pathlib.Path) -> None:
     with create(tmp_path / "a", later={"v": np.float32}) as buffer:
         play(buffer, 5)
