@@ -2,7 +2,7 @@
 
 A window of 2^20 transitions (of 2^16 with 512 numbers a row), values of one float32, of 16 and of 512. In turns with
 `update_priorities(256)` of the same buffer. What a value's bytes cost is that of numpy, in the same run: an assignment
-to as many random rows of an array of the window's size, and a copy.
+of values and places to as many random rows of arrays of the window's size, and a copy of both.
 
     python benchmarks/later.py [--steps 1048576] [--repeats 301]
 """
@@ -53,13 +53,13 @@ def made(path: pathlib.Path, steps: int, width: int) -> dr.ReplayBuffer:
 def calls(buffer: dr.ReplayBuffer, steps: int, width: int, repeats: int) -> tuple[float, float, float, float, float]:
     """Median microseconds of a write, an update of priorities and numpy; milliseconds and bytes of a write's commit."""
     rng = np.random.default_rng(1)
-    held = np.zeros((steps, width), np.float32)
+    held, places = np.zeros((steps, width), np.float32), np.zeros(steps, np.int64)
     took: dict[str, list[float]] = {"write": [], "update": [], "numpy": [], "commit": [], "bytes": []}
     folder = pathlib.Path(buffer.path, "streams", "0", "later", "values")
 
     def plain(index: Any, values: Any) -> None:
-        held[index] = values
-        values.copy()
+        held[index], places[index] = values, index
+        values.copy(), index.copy()
 
     for repeat in range(repeats):
         index, values = buffer.sample(BATCH).index, rng.random((BATCH, width), np.float32)

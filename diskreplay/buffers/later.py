@@ -50,7 +50,8 @@ class LaterWriter:
     @property
     def unwritten(self) -> bool:
         """Whether a commit has something to write."""
-        return bool(self._stream.later.waiting)
+        waiting = self._stream.later.waiting
+        return bool(waiting) and self._disk is not None and waiting[-1].block.stop > self._disk.committed
 
     def write(self, name: str, index: Any, values: Any) -> None:
         """Values of a column for the rows that ``index`` names; InputError, before any change, for what is wrong."""
@@ -116,6 +117,7 @@ class LaterWriter:
         disk, later = self._disk, self._stream.later
         if disk is None:
             return 0
+        self.written()  # a commit may have been interrupted when it had happened
         committed = disk.committed
         # Where the log is damaged, it only goes on growing: what is written next is not lost by that.
         with contextlib.suppress(CorruptionError, ValueError):
@@ -127,5 +129,8 @@ class LaterWriter:
         return later.begin
 
     def written(self) -> None:
-        """What waited is durable."""
-        self._stream.later.waiting = []
+        """Forgets what waited and is durable."""
+        later = self._stream.later
+        if self._disk is not None:
+            committed = self._disk.committed
+            later.waiting = [encoded for encoded in later.waiting if encoded.block.stop > committed]

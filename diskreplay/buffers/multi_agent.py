@@ -72,7 +72,7 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
             rewards: "team", one reward for all, or "agent", one for each.
             mean_action_shape: of the mean-field action probabilities that come with each step, such as
                 ``(n_agents, n_actions)``; None where there are none.
-            columns, codec, chunk_rows, shard_rows, finite, continuity, provenance, sampler, cache_bytes,
+            columns, later, codec, chunk_rows, shard_rows, finite, continuity, provenance, sampler, cache_bytes,
                 commit_rows, commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`; the store's
                 columns are ``obs/obs``, ``obs/state``, ``obs/available_actions``, ``agent_mask``, ``agent_reward``,
                 ``mean_action`` and the usual ones.

@@ -67,7 +67,7 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
             td_lambda: 0 to 1: returns are TD(lambda) targets of the values given, as COMA's critic learns them
                 (Foerster et al. 2018, "Counterfactual Multi-Agent Policy Gradients"), and advantages are returns less
                 values; None for generalised advantage estimation.
-            columns, codec, chunk_rows, shard_rows, finite, continuity, provenance, cache_bytes, commit_rows,
+            columns, later, codec, chunk_rows, shard_rows, finite, continuity, provenance, cache_bytes, commit_rows,
                 commit_seconds, seed, files: as of :meth:`diskreplay.ReplayBuffer.create`.
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.

@@ -61,6 +61,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
             stack_padding: what single frames are stacked with at an episode's start: "zero", or "reset" for the first
                 frame repeated (Gymnasium's FrameStackObservation). Stacked input keeps its own padding.
             columns: further values of each step by name: a dtype, ``(shape, dtype)`` or a space.
+            later: likewise, values that :meth:`write` gives to steps after they were added, such as recurrent states.
             reward_dtype: float32, as most learners want it, or another floating point type.
             codec: "lz4hc", "lz4", "zstd" (with a level: "lz4hc:5") or "none"; for the observations, or by column.
             chunk_rows, shard_rows: rows of a compressed chunk and of a file, likewise; chosen from a row's bytes if

@@ -44,7 +44,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
             gamma: discount factor, 0 to 1.
             gae_lambda: of generalised advantage estimation (Schulman et al. 2016), 0 to 1; 1 gives discounted returns.
             normalize_advantage: give each minibatch's advantages mean 0 and standard deviation 1.
-            frame_stack, stack_axis, stack_padding, columns, reward_dtype, codec, chunk_rows, shard_rows, finite,
+            frame_stack, stack_axis, stack_padding, columns, later, reward_dtype, codec, chunk_rows, shard_rows, finite,
                 continuity, provenance, cache_bytes, commit_rows, commit_seconds, seed, files: as of
                 :meth:`diskreplay.ReplayBuffer.create`.
 

@@ -184,7 +184,7 @@ class Streams:
         for stream in self:
             if stream.disk is not self.writer:
                 newest, ours = read_commit(self.store.files, stream.disk.path), stream.disk.commit_record
-                if newest.begin > ours.begin or newest.timeline != ours.timeline:
+                if newest.evicted_since(ours) or newest.timeline != ours.timeline:
                     return True
                 if any_commit and newest.sequence > ours.sequence:
                     return True

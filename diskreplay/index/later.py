@@ -67,10 +67,12 @@ def encode(number: int, places: Ids, values: Bytes, begin: int) -> list[Encoded]
     found = []
     for start in range(0, len(places), most):
         here, given = places[start : start + most], values[start : start + most]
-        header = np.array([(number, len(here))], HEADER)
-        data = np.concatenate([header.view(np.uint8), here.astype("<i8").view(np.uint8), given.reshape(-1)])
         at = HEADER.itemsize + PLACE_BYTES * len(here)
+        data = np.empty(at + given.size, np.uint8)
+        data[: HEADER.itemsize].view("<u4")[:] = number, len(here)
+        data[HEADER.itemsize : at].view("<i8")[:] = here
         kept = data[at:].reshape(given.shape)
+        kept[:] = given
         found.append(Encoded(data, Block(number, here, kept, begin + at, begin + len(data))))
         begin += len(data)
     return found

@@ -2,7 +2,8 @@
 
 Episodes are compared in the order of streams, environments and rows, bit for bit; how they are spread over streams,
 environments and rows, chunked and compressed, does not count. Where single frames are stored, the stacks that begin an
-episode are compared, too: what they are padded with, or the older frames that have left the window.
+episode are compared, too: what they are padded with, or the older frames that have left the window. Values
+that were written later are not compared.
 """
 
 from __future__ import annotations

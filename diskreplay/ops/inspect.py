@@ -376,7 +376,7 @@ def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
             elif shard == span.tail.shard and (size := store.files.size(f"{folder}/{file}") or 0) < span.tail.size:
                 problems.append(f"{where} has {size} of its {span.tail.size} committed bytes (stream {name!r})")
     newest = stream.read_commit(store.files, store.stream_path(name))
-    return problems if newest.begin == commit.begin else []  # else evicted meanwhile
+    return [] if newest.evicted_since(commit) else problems
 
 
 def _checkpoints(store: Store, found: _Found) -> tuple[CheckpointFacts, ...]:

@@ -345,7 +345,7 @@ class _StoreCheck:
         with contextlib.suppress(*DAMAGE, FileNotFoundError, NotADirectoryError):
             newest = stream.read_commit(self.store.files, self.store.stream_path(name))
             context = self.schema.context
-            if newest.begin > self.commits[name].begin:
+            if newest.evicted_since(self.commits[name]):
                 self.found.problems[first:] = [
                     p
                     for p in self.found.problems[first:]

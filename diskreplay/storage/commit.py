@@ -103,6 +103,10 @@ class Commit:
         name = LOGS[path]
         return getattr(self, f"{name}_begin"), getattr(self, f"{name}_end")
 
+    def evicted_since(self, older: Commit) -> bool:
+        """Whether what an older commit needed may be gone: rows, or the first bytes of a log."""
+        return self.begin > older.begin or any(self.log_span(path)[0] > older.log_span(path)[0] for path in LOGS)
+
     def with_log(self, path: str, begin: int, end: int) -> Commit:
         """The commit with another span of a log."""
         span: dict[str, Any] = {f"{LOGS[path]}_begin": begin, f"{LOGS[path]}_end": end}

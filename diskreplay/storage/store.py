@@ -361,7 +361,7 @@ class Store:
             self.files.sync_dir(os.path.dirname(target))
         for name, commit in checkpoint.cut.items():
             newest = stream.read_commit(self.files, self.stream_path(name))
-            if name != writer.name and (newest.begin > commit.begin or newest.timeline != commit.timeline):
+            if name != writer.name and (newest.evicted_since(commit) or newest.timeline != commit.timeline):
                 self.drop_checkpoint(checkpoint.name, writer)
                 return False
         return True

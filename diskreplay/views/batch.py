@@ -66,7 +66,8 @@ class Batch(Arrays):
         discount: ``(B,)`` float32: ``gamma ** steps``, 0 where terminated.
         index: ``(B,)`` int64; names each transition for ever within a timeline (until rows are taken back).
         weight: ``(B,)`` float32 importance weights, ones for uniform sampling.
-        extra: the user's own columns by name, ``(B, *shape)``, of the transition's first step.
+        extra: the user's own columns by name, ``(B, *shape)``, of the transition's first step. Of a column ``name``
+            that is written later, ``name_known``, ``(B,)`` bool, says which have a value; the others are zeros.
     """
 
     obs: Any

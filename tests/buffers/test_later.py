@@ -347,6 +347,18 @@ def test_a_rollout_shows_values(tmp_path: pathlib.Path) -> None:
         assert batch.extra["latent"][known].tolist() == [[1.0, 2.0]]
 
 
+def test_buffers_of_several_agents_show_values(tmp_path: pathlib.Path) -> None:
+    options: dict[str, Any] = {"later": {"hidden": ((2, 4), np.float32)}}
+    with dr.MultiAgentReplayBuffer.create(tmp_path / "a", LINE, TURN, 2, capacity=20, **options) as buffer:
+        for step in range(10):
+            obs = np.full((2, 1), step, np.float32)
+            buffer.add(obs, [0, 0], 1.0, obs + 1, False, False)
+        buffer.write("hidden", [4], np.ones((1, 2, 4), np.float32))
+        batch = buffer.get(buffer.items())
+    assert batch.extra["hidden_known"].tolist() == [number == 4 for number in range(10)]
+    assert batch.extra["hidden"].sum() == 8
+
+
 def test_the_last_value_of_a_repeated_index_counts(tmp_path: pathlib.Path) -> None:
     with create(tmp_path / "a", later={"v": np.float32}) as buffer:
         play(buffer, 5)
@@ -591,3 +603,33 @@ def test_forged_blocks_are_damage(tmp_path: pathlib.Path, block: Any) -> None:
     assert verify(path).ok
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert len(reader) == 20
+
+
+def test_a_checkpoint_pins_the_values_of_another_writers_stream(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That writer gives up shards of its log, and no rows, while the checkpoint is made: it is made anew."""
+    path, write = tmp_path / "a", Store.write_checkpoint
+    calls = []
+
+    with small_thresholds(), create(path, capacity=12, later={"v": np.int16}) as actor:
+        play(actor, 12)
+        actor.write("v", actor.items(), np.arange(12, dtype=np.int16))
+        actor.commit()
+
+        def late(store: Store, *arguments: Any) -> bool:
+            calls.append(actor.stats()["streams"]["0"]["sequence"])
+            for number in range(20 if len(calls) == 1 else 0):
+                actor.write("v", actor.items(), np.arange(12, dtype=np.int16) + number)
+                actor.commit()
+            return write(store, *arguments)
+
+        with dr.ReplayBuffer.open(path, stream="learner", **OPEN) as learner:
+            monkeypatch.setattr(Store, "write_checkpoint", late)
+            learner.checkpoint("both")
+        record = Store(str(path), LocalFiles()).newest_commit("0")
+        assert record.later_begin > 256, "a shard was given up"
+        assert len(calls) == 2
+        with dr.ReplayBuffer.open(path, mode="r", checkpoint="both") as then:
+            assert then.get(then.items()).extra["v"].tolist() == list(range(19, 31))
+        assert verify(path).ok

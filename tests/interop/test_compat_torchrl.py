@@ -1068,3 +1068,18 @@ def test_the_swap_of_two_lines(tmp_path: Path) -> None:
     page = (pathlib.Path(__file__).parent.parent.parent / "docs" / "compat" / "torchrl.md").read_text()
     program = page.split("```python\n")[1].split("```")[0]
     exec(compile(textwrap.dedent(program).replace("pole.replay", str(tmp_path / "pole")), "torchrl.md", "exec"), {})
+
+
+def test_a_dataset_shows_what_was_written_later(tmp_path: pathlib.Path) -> None:
+    line, turn = spaces.Box(-9, 9, (2,), np.float32), spaces.Discrete(2)
+    later = {"state": ((3,), np.float32)}
+    with dr.ReplayBuffer.create(tmp_path / "a", line, turn, capacity=50, later=later) as buffer:
+        for step in range(10):
+            buffer.add(np.zeros(2, np.float32), 0, 1.0, np.zeros(2, np.float32), False, step == 9)
+        buffer.write("state", [2, 3], np.ones((2, 3), np.float32))
+    dataset = DiskReplayDataset(tmp_path / "a")
+    part = dataset[torch.arange(10)]
+    assert part["state_known"].flatten().tolist() == [number in (2, 3) for number in range(10)]
+    assert part["state"].shape == (10, 3)
+    assert part["state"].sum() == 6
+    dataset.close()

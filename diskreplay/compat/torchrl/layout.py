@@ -24,11 +24,13 @@ from tensordict import TensorDictBase, is_tensor_collection
 
 from diskreplay.checks import check_key
 from diskreplay.errors import CorruptionError, InputError, SchemaError
-from diskreplay.schema import ACTION, DTYPES, OBS, RESERVED, REWARD, TERMINATED, TRUNCATED, Schema
+from diskreplay.schema import ACTION, DTYPES, KNOWN, OBS, RESERVED, REWARD, TERMINATED, TRUNCATED, Schema
 
 Array = NDArray[Any]
 Key = tuple[str, ...]
-Source = Literal["obs", "next_obs", "action", "reward", "terminated", "truncated", "done", "none", "column", "slot"]
+Source = Literal[
+    "obs", "next_obs", "action", "reward", "terminated", "truncated", "done", "none", "column", "later", "slot"
+]
 """What a leaf shows: a column, ``done`` (terminated or truncated), ``none`` (False), or the number of its slot."""
 
 TORCHRL = "torchrl"
@@ -229,6 +231,7 @@ def standard(schema: Schema) -> Layout:
     ends: list[tuple[str, Source]] = [(DONE, "done"), (TERMINATED, "terminated"), (TRUNCATED, "truncated")]
     leaves += [Leaf((NEXT, name), source, shape=(1,)) for name, source in [(REWARD, "reward"), *ends]]
     leaves += [Leaf((column.name,), "column", column.name) for column in schema.extra_columns]
+    leaves += [Leaf((name,), "later", name) for c in schema.later for name in (c.name, c.name + KNOWN)]
     leaves += [Leaf(TRAJECTORIES, "slot", "", (), "int64")]
     seen: set[Key] = set()
     for leaf in leaves:

@@ -82,6 +82,8 @@ class Reader:
             return np.zeros(samples.size, bool)
         if leaf.source == "done":
             return samples.resident(TERMINATED) | samples.resident(TRUNCATED)
+        if leaf.source == "later":
+            return samples.extra()[leaf.name]
         return samples.values(schema.column(leaf.name or leaf.source))
 
     def _tensor(self, leaf: Leaf, values: Array) -> torch.Tensor:
@@ -98,7 +100,7 @@ def _shown(leaf: Leaf, batch: Batch, slots: Ids) -> Array:
         case "done":
             done: Array = batch.terminated | batch.truncated
             return done
-        case "column":
+        case "column" | "later":
             column: Array = batch.extra[leaf.name]
             return column
         case "obs" | "next_obs" | "action":
