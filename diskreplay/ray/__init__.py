@@ -13,14 +13,14 @@ EXPORTS = {
     "DiskReplayDatasink": "data",
     "DiskEpisodeReplayBuffer": "rllib",
     "DiskPrioritizedEpisodeReplayBuffer": "rllib",
-    "KeepsReplay": "rllib",
-    "DiskDQN": "rllib",
-    "DiskSAC": "rllib",
+    "KeepsReplay": "algorithms",
+    "DiskDQN": "algorithms",
+    "DiskSAC": "algorithms",
     "DiskOfflineData": "offline",
 }
 """The module of each name, below this package."""
 
-__all__ = list(EXPORTS)  # noqa: PLE0604
+__all__ = list(EXPORTS)
 
 
 def __getattr__(name: str) -> Any:

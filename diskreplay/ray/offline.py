@@ -25,7 +25,7 @@ NAMES: Mapping[str, str] = {
 }
 """What RLlib calls the columns."""
 OWN = "episodes", "checkpoint"
-"""Entries of ``input_read_method_kwargs`` that are the datasource's; others are those of ``ray.data.read_datasource``."""
+"""Entries of ``input_read_method_kwargs`` that are the datasource's; others go to ``read_datasource``."""
 
 
 class DiskOfflineData(OfflineData):  # type: ignore[misc]
@@ -42,7 +42,9 @@ class DiskOfflineData(OfflineData):  # type: ignore[misc]
         given = config.input_
         paths = list(given) if isinstance(given, list | tuple) else [given]
         if config.input_read_episodes or config.input_read_sample_batches:
-            raise InputError("a store is read step by step: leave input_read_episodes and input_read_sample_batches out")
+            raise InputError(
+                "a store is read step by step: leave input_read_episodes and input_read_sample_batches out"
+            )
         options = dict(config.input_read_method_kwargs)
         own = {name: options.pop(name) for name in OWN if name in options}
         sources = [DiskReplayDatasource(path, **own) for path in paths]
@@ -60,7 +62,9 @@ class DiskOfflineData(OfflineData):  # type: ignore[misc]
         super().__init__(nothing)
         self.config, self.path, self.materialize_data = config, paths, config.materialize_data
         read = [
-            ray.data.read_datasource(DiskReplayDatasource(path, list(NAMES), **own), **options).rename_columns(dict(NAMES))
+            ray.data.read_datasource(DiskReplayDatasource(path, list(NAMES), **own), **options).rename_columns(
+                dict(NAMES)
+            )
             for path in paths
         ]
         self.data = read[0].union(*read[1:]) if len(read) > 1 else read[0]
