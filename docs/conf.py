@@ -43,6 +43,7 @@ CONTENTS = """
 docs/guide
 docs/recording
 docs/torch
+docs/ray
 docs/samplers
 docs/cli
 docs/formats

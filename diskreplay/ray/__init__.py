@@ -16,9 +16,9 @@ EXPORTS = {
     "DiskReplayDatasink": "data",
     "DiskEpisodeReplayBuffer": "rllib",
     "DiskPrioritizedEpisodeReplayBuffer": "rllib",
-    "KeepsReplay": "rllib",
-    "DiskDQN": "rllib",
-    "DiskSAC": "rllib",
+    "KeepsReplay": "algorithms",
+    "DiskDQN": "algorithms",
+    "DiskSAC": "algorithms",
     "DiskOfflineData": "offline",
 }
 """The module of each name, below this package."""

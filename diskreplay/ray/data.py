@@ -21,8 +21,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pyarrow
+import ray
 from numpy.typing import NDArray
-from ray.data import Datasource, ReadTask
+from ray.data import DataContext, Datasource, ReadTask
 from ray.data.block import BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink, WriteResult
 
@@ -45,10 +46,14 @@ Array = NDArray[Any]
 
 EPISODE = "episode"
 STEP = "step"
-BLOCK_BYTES = 32 << 20
-"""Of a block that a read task yields."""
+BLOCK_BYTES = 128 << 20
+"""Of a block that a read task yields, where Ray's own ``target_max_block_size`` is None."""
 CACHE_BYTES = 64 << 20
 """For decoded chunks, in each process that reads: rows come in order, so that few chunks are looked at twice."""
+TASKS = 4
+"""For each processor, at least, where Ray leaves the number to us."""
+TASK_BYTES = 512 << 20
+"""Of a task, at most, likewise."""
 OPEN_STORES = 2
 """That a worker keeps open, for its next tasks."""
 
@@ -111,7 +116,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
         self._path, self._checkpoint = place(path), checkpoint
         self._projection_map: dict[str, str] | None = None
         with _open(self._path, checkpoint) as buffer:
-            schema, log_rows = buffer.schema, {s.log.stream: (s.log.begin, s.log.end) for s in buffer._streams.all}
+            schema = buffer.schema
             names = {stream.log.stream: stream.disk.name for stream in buffer._streams.all}
             num_envs = {stream.log.stream: stream.log.num_envs for stream in buffer._streams.all}
             self._commits = tuple(
@@ -121,12 +126,17 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
         self._columns = checked_columns(columns, dataset_columns(schema))
         large = max(schema.obs_columns, key=lambda column: column.item_bytes)
         self._chunk_rows, self._shard_rows = large.chunk_rows, large.shard_rows
-        self._span = sum(end - begin for begin, end in log_rows.values())
         self._parts = [
             Part(e.stream, num_envs[e.stream], e.env, e.start, e.stop, number, 0)
             for number, e in _selected(every, names, episodes)
         ]
         self._rows = sum(map(len, self._parts))
+        spans: dict[int, tuple[int, int]] = {}
+        for part in self._parts:
+            low, high = spans.get(part.stream, (part.start, part.stop))
+            spans[part.stream] = min(low, part.start), max(high, part.stop)
+        self._span = sum(high - low for low, high in spans.values())
+        """Rows of the streams that the parts lie in, whatever lies between them."""
         few, more = (_block(_zeros(schema, rows)) for rows in (8, 16))
         self._sizes = {name: (more[name].nbytes - few[name].nbytes) / 8 for name in dataset_columns(schema)}
         """Bytes of a row in Arrow, by column."""
@@ -158,15 +168,26 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """As many tasks as asked for, or a few less or more: each reads whole shards, or whole chunks of one."""
+        """As many tasks as asked for, or a few less or more: each reads whole shards, or whole chunks of one.
+
+        Where Ray chooses the number it asks for hundreds, each of which costs tens of milliseconds: then there
+        are as many as keep all processors busy, or more where a task would give half a gigabyte.
+        """
         schema = pyarrow.schema([self._schemas[name] for name in self.columns])
+        # Just above Ray's target: smaller ones it would copy into one, larger ones it would cut.
+        context = data_context or DataContext.get_current()
+        target = context.target_max_block_size or BLOCK_BYTES
+        if parallelism >= context.read_op_min_num_blocks:
+            processors = int(ray.cluster_resources().get("CPU", 1)) if ray.is_initialized() else 1
+            parallelism = min(parallelism, max(TASKS * processors, self._bytes(self._rows) // TASK_BYTES))
+        block_rows = -(-target // max(1, self._bytes(1)))
         tasks = []
         for parts in self._shared(max(1, parallelism)):
             if per_task_row_limit is not None:
                 parts = _first(parts, per_task_row_limit)
             rows = sum(map(len, parts))
             metadata = BlockMetadata(num_rows=rows, size_bytes=self._bytes(rows), input_files=None, exec_stats=None)
-            read = _Read(self._path, self._checkpoint, self._commits, tuple(self.columns), parts, self._bytes(1))
+            read = _Read(self._path, self._checkpoint, self._commits, tuple(self.columns), parts, block_rows)
             tasks.append(ReadTask(read, metadata, schema, per_task_row_limit=per_task_row_limit))
         return tasks
 
@@ -193,12 +214,11 @@ class _Read:
     commits: tuple[tuple[str, int, int], ...]
     columns: tuple[str, ...]
     parts: list[Part]
-    row_bytes: int
+    block_rows: int
 
     def __call__(self) -> Iterator[Any]:
         buffer = _kept_open(self.path, self.checkpoint, self.commits)
-        most = max(1, BLOCK_BYTES // max(1, self.row_bytes))
-        for parts in _chunked(self.parts, most):
+        for parts in _chunked(self.parts, self.block_rows):
             ids = np.concatenate([part.ids for part in parts])
             own = {name for name in self.columns if name not in column_names(buffer.schema)}
             values = read_columns(buffer, ids, [name for name in self.columns if name not in own])
@@ -274,8 +294,8 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
     """Writes a dataset of steps as a new store: ``ds.write_datasink(DiskReplayDatasink(path, obs_space, act_space))``.
 
     The dataset has the columns of :class:`DiskReplayDatasource`; ``episode``, where it has it, says which rows belong
-    together, and ``step`` is left out. Each write task adds a stream of its own, in which a row goes on with the episode
-    of the one before it as in any store: keep the rows of an episode in order, and in one block.
+    together, and ``step`` is left out. Each write task adds a stream of its own, in which a row goes on with the
+    episode of the one before it as in any store: keep the rows of an episode in order, and in one block.
 
     The store stands beside ``path`` until all tasks are done, and then gets its name: a job that failed leaves nothing,
     and what a job leaves that was killed goes away with the next one to the same path. All workers must see the path.
@@ -285,7 +305,7 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
         observation_space, action_space: as of :meth:`ReplayBuffer.create`.
         capacity: of the store's first stream, ``"0"``, which stays empty: for who goes on writing. The streams that are
             written here have room for just their rows.
-        **options: further ones of ``create`` for the store: ``frame_stack``, ``columns``, ``codec``, ``reward_dtype``...
+        **options: further ones of ``create`` for the store: ``frame_stack``, ``columns``, ``codec``, ...
 
     The job fails with InputError where the dataset lacks a column of the store, has one that the store does not know,
     or values that are not of its spaces.
@@ -348,7 +368,7 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
             raise StateError(f"tasks wrote {sorted(missing)}, which are not at {self._making!r}: do all see that path?")
         files.sync_dir(store.stream_path(""))
         files.rename(self._making, self._path)
-        files.sync_dir(os.path.dirname(self._path))
+        files.sync_dir(os.path.split(self._path)[0])
         self._end()
 
     def on_write_failed(self, error: Exception) -> None:
@@ -357,7 +377,7 @@ class DiskReplayDatasink(Datasink[str]):  # type: ignore[misc]
 
     def _end(self) -> None:
         if self._lock is not None:
-            fs.clear(LocalFiles(), os.path.dirname(self._making))
+            fs.clear(LocalFiles(), os.path.split(self._making)[0])
             self._lock.release()
             self._lock = None
 

@@ -25,7 +25,7 @@ NAMES: Mapping[str, str] = {
 }
 """What RLlib calls the columns."""
 OWN = "episodes", "checkpoint"
-"""Entries of ``input_read_method_kwargs`` that are the datasource's; others are those of ``ray.data.read_datasource``."""
+"""Entries of ``input_read_method_kwargs`` that are the datasource's; others go to ``read_datasource``."""
 
 
 class DiskOfflineData(OfflineData):  # type: ignore[misc]

@@ -1,16 +1,16 @@
-"""RLlib's episode buffers over a store, and algorithms whose checkpoints bring them back.
+"""RLlib's episode buffers over a store.
 
-1. Steps go to disk as they are added, one environment of the store for each that samples in parallel; which row is which
-   step of which episode stays in RAM, and is found again from the facts of the store's episodes.
-2. An algorithm's checkpoint holds the name of a checkpoint of the store: no row is copied, and restoring goes back.
+1. Steps go to disk as they are added, one environment of the store for each that samples in parallel; which row is
+   which step of which episode stays in RAM, and is found again from the facts of the store's episodes.
+2. Their state is the name of a checkpoint of the store: no row is copied, and setting it goes back there.
 
-Needs RLlib's new API stack.
+Needs RLlib's new API stack; :mod:`diskreplay.ray.algorithms` are the algorithms that hold them.
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,14 +19,11 @@ import gymnasium
 import numpy as np
 import tree
 from numpy.typing import NDArray
-from ray.rllib.algorithms.dqn import DQN
-from ray.rllib.algorithms.sac import SAC
 from ray.rllib.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
-from ray.rllib.utils.spaces.space_utils import batch as batched
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
@@ -36,6 +33,7 @@ from diskreplay.compat.place import Place, close_with
 from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
+from diskreplay.ray.chunks import Chunk, Rows, chunk_of
 from diskreplay.ray.episodes import Episodes, Held, Piece
 from diskreplay.ray.rows import column_names, next_name, read_columns
 from diskreplay.sampling.proportional import Proportional
@@ -45,8 +43,6 @@ from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
 
 Array = NDArray[Any]
 
-COMPONENT = "local_replay_buffer"
-"""Of an algorithm's state."""
 CHECKPOINT = "rllib-"
 """What the store's checkpoints are called, with a number."""
 ROOM = 2
@@ -58,22 +54,6 @@ IGNORED = "beta", "_enable_replay_buffer_api"
 """Entries of RLlib's ``replay_buffer_config`` that are none of the buffer's."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Chunk:
-    """Steps of an episode on their way in; arrays lead with their number, observations with one more."""
-
-    id: str
-    t: int
-    obs: Any
-    action: Any
-    reward: Array
-    terminated: bool
-    truncated: bool
-
-    def __len__(self) -> int:
-        return len(self.reward)
-
-
 class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     """RLlib's ``EpisodeReplayBuffer`` with its episodes on disk.
 
@@ -82,15 +62,16 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     Args:
         capacity: steps that are kept.
-        path: of the store; None for a temporary one, which goes away with the buffer. What is at a path is gone on with.
+        path: of the store; None for a temporary one, which goes away with the buffer. A store at a path is
+            gone on with.
         num_envs: environments that sample in parallel, ``num_env_runners * num_envs_per_env_runner``. More episodes
             than these at a time are kept too, but their observations stand on disk twice.
         observation_space, action_space: of the store; as the first episode has them if None.
         keep_checkpoints: of those that :meth:`get_state` makes; older ones are dropped.
         seed: of what is drawn.
         batch_size_B, batch_length_T, metrics_num_episodes_for_smoothing: as of RLlib's.
-        **options: of the store: ``codec``, ``chunk_rows``, ``shard_rows``, ``reward_dtype`` (float64 if not given, which
-            is what RLlib keeps), ``cache_bytes``, ``commit_rows``, ``commit_seconds``.
+        **options: of the store: ``codec``, ``chunk_rows``, ``shard_rows``, ``reward_dtype`` (float64 if not given, as
+            RLlib keeps it), ``cache_bytes``, ``commit_rows``, ``commit_seconds``.
 
     Raises InputError for an option that is none of these, and what :meth:`ReplayBuffer.open` raises.
     """
@@ -139,10 +120,14 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     def _open(self, checkpoint: str | None) -> None:
         """Opens the store that is there, and finds its episodes."""
         opening = {name: self._options[name] for name in OPEN_OPTIONS if name in self._options}
+        # A checkpoint's own sampler comes with its priorities, whatever beta it was at.
+        sampler = self._sampler() if checkpoint is None else None
         store = ReplayBuffer.open(
-            self._place.path, checkpoint=checkpoint, sampler=self._sampler(), seed=self._seed, **opening
-        )
+            self._place.path, checkpoint=checkpoint, sampler=sampler, seed=self._seed, **opening
+        )  # fmt: skip
         try:
+            if type(store.sampler) is not type(self._sampler()):
+                raise InputError(f"the checkpoint {checkpoint!r} is of a buffer with {store.sampler!r}")
             capacity = self._rows * self._num_envs
             for what, has, asked in (
                 ("environments", store.num_envs, self._num_envs),
@@ -208,7 +193,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         Raises InputError for values that are not of the store's spaces, and rewards that are not finite.
         """
         given = [episode for episode in force_list(episodes) if len(episode)]
-        chunks = [_chunk(episode) for episode in given]
+        chunks = [chunk_of(episode) for episode in given]
         before, evicted_before = len(self._index) + self._index.evicted, self._index.evicted
         steps_before = self._index.steps
         added = sum(map(len, chunks))
@@ -237,7 +222,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             held_now[chunk.id] = held = found if found is not None else self._index.new(chunk.id)
             placed.append((held, chunk, lane, first + lengths[lane]))
             lengths[lane] += len(chunk)
-        rows = _Rows(store, max(lengths), first)
+        rows = Rows(store, max(lengths), first)
         begins: dict[int, list[tuple[int, Held, int]]] = {}
         steps: dict[int, int] = {}
         ends = {held.number: held.pieces[-1] for held, *_ in placed if held.pieces}
@@ -629,68 +614,6 @@ class _Read(Sequence[Any]):
         )  # fmt: skip
 
 
-class _Rows:
-    """Rows of all environments on their way into a store: those that no chunk has are no transitions."""
-
-    def __init__(self, store: ReplayBuffer, rows: int, first: int) -> None:
-        lead = (rows, store.num_envs)
-        schema = store.schema
-        self._store, self._first = store, first
-        self._obs = [np.zeros((*lead, *column.shape), column.dtype) for column in schema.obs_columns]
-        self._next = [np.zeros_like(values) for values in self._obs]
-        self._action = [np.zeros((*lead, *column.shape), column.dtype) for column in schema.action_columns]
-        self._reward = np.zeros(lead, np.float64)
-        self._flags = {name: np.zeros(lead, bool) for name in (TERMINATED, TRUNCATED, "valid")}
-
-    def put(self, chunk: Chunk, lane: int, row: int) -> None:
-        """A chunk's place; InputError for values that are not of the store's spaces."""
-        schema, at = self._store.schema, slice(row - self._first, row - self._first + len(chunk))
-        for slots, (tree_, value, what) in (
-            ((self._obs, self._next), (schema.obs_tree, chunk.obs, "obs")),
-            ((self._action,), (schema.action_tree, chunk.action, "action")),
-        ):
-            for number, leaf in enumerate(spaces.flatten(tree_, value, what)):
-                given = np.asarray(leaf)
-                slot = slots[0][number]
-                if given.shape[1:] != slot.shape[2:] or not np.can_cast(given.dtype, slot.dtype, "same_kind"):
-                    raise InputError(
-                        f"{what} of episode {chunk.id!r}: must be {slot.dtype} {slot.shape[2:]}, got {given.dtype} "
-                        f"{given.shape[1:]}"
-                    )
-                slot[at, lane] = given[: len(chunk)]
-                if len(slots) > 1:
-                    slots[1][number][at, lane] = given[1:]
-        self._reward[at, lane] = chunk.reward
-        self._flags["valid"][at, lane] = True
-        self._flags[TERMINATED][at.stop - 1, lane] = chunk.terminated
-        self._flags[TRUNCATED][at.stop - 1, lane] = chunk.truncated
-
-    def extend(self, start: int, stop: int) -> None:
-        """Adds rows ``[start, stop)`` to the store."""
-        schema, at = self._store.schema, slice(start - self._first, stop - self._first)
-
-        def part(values: Array) -> Array:
-            return values[at, 0] if self._store.num_envs == 1 else values[at]
-
-        self._store.extend(
-            spaces.unflatten(schema.obs_tree, [part(values) for values in self._obs]),
-            spaces.unflatten(schema.action_tree, [part(values) for values in self._action]),
-            part(self._reward),
-            spaces.unflatten(schema.obs_tree, [part(values) for values in self._next]),
-            part(self._flags[TERMINATED]), part(self._flags[TRUNCATED]), valid=part(self._flags["valid"]),
-        )  # fmt: skip
-
-
-def _chunk(episode: SingleAgentEpisode) -> Chunk:
-    def values(given: Any) -> Any:
-        return batched(given) if isinstance(given, list) else given
-
-    return Chunk(
-        str(episode.id_), int(episode.t_started), values(episode.get_observations()), values(episode.get_actions()),
-        np.asarray(episode.get_rewards(), np.float64), bool(episode.is_terminated), bool(episode.is_truncated),
-    )  # fmt: skip
-
-
 def _plain(space: Any) -> Any:
     """A space that a store takes; None for none."""
     return space if isinstance(space, gymnasium.Space) else None
@@ -722,7 +645,7 @@ def _each(what: str, count: float) -> dict[str, dict[str, float]]:
 
 def _spans(start: int, stop: int, cuts: Mapping[int, Any]) -> Iterator[tuple[int, int]]:
     bounds = sorted({start, stop, *cuts})
-    return zip(bounds[:-1], bounds[1:], strict=True)
+    return itertools.pairwise(bounds)
 
 
 def _groups(rows: list[list[Any]]) -> list[tuple[int, int]]:
@@ -733,78 +656,3 @@ def _groups(rows: list[list[Any]]) -> list[tuple[int, int]]:
 def _check_kept(infos: bool, outputs: bool) -> None:
     if infos or outputs:
         raise InputError("infos and extra model outputs are not kept in the store: use RLlib's own buffer for them")
-
-
-# Algorithms
-
-KINDS: dict[str, type[DiskEpisodeReplayBuffer]] = {
-    "EpisodeReplayBuffer": DiskEpisodeReplayBuffer,
-    "PrioritizedEpisodeReplayBuffer": DiskPrioritizedEpisodeReplayBuffer,
-}
-"""What takes the place of RLlib's buffers, by the names that its configurations take."""
-
-
-class KeepsReplay:
-    """Mixed into an algorithm before its class: its buffer is on disk, and ``save`` and ``restore`` bring it back.
-
-    ``class DiskDQN(KeepsReplay, DQN)``; ``DQNConfig(algo_class=DiskDQN)``. Of ``replay_buffer_config``, ``type`` stays
-    RLlib's own name, ``EpisodeReplayBuffer`` or ``PrioritizedEpisodeReplayBuffer``; ``path`` names the store, and further
-    entries are options of :class:`DiskEpisodeReplayBuffer`.
-    """
-
-    def _create_local_replay_buffer_if_necessary(self, config: Any) -> DiskEpisodeReplayBuffer | None:
-        given = config.get("replay_buffer_config")
-        if not given or given.get("no_local_replay_buffer"):
-            return None
-        options = {name: value for name, value in given.items() if name not in ("type", "no_local_replay_buffer")}
-        kind = _kind(given.get("type"))
-        parallel = max(1, config.num_env_runners or 0) * max(1, config.num_envs_per_env_runner or 1)
-        settings = {
-            "num_envs": parallel, "metrics_num_episodes_for_smoothing": config.metrics_num_episodes_for_smoothing,
-        }  # fmt: skip
-        if kind is DiskEpisodeReplayBuffer:
-            options.pop("alpha", None)
-        return kind(**{**settings, **options})
-
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """The algorithm's state, and the name of a checkpoint of its buffer."""
-        this: Any = self
-        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)  # type: ignore[misc]
-        buffer = this.local_replay_buffer
-        if buffer is not None and this._check_component(COMPONENT, components, not_components):
-            state[COMPONENT] = buffer.get_state()
-        return state
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes back to a state; the buffer too, where the state names it."""
-        this: Any = self
-        super().set_state(state)  # type: ignore[misc]
-        if COMPONENT in state and this.local_replay_buffer is not None:
-            this.local_replay_buffer.set_state(state[COMPONENT])
-
-    def cleanup(self) -> None:
-        """Closes the buffer, and stops the algorithm."""
-        buffer = getattr(self, "local_replay_buffer", None)
-        if buffer is not None:
-            buffer.close()
-        super().cleanup()  # type: ignore[misc]
-
-
-def _kind(wanted: Any) -> type[DiskEpisodeReplayBuffer]:
-    if isinstance(wanted, type) and issubclass(wanted, DiskEpisodeReplayBuffer):
-        return wanted
-    name = wanted.__name__ if isinstance(wanted, type) else str(wanted)
-    kind = KINDS.get(name.rpartition(".")[2]) or {each.__name__: each for each in KINDS.values()}.get(
-        name.rpartition(".")[2]
-    )
-    if kind is None:
-        raise InputError(f"no buffer on disk takes the place of {name!r}; those of {', '.join(KINDS)} are there")
-    return kind
-
-
-class DiskDQN(KeepsReplay, DQN):  # type: ignore[misc]
-    """RLlib's DQN with its buffer on disk: ``DQNConfig(algo_class=DiskDQN)``."""
-
-
-class DiskSAC(KeepsReplay, SAC):  # type: ignore[misc]
-    """RLlib's SAC with its buffer on disk: ``SACConfig(algo_class=DiskSAC)``."""

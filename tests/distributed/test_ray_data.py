@@ -148,7 +148,8 @@ def test_episodes_are_chosen_by_number_slice_and_condition(path: str) -> None:
     assert 0 < len(long) < len(expected(path)["step"])
     for chosen in ("length = 40", long, tuple(long)):
         read = rows(DiskReplayDatasource(path, ["episode"], chosen))
-        assert sorted(set(read["episode"].tolist())) == long and len(read["episode"]) == 40 * len(long)
+        assert sorted(set(read["episode"].tolist())) == long
+        assert len(read["episode"]) == 40 * len(long)
     assert set(rows(DiskReplayDatasource(path, ["episode"], slice(2)))["episode"].tolist()) == {0, 1}
 
 
@@ -197,7 +198,7 @@ def sink(target: pathlib.Path, **options: Any) -> DiskReplayDatasink:
 
 @pytest.fixture
 def blocks(path: str) -> Iterator[Any]:
-    yield [block for task in DiskReplayDatasource(path).get_read_tasks(2) for block in task()]
+    return [block for task in DiskReplayDatasource(path).get_read_tasks(2) for block in task()]
 
 
 def test_what_is_written_is_what_was_read(path: str, tmp_path: pathlib.Path, cluster: None) -> None:
@@ -206,7 +207,9 @@ def test_what_is_written_is_what_was_read(path: str, tmp_path: pathlib.Path, clu
     read.write_datasink(sink(target))
     with dr.ReplayBuffer.open(target, mode="r") as rb:
         streams = rb.stats()["streams"]
-        assert len(streams) == 3 and streams["0"]["end"] == 0 and rb.schema.stacks[0].frames == 3
+        assert len(streams) == 3
+        assert streams["0"]["end"] == 0
+        assert rb.schema.stacks[0].frames == 3
     wanted, got = expected(path), expected(str(target))
     assert sorted(got["reward"].tolist()) == sorted(wanted["reward"].tolist())
     keys = [np.sort([row.tobytes() for row in part["obs"]]) for part in (wanted, got)]
@@ -215,7 +218,8 @@ def test_what_is_written_is_what_was_read(path: str, tmp_path: pathlib.Path, clu
     assert ended[0] == ended[1] == STEPS // 40 + STEPS // 25
     assert [file.name for file in target.parent.iterdir()] == ["b.replay"]
     with dr.ReplayBuffer.open(target, seed=0) as rb:  # and goes on
-        assert rb.stream == "0" and rb.sample(8).obs.shape == (8, 3, *SHAPE)
+        assert rb.stream == "0"
+        assert rb.sample(8).obs.shape == (8, 3, *SHAPE)
 
 
 def test_a_failed_job_leaves_nothing(path: str, tmp_path: pathlib.Path, cluster: None) -> None:
@@ -239,10 +243,12 @@ def test_a_store_that_is_being_written_does_not_look_whole(tmp_path: pathlib.Pat
     worker = pickle.loads(pickle.dumps(job))
     lost = worker.write(blocks[:1], SimpleNamespace(task_idx=0))
     kept = worker.write(blocks[:1], SimpleNamespace(task_idx=0))
-    assert not target.exists() and lost != kept
+    assert not target.exists()
+    assert lost != kept
     job.on_write_complete(WriteResult(num_rows=0, size_bytes=0, write_returns=[kept]))
     with dr.ReplayBuffer.open(target, mode="r") as rb:
-        assert list(rb.stats()["streams"]) == ["0", kept] and len(rb) == blocks[0].num_rows
+        assert list(rb.stats()["streams"]) == ["0", kept]
+        assert len(rb) == blocks[0].num_rows
     assert [file.name for file in target.parent.iterdir()] == ["b.replay"]
 
 
@@ -252,7 +258,8 @@ def test_what_a_killed_job_left_goes_with_the_next(tmp_path: pathlib.Path, block
     dead.on_write_start()
     dead.write(blocks[:1], SimpleNamespace(task_idx=0))
     dead._lock.release()  # as when its process is killed
-    assert len(list(target.parent.iterdir())) == 1 and not target.exists()
+    assert len(list(target.parent.iterdir())) == 1
+    assert not target.exists()
     job = sink(target)
     job.on_write_start()
     assert len(list(target.parent.iterdir())) == 1

@@ -1,0 +1,143 @@
+"""Ray Data over a store, beside one process that reads the same rows of it.
+
+The million of ``benchmarks/.frames/million.replay`` (``--path`` for another store), or the first ``--steps`` of it:
+observations, stacks of 4 frames of 84x84, actions, rewards and flags; with ``--next-obs`` next observations too. Both
+read each row once, in order, in batches of the same bytes, and drop them: one process by itself, without Ray, and
+``ray.data.read_datasource(...).iter_batches(batch_size=None)`` on as many processors as there are tasks at a time.
+Opening the store counts for both, starting Ray does not. A second and further processes that read by themselves, a part
+each, show what the machine's processors can do.
+
+Needs Ray: run it in the environment of ``make distributed``.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # 15 by default: behind whatever else the machine does
+
+import importlib
+import multiprocessing
+import pathlib
+import statistics
+import time
+from typing import Any
+
+import harness
+
+COLUMNS = ["obs", "action", "reward", "terminated", "truncated"]
+STEPS = 1 << 20
+ROUNDS = 3
+BLOCK_BYTES = 16 << 20
+"""Of a block, for both; Ray's own default of 128 MiB moves more memory that is fresh from the system."""
+STORE_BYTES = 256 << 20
+"""Of Ray's object store: a larger one is as much fresh memory."""
+TARGET = 0.8
+"""Of the rate of one process, for each processor that Ray reads with."""
+
+
+def source(path: str, steps: int, columns: list[str]) -> Any:
+    """The first episodes that have so many steps."""
+    import numpy as np
+
+    import diskreplay as dr
+    from diskreplay.ray import DiskReplayDatasource
+
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        lengths = np.cumsum([episode.length for episode in buffer.episodes])
+    return DiskReplayDatasource(path, columns, slice(int(np.searchsorted(lengths, steps)) + 1))
+
+
+def by_itself(path: str, steps: int, columns: list[str], part: int, parts: int) -> int:
+    """Reads one of so many parts of the rows in this process; how many."""
+    import numpy as np
+
+    from diskreplay.ray.data import _chunked, _open
+    from diskreplay.ray.rows import read_columns
+
+    given = source(path, steps, columns)
+    most = BLOCK_BYTES // given._bytes(1)
+    rows = 0
+    with _open(path, None) as buffer:
+        for shared in given._shared(parts)[part::parts]:
+            for block in _chunked(shared, most):
+                rows += len(read_columns(buffer, np.concatenate([each.ids for each in block]), columns)["reward"])
+    return rows
+
+
+def processor_seconds() -> float:
+    """Of this process and all that it has started, Ray's own among them."""
+    importlib.import_module("ray")  # which brings psutil
+    this = importlib.import_module("psutil").Process()
+    return sum(sum(each.cpu_times()[:2]) for each in [this, *this.children(recursive=True)])
+
+
+def processes(path: str, steps: int, columns: list[str], count: int) -> tuple[float, float, int]:
+    """Seconds and processor seconds of so many processes that read a part each, and the rows that they read."""
+    with multiprocessing.get_context("spawn").Pool(count) as pool:
+        pool.starmap(by_itself, [(path, 1, columns, 0, 1)] * 4 * count, chunksize=1)  # imports, and what is compiled
+        start, busy = time.perf_counter(), processor_seconds()
+        rows = pool.starmap(by_itself, [(path, steps, columns, part, count) for part in range(count)], chunksize=1)
+        return time.perf_counter() - start, processor_seconds() - busy, sum(rows)
+
+
+def with_ray(
+    path: str, steps: int, columns: list[str], processors: int, rounds: int
+) -> tuple[list[tuple[float, float]], int]:
+    """Seconds and processor seconds of each round."""
+    import ray
+
+    ray.init(num_cpus=processors, include_dashboard=False, log_to_driver=False, object_store_memory=STORE_BYTES)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars, context.target_max_block_size = False, BLOCK_BYTES
+    try:
+        seconds = []
+        for number in range(rounds + 1):
+            start, busy = time.perf_counter(), processor_seconds()
+            read = ray.data.read_datasource(source(path, steps if number else 1, columns))
+            rows = sum(len(batch["reward"]) for batch in read.iter_batches(batch_size=None))
+            seconds.append((time.perf_counter() - start, processor_seconds() - busy))
+        return seconds[1:], rows  # the first one imports
+    finally:
+        ray.shutdown()
+
+
+def report(
+    what: str, rows: int, found: list[tuple[float, float]], count: int, alone: tuple[float, float] | None
+) -> tuple[float, float]:
+    """Prints steps a second, and a processor second; gives them."""
+    rate, busy = (rows / statistics.median(each) for each in zip(*found, strict=True))
+    beside = ""
+    if alone is not None:
+        beside = f", {rate / alone[0] / count:.2f}x and {busy / alone[1]:.2f}x of one process (target {TARGET})"
+    print(f"{what:<20}{rate:>10,.0f} steps/s, {busy:>10,.0f} a processor second{beside}", flush=True)
+    return rate, busy
+
+
+def main() -> None:
+    parser = harness.parser(__doc__, STEPS)
+    parser.add_argument("--path", default=str(harness.HERE / ".frames" / "million.replay"), help="of the store")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
+    parser.add_argument("--next-obs", action="store_true", help="read next observations too")
+    arguments = parser.parse_args()
+    path, steps = str(pathlib.Path(arguments.path).resolve()), arguments.steps
+    columns = [*COLUMNS, *(["next_obs"] if arguments.next_obs else [])]
+    available = len(os.sched_getaffinity(0))
+    alone: tuple[float, float] | None = None
+    for count in sorted({1, available}):
+        found = [processes(path, steps, columns, count) for _ in range(arguments.rounds)]
+        rows = found[0][2]
+        rates = report(f"{count} without Ray", rows, [each[:2] for each in found], count, alone)
+        alone = alone or rates
+        seconds, read = with_ray(path, steps, columns, count, arguments.rounds)
+        if read != rows:
+            raise RuntimeError(f"Ray Data read {read:,} rows of {rows:,}")
+        report(f"{count} with Ray Data", rows, seconds, count, alone)
+    print(f"{rows:,} steps, columns {', '.join(columns)}; {', '.join(harness.versions('diskreplay', 'ray', 'numpy'))}")
+    print(harness.machine())
+
+
+if __name__ == "__main__":
+    main()

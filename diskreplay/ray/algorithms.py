@@ -1,0 +1,90 @@
+"""RLlib's algorithms with their replay buffer on disk, which their checkpoints bring back.
+
+An algorithm's state names a checkpoint of the store: no row is copied, and restoring goes back to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray.rllib.algorithms.dqn import DQN
+from ray.rllib.algorithms.sac import SAC
+
+from diskreplay.errors import InputError
+from diskreplay.ray.rllib import DiskEpisodeReplayBuffer, DiskPrioritizedEpisodeReplayBuffer
+
+COMPONENT = "local_replay_buffer"
+"""Of an algorithm's state."""
+
+KINDS: dict[str, type[DiskEpisodeReplayBuffer]] = {
+    "EpisodeReplayBuffer": DiskEpisodeReplayBuffer,
+    "PrioritizedEpisodeReplayBuffer": DiskPrioritizedEpisodeReplayBuffer,
+}
+"""What takes the place of RLlib's buffers, by the names that its configurations take."""
+
+
+class KeepsReplay:
+    """Mixed into an algorithm before its class: its buffer is on disk, and ``save`` and ``restore`` bring it back.
+
+    ``class DiskDQN(KeepsReplay, DQN)``; ``DQNConfig(algo_class=DiskDQN)``. Of ``replay_buffer_config``, ``type`` stays
+    RLlib's own name, ``EpisodeReplayBuffer`` or ``PrioritizedEpisodeReplayBuffer``; ``path`` names the store, and
+    further entries are options of :class:`DiskEpisodeReplayBuffer`.
+    """
+
+    def _create_local_replay_buffer_if_necessary(self, config: Any) -> DiskEpisodeReplayBuffer | None:
+        given = config.get("replay_buffer_config")
+        if not given or given.get("no_local_replay_buffer"):
+            return None
+        options = {name: value for name, value in given.items() if name not in ("type", "no_local_replay_buffer")}
+        kind = _kind(given.get("type"))
+        parallel = max(1, config.num_env_runners or 0) * max(1, config.num_envs_per_env_runner or 1)
+        settings = {
+            "num_envs": parallel, "metrics_num_episodes_for_smoothing": config.metrics_num_episodes_for_smoothing,
+        }  # fmt: skip
+        if kind is DiskEpisodeReplayBuffer:
+            options.pop("alpha", None)
+        return kind(**{**settings, **options})
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """The algorithm's state, and the name of a checkpoint of its buffer."""
+        this: Any = self
+        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)  # type: ignore[misc]
+        buffer = this.local_replay_buffer
+        if buffer is not None and this._check_component(COMPONENT, components, not_components):
+            state[COMPONENT] = buffer.get_state()
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes back to a state; the buffer too, where the state names it."""
+        this: Any = self
+        super().set_state(state)  # type: ignore[misc]
+        if COMPONENT in state and this.local_replay_buffer is not None:
+            this.local_replay_buffer.set_state(state[COMPONENT])
+
+    def cleanup(self) -> None:
+        """Closes the buffer, and stops the algorithm."""
+        buffer = getattr(self, "local_replay_buffer", None)
+        if buffer is not None:
+            buffer.close()
+        super().cleanup()  # type: ignore[misc]
+
+
+def _kind(wanted: Any) -> type[DiskEpisodeReplayBuffer]:
+    if isinstance(wanted, type) and issubclass(wanted, DiskEpisodeReplayBuffer):
+        return wanted
+    name = wanted.__name__ if isinstance(wanted, type) else str(wanted)
+    kind = KINDS.get(name.rpartition(".")[2]) or {each.__name__: each for each in KINDS.values()}.get(
+        name.rpartition(".")[2]
+    )
+    if kind is None:
+        raise InputError(f"no buffer on disk takes the place of {name!r}; those of {', '.join(KINDS)} are there")
+    return kind
+
+
+class DiskDQN(KeepsReplay, DQN):  # type: ignore[misc]
+    """RLlib's DQN with its buffer on disk: ``DQNConfig(algo_class=DiskDQN)``."""
+
+
+class DiskSAC(KeepsReplay, SAC):  # type: ignore[misc]
+    """RLlib's SAC with its buffer on disk: ``SACConfig(algo_class=DiskSAC)``."""
