@@ -624,9 +624,8 @@ def open_store(
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
     if mode == "r":
         return store, None, cut
-    names = store.stream_names()
-    stream = names[0] if options["stream"] is None else options["stream"]
-    if stream in names:
+    stream = store.stream_names()[0] if options["stream"] is None else options["stream"]
+    if store.has_stream(stream):
         store.check_stream(stream, num_envs, capacity)
     elif cut is not None:
         raise CheckpointError(f"checkpoint {checkpoint!r} knows no stream {stream!r}")
