@@ -30,7 +30,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
 SECTIONS = (
     "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel", "loading",
-    "starting", "report", "mixtures",
+    "starting", "report", "mixtures", "streams", "ray_collectors",
 )  # fmt: skip
 PREFACE = """# Measured
 

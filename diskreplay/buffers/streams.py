@@ -151,9 +151,12 @@ class Streams:
         if len(streams) == 1:
             return view.standing(streams[0], ids)
         found = np.full(len(ids), NEVER, np.int8)
+        numbers = stream_of(ids)
+        named = set(numbers.tolist())  # a few of a thousand
         for stream in streams:
-            here = np.flatnonzero(stream_of(ids) == stream.log.stream)
-            found[here] = view.standing(stream, ids[here])
+            if stream.log.stream in named:
+                here = np.flatnonzero(numbers == stream.log.stream)
+                found[here] = view.standing(stream, ids[here])
         return found
 
     def check(self, view: View, ids: Ids) -> None:
