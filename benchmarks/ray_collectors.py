@@ -78,7 +78,9 @@ def main() -> None:
                 print(count, f"{found[count][-1]:,.0f} transitions a second", flush=True)
     medians = {count: statistics.median(rates) for count, rates in found.items()}
     rows = [(str(count), f"{one:,.0f}", f"{one / medians[1]:.2f}") for count, one in medians.items()]
-    body = f"{rounds} rounds of {SECONDS:g} s each; {os.cpu_count()} processors, which the trainer's process shares.\n\n"
+    body = (
+        f"{rounds} rounds of {SECONDS:g} s each; {os.cpu_count()} processors, which the trainer's process shares.\n\n"
+    )
     body += harness.table(("collectors", "transitions a second", "over one"), rows)
     versions = harness.versions("ray", "numpy", "gymnasium")
     harness.write_section("ray_collectors", "Collectors with Ray", versions, body, keep=rounds == ROUNDS)

@@ -420,8 +420,8 @@ class StoredBuffer:
             writer = self._writable()
             if self._streams.only_written:
                 raise StateError(
-                    f"the buffer {self.path!r} was opened with mode='a' and knows its own stream alone: make checkpoints "
-                    "of all streams in a process that opens the store with mode='r+'"
+                    f"the buffer {self.path!r} was opened with mode='a' and knows its own stream alone: make "
+                    "checkpoints, which are of all streams, in a process that opens the store with mode='r+'"
                 )
             given = plain("metadata", metadata or {})
             self._store.check_new_checkpoint(name)

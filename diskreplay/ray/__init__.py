@@ -1,13 +1,32 @@
-"""Ray: many processes and machines that collect into a store, read it and learn from it."""
+"""Stores between Ray's processes: collectors write them.
+
+Needs Ray: ``pip install 'diskreplay[ray]'``. Each module is imported by its own name or through here, when it is used.
+"""
 
 from __future__ import annotations
 
-try:
-    import ray  # noqa: F401  # what is needed is looked for here, so that one sentence says what to install
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("diskreplay.ray needs Ray: pip install 'diskreplay[ray]'", name=error.name) from error
+import importlib
+from typing import Any
 
-from diskreplay.ray.collector import Collected, Collector
-from diskreplay.ray.collectors import Collectors
+EXPORTS = {
+    "Collected": "collector",
+    "Collector": "collector",
+    "Collectors": "collectors",
+}
+"""The module of each name, below this package."""
 
-__all__ = ["Collected", "Collector", "Collectors"]
+__all__ = list(EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(f"{__name__}.{EXPORTS[name]}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith(__name__):
+            raise
+        raise ModuleNotFoundError(
+            f"{__name__}.{name} needs {error.name}: pip install 'diskreplay[ray]'", name=error.name
+        ) from error
+    return getattr(module, name)
