@@ -88,7 +88,7 @@ class RateLimiter:
     def most_inserts(self) -> int:
         """Up to how many ``inserts`` writers may go, all together, for the samples that are counted so far.
 
-        For who gives several writers leave to add. As for one writer, a step that begins below ``min_size`` may pass it.
+        For who gives several writers leave to add. A step that begins below ``min_size`` may pass it, as one writer's.
         """
         return max(self._min_size, (self._most + self.samples * self._unit) // self._rate)
 

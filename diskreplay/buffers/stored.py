@@ -500,8 +500,8 @@ class StoredBuffer:
             writer = self._writable()
             if self._streams.only_written:
                 raise StateError(
-                    f"the buffer {self.path!r} was opened with mode='a' and knows its own stream alone: make checkpoints "
-                    "of all streams in a process that opens the store with mode='r+'"
+                    f"the buffer {self.path!r} was opened with mode='a' and knows its own stream alone: make "
+                    "checkpoints, which are of all streams, in a process that opens the store with mode='r+'"
                 )
             given = plain("metadata", metadata or {})
             self._store.check_new_checkpoint(name)
@@ -776,9 +776,8 @@ def open_store(
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
     if mode == "r":
         return store, None, cut
-    names = store.stream_names()
-    stream = names[0] if options["stream"] is None else options["stream"]
-    if stream in names:
+    stream = store.stream_names()[0] if options["stream"] is None else options["stream"]
+    if store.has_stream(stream):
         store.check_stream(stream, num_envs, capacity)
     elif cut is not None:
         raise CheckpointError(f"checkpoint {checkpoint!r} knows no stream {stream!r}")

@@ -90,17 +90,17 @@ class Streams:
 
         Whatever ends it half-way, the streams stay as they are listed until it is called again, which ends it.
         """
-        names = list(checkpoint.cut) if checkpoint else self.store.stream_names()
+        commits = checkpoint.cut if checkpoint else self.store.newest_commits()
         if self.only_written:
-            self._records = {name: self.store.newest_commit(name) for name in names if name not in self._open}
+            self._records = {name: commit for name, commit in commits.items() if name not in self._open}
             self.size_cache()
             return
         streams = dict(self._open)
-        for name in names:
+        for name, newest in commits.items():
             if self.writer is not None and name == self.writer.name:
                 continue
             stream = streams.get(name)
-            if stream is not None and not self.torn and self._caught_up(stream):
+            if stream is not None and not self.torn and not checkpoint and self._caught_up(stream, newest):
                 continue
             opened = open_stream(self.store, name, self.cache, checkpoint.cut[name] if checkpoint else None)
             if stream is not None:
@@ -113,9 +113,9 @@ class Streams:
         self.size_cache()
         self.torn = False
 
-    def _caught_up(self, stream: OpenStream) -> bool:
-        """Reads what was committed since; False where the stream must be read anew."""
-        newest, ours = read_commit(self.store.files, stream.disk.path), stream.disk.commit_record
+    def _caught_up(self, stream: OpenStream, newest: Commit) -> bool:
+        """Reads what was committed up to a newer record; False where the stream must be read anew."""
+        ours = stream.disk.commit_record
         if newest.timeline != ours.timeline:
             return False
         if newest == ours:
@@ -153,9 +153,12 @@ class Streams:
         if len(streams) == 1:
             return view.standing(streams[0], ids)
         found = np.full(len(ids), NEVER, np.int8)
+        numbers = stream_of(ids)
+        named = set(numbers.tolist())  # a few of a thousand
         for stream in streams:
-            here = np.flatnonzero(stream_of(ids) == stream.log.stream)
-            found[here] = view.standing(stream, ids[here])
+            if stream.log.stream in named:
+                here = np.flatnonzero(numbers == stream.log.stream)
+                found[here] = view.standing(stream, ids[here])
         return found
 
     def check(self, view: View, ids: Ids) -> None:

@@ -95,13 +95,14 @@ class Collectors:
         where = _place(store)
         given = _sent((where, make_envs, policy))
         observation_space, action_space, self._num_envs, known = _asked(given, actor_options)
-        if options["provenance"] is None:
-            options = {**options, "provenance": known}
-        stream = options["stream"] or LEARNER
+        more: EitherOptions = {
+            **options,
+            "provenance": known if options["provenance"] is None else options["provenance"],
+            "stream": options["stream"] or LEARNER,
+        }
         self.buffer = ReplayBuffer.open_or_create(
-            where, observation_space, action_space, capacity=capacity, view=view, sampler=sampler,
-            **{**options, "stream": stream},  # type: ignore[typeddict-item]
-        )  # fmt: skip
+            where, observation_space, action_space, capacity=capacity, view=view, sampler=sampler, **more
+        )
         """What the trainer samples from. :meth:`close` closes it."""
         try:
             self._limiter: RateLimiter | None = None
@@ -174,9 +175,10 @@ class Collectors:
 
         Returns a mapping of ``transitions`` that were collected, ``inserts`` and ``samples`` that the store counts in
         all, ``seconds``, ``episodes``, ``return_mean`` and ``length_mean`` of the last 100 episodes (None where there
-        are none), ``restarts``, ``version`` of the newest weights, and ``collectors``: of each ``stream``,
-        ``process`` and ``node`` (Ray's name), None while it starts, ``transitions`` in it, ``version`` of its weights, ``restarts``, the ``reason`` of the last one, and ``state``:
-        "starting", "collecting", "waiting" for leave to add, or "ended".
+        are none), ``restarts``, ``version`` of the newest weights, and ``collectors``: of each ``stream``, ``process``
+        and ``node`` (Ray's name), None while it starts, ``transitions`` in the stream, ``version`` of its weights,
+        ``restarts``, the ``reason`` of the last one, and ``state``: "starting", "collecting", "waiting" for leave to
+        add, or "ended".
         """
         return {
             **self._supervisor.facts(),
@@ -301,7 +303,7 @@ class _Asked:
 
 def _asked(given: Any, actor_options: Mapping[str, Any]) -> tuple[Any, Any, int, dict[str, Any]]:
     """Spaces, environments and provenance, found out where collectors will run."""
-    actor = ray.remote(_Asked).options(**actor_options).remote()  # type: ignore[attr-defined]
+    actor = ray.remote(_Asked).options(**actor_options).remote()
     try:
         found: tuple[Any, Any, int, dict[str, Any]] = ray.get(actor.describe.remote(given))
         return found

@@ -25,7 +25,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from diskreplay.errors import CollectorError, DiskReplayError, InputError
-from diskreplay.ray.collector import Collected, Collector
+from diskreplay.ray.collector import Collected, Collector, MakeEnvs, Policy
 
 LOG = logging.getLogger("diskreplay.ray")
 POLL_SECONDS = 0.01
@@ -41,10 +41,11 @@ class Seat:
     """The actor. It makes its collector in a call, so that an error there arrives as that of any call."""
 
     def begin(
-        self, arguments: tuple[Any, ...], weights: Any, options: dict[str, Any]
-    ) -> tuple[Collected, int, str]:  # fmt: skip
+        self, given: tuple[str, MakeEnvs, Policy], weights: Any, options: dict[str, Any]
+    ) -> tuple[Collected, int, str]:
         """What a collector begins with, the number of its process, and Ray's name of its node."""
-        self._collector = Collector(*arguments, weights, **options)
+        store, make_envs, policy = given
+        self._collector = Collector(store, make_envs, policy, weights, **options)
         return self._collector.collect(0), os.getpid(), ray.get_runtime_context().get_node_id()
 
     def collect(self, steps: int, version: int | None, weights: Any) -> Collected:
@@ -109,7 +110,7 @@ class Supervisor:
         committed: Callable[[str], int], inserts: int,
     ) -> None:  # fmt: skip
         self._given, self._options = given, dict(options)
-        self._seat = ray.remote(Seat).options(**{"max_restarts": 0, **actor_options})  # type: ignore[attr-defined]
+        self._seat = ray.remote(Seat).options(**{"max_restarts": 0, **actor_options})
         self._newest = 0, ray.put(weights)
         """The version of the newest weights, and a reference to them."""
         self._seed = np.random.SeedSequence(seed)

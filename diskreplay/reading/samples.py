@@ -224,8 +224,10 @@ def _by_stream(streams: Sequence[OpenStream], ids: Ids, place: Ids) -> list[Grou
     if len(streams) == 1 or not len(ids):
         return [(streams[0], place, *streams[0].log.locate(ids))]
     groups = []
+    numbers = stream_of(ids)
+    drawn = set(numbers.tolist())  # of a thousand streams a batch has rows of a few
     for stream in streams:
-        here = np.flatnonzero(stream_of(ids) == stream.log.stream)
-        if len(here):
+        if stream.log.stream in drawn:
+            here = np.flatnonzero(numbers == stream.log.stream)
             groups.append((stream, place[here], *stream.log.locate(ids[here])))
     return groups

@@ -170,6 +170,16 @@ class Store:
 
     def stream_names(self) -> list[str]:
         """Names of all streams, in the order of their numbers."""
+        return list(self.newest_commits())
+
+    def has_stream(self, name: str) -> bool:
+        """Whether there is a stream of that name; looks at no other."""
+        file = os.path.join(self.stream_path(check_key(name, "stream")), metadata.NAME)
+        with fs.translate_reads(file):
+            return self.files.size(file) is not None
+
+    def newest_commits(self) -> dict[str, Commit]:
+        """The newest commit record of each stream by its name, in the order of their numbers."""
         folder = os.path.join(self.path, STREAMS)
         names = []
         with fs.translate_reads(folder):
@@ -187,7 +197,7 @@ class Store:
         numbers = [commit.stream for commit in commits.values()]
         if len(set(numbers)) != len(numbers):
             raise CorruptionError(f"two streams of {self.path!r} have the same number: {sorted(numbers)}", file=folder)
-        return sorted(names, key=lambda name: commits[name].stream)
+        return dict(sorted(commits.items(), key=lambda item: item[1].stream))
 
     def check_stream(self, name: str, num_envs: int | None, capacity: int | None) -> None:
         """InputError where a stream that exists is asked for with another number of environments or capacity."""
@@ -212,13 +222,13 @@ class Store:
                     )
                 time.sleep(0.01)
             try:
-                names = self.stream_names()
-                if name in names:
+                commits = self.newest_commits()
+                if name in commits:
                     return
-                number = 1 + max(stream.read_commit(self.files, self.stream_path(n)).stream for n in names)
+                number = 1 + max(commit.stream for commit in commits.values())
                 if number >= MAX_STREAMS:
                     raise InputError(f"a store has at most {MAX_STREAMS} streams")
-                scratch = os.path.join(self.stream_path(names[0]), SCRATCH)
+                scratch = os.path.join(self.stream_path(next(iter(commits))), SCRATCH)
                 for left in self.files.list(scratch):
                     if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
                         fs.remove(self.files, os.path.join(scratch, left))

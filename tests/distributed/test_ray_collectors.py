@@ -227,10 +227,9 @@ def test_samples_per_insert_of_all_collectors_together(path: str) -> None:
         assert 4 * limiter.inserts - 2_000 >= 200 * 4 - 200
         _until(lambda: {one["state"] for one in collecting.stats()["collectors"]} == {"waiting"})
         assert collecting.stats()["inserts"] <= limiter.most_inserts
+        collecting._supervisor._leave = lambda inserts, waiting: 0  # nobody collects any more
         with pytest.raises(RateLimitError, match="2 waiting"):
-            for _ in range(100):
-                collecting._supervisor._leave = lambda inserts, waiting: 0  # nobody collects any more
-                collecting.wait_to_sample(50, timeout=0)
+            _until(lambda: collecting.wait_to_sample(50, timeout=0))
 
 
 def test_a_trainer_resumes_where_its_checkpoint_is(path: str) -> None:
@@ -271,10 +270,9 @@ def test_new_weights_reach_all_collectors_and_the_facts_of_episodes(path: str) -
 
 def test_an_environment_that_raises_is_made_anew_and_the_reason_shown(path: str) -> None:
     """It commits something each time: that goes on for ever."""
-    with collectors(path, n=1, make_envs=counting.raising, steps_per_commit=10, max_restarts=0) as collecting:
-        with pytest.raises(CollectorError, match=r"collector 0 failed 1 times in a row .*RuntimeError: the simulator"):
-            while True:
-                collecting.wait_to_sample(1, timeout=PATIENCE)
+    once = pytest.raises(CollectorError, match=r"collector 0 failed 1 times in a row .*RuntimeError: the simulator")
+    with collectors(path, n=1, make_envs=counting.raising, steps_per_commit=10, max_restarts=0) as collecting, once:
+        _until(lambda: collecting.wait_to_sample(1, timeout=PATIENCE))
     with collectors(path, n=1, make_envs=counting.raising, steps_per_commit=10, max_restarts=1) as collecting:
         _until(lambda: collecting.stats()["restarts"] >= 3)
         (facts,) = collecting.stats()["collectors"]
@@ -313,7 +311,7 @@ def test_wrong_actions_end_all_at_once(path: str) -> None:
 
 
 def test_arguments_are_checked_before_a_store_is_made(path: str) -> None:
-    given = counting.make_envs, counting.policy
+    given, lock = (counting.make_envs, counting.policy), threading.Lock()
     for message, arguments, options in (
         ("n must be 1 to", (0, path, *given), {}),
         ("n must be an integer", (1.5, path, *given), {}),
@@ -323,7 +321,7 @@ def test_arguments_are_checked_before_a_store_is_made(path: str) -> None:
         ("capacity must be", (1, path, *given), {"capacity": 0}),
         ("steps_per_commit must be", (1, path, *given), {"steps_per_commit": 0}),
         ("max_restarts must be", (1, path, *given), {"max_restarts": -1}),
-        ("what Ray can send", (1, path, lambda lock=threading.Lock(): None, counting.policy), {}),
+        ("what Ray can send", (1, path, lambda: lock, counting.policy), {}),
         (r"VectorEnv, got Counting", (1, path, lambda: counting.Counting(0), counting.policy), {}),
     ):
         with pytest.raises(InputError, match=message):
@@ -365,7 +363,8 @@ PROGRAM = """
 import sys, ray, counting
 from diskreplay.ray import Collectors
 ray.init(address=sys.argv[2], logging_level="error", log_to_driver=False)
-with Collectors(2, sys.argv[1], counting.make_envs, counting.policy, capacity=100_000, steps_per_commit=20) as collecting:
+given = counting.make_envs, counting.policy
+with Collectors(2, sys.argv[1], *given, capacity=100_000, steps_per_commit=20) as collecting:
     while True:
         collecting.wait_to_sample(32)
         if len(collecting.buffer) > 500:
@@ -376,7 +375,7 @@ with Collectors(2, sys.argv[1], counting.make_envs, counting.policy, capacity=10
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_collectors_end_with_their_driver(path: str, how: signal.Signals) -> None:
-    """After Ctrl-C, and after a kill of the driver, nobody writes the store any more; all that was committed is right."""
+    """After Ctrl-C, and after a kill of the driver, nobody writes any more; all that was committed is right."""
     address = ray.get_runtime_context().gcs_address
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
