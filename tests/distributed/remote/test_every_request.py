@@ -11,7 +11,7 @@ from typing import Any
 
 import effort
 import pytest
-from distributed.remote.world import RUN, SPACES, Life, Rows, read, reader, rows_of, under
+from distributed.remote.world import RUN, SPACES, Life, Rows, observation, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError, RemoteError
@@ -254,7 +254,7 @@ def test_making_a_remote_store_that_is_disturbed(tmp_path: pathlib.Path) -> None
         except RemoteError:
             faulty.heal()
             buffer = make(faulty, tmp_path / f"a{number}")
-        buffer.add([0, 0, 0], 0, 0.0, [0, 0, 1], False, False)
+        buffer.add(observation(0, 0, 0), 0, 0.0, observation(0, 0, 1), False, False)
         buffer.push(60)
         buffer.close()
         assert read(objects, tmp_path / f"m{number}") == [(0, 0, 0, 0)], (index, fault)
