@@ -66,10 +66,10 @@ def claim(objects: Objects, beside: str, name: str, number: int, origin: str) ->
 
 
 def free(objects: Objects, beside: str) -> int:
-    """A number that nobody has claimed yet; who claims it first has it."""
+    """A number that nobody has claimed yet; who claims it first has it. 0 is the first stream's, claimed or not."""
     prefix = key(beside, 0)[:-5]
     names = (one.key.removeprefix(prefix) for one in objects.list(prefix))
-    number = 1 + max((int(name) for name in names if len(name) == 5 and name.isdecimal()), default=-1)
+    number = 1 + max((int(name) for name in names if len(name) == 5 and name.isdecimal()), default=0)
     if number >= MAX_STREAMS:
         raise RemoteConflictError(f"{objects.url} has {MAX_STREAMS} streams, which is the most")
     return number

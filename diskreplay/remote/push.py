@@ -7,10 +7,10 @@ one before, whose shards are prefixes of the new ones. Then checkpoints, each wh
 
 A stream has one writer for its whole life: the directory that made it, which holds the stream's *origin*, a random name
 that every record repeats. The first record, of no rows, is put before any shard: it says whose the stream is. Every
-object of a stream is put on the condition that it is the one that this writer knows, so that an old process, or a copy of
-the directory, cannot change what another has committed. Where a put is refused, what is there tells the put whose answer
-was lost (each record has a *write id*) from another's: then, and after every failure, nothing is assumed, and it is looked
-again what is there. What is not the beginning of what is here is a conflict, and stays as it is.
+object of a stream is put on the condition that it is the one that this writer knows, so that an old process, or a copy
+of the directory, cannot change what another has committed. Where a put is refused, what is there tells the put whose
+answer was lost (each record has a *write id*) from another's: then, and after every failure, nothing is assumed, and it
+is looked again what is there. What is not the beginning of what is here is a conflict, and stays as it is.
 
 Going back to a checkpoint replaces rows: the remote stream is made empty on a new timeline first, so that no reader
 takes rows of both, and uploaded anew; refused where another's checkpoint needs them.
@@ -239,7 +239,7 @@ class Push:
             if remote is None or newest.timeline != remote.timeline:
                 self._go_back(newest)
             elif newest.timeline and not remote.tails:
-                self._check_not_needed()  # it was interrupted when it went back
+                self._check_not_needed(newest.timeline)  # it was interrupted when it went back
             try:
                 self._upload(newest, pins)
             except FileNotFoundError as error:
@@ -256,24 +256,26 @@ class Push:
 
     def _go_back(self, newest: Commit) -> None:
         """Makes the remote stream empty on the new timeline, so that its shards may be replaced."""
-        self._check_not_needed()
+        self._check_not_needed(newest.timeline)
         self._complete, self._tails, self._bundled, self._unbundled = set(), {}, [], []
         self._put_record(_empty(newest, self.sent.sequence + 1))
-        self._check_not_needed()  # a checkpoint that is made now finds the new timeline; one made before is found here
+        # A checkpoint that is made from now on finds the new timeline; one that was made before is found here.
+        self._check_not_needed(newest.timeline)
         prefix = f"{bundles.folder(self._name)}/{bundles.PREFIX}"
         old = [key for key in self._tags if key.startswith(prefix)]
         self.delete(old)
         for key in old:
             del self._tags[key]
 
-    def _check_not_needed(self) -> None:
-        """RemoteConflictError where another's checkpoint may need rows that this stream gave up."""
+    def _check_not_needed(self, timeline: int) -> None:
+        """RemoteConflictError where another's checkpoint may need rows that this stream gave up for a new timeline."""
         for one in self._remove_dropped().values():
             if _checkpoint_name(one.key) is not None and self._made_here(one) is None:
                 found = self._look(one.key, metadata.MAX_CHECKPOINT_BYTES)
                 ours = _attributes(found[1]).get(metadata.KEY) if found else None
                 cut = ours.get("cut") if isinstance(ours, dict) else None
-                if isinstance(cut, dict) and self._name in cut:
+                of = cut.get(self._name) if isinstance(cut, dict) else None
+                if isinstance(of, dict) and of.get("timeline") != timeline:
                     raise RemoteConflictError(
                         f"the stream {self._name!r} went back to a checkpoint, and {_checkpoint_name(one.key)!r} of "
                         f"{self._objects.url} may need the rows that it gave up; go on in a new stream (stream=...)"

@@ -1,7 +1,8 @@
 """Pushes in the background: a thread that brings the remote store up to each commit.
 
-The thread is there while there is something to push. Nothing waits for it but :meth:`Pushing.wait`: a network that fails delays pushes, and never a commit. What waits stands
-on the disk, so that it is bounded by the window; rows that are evicted before they were sent are counted.
+The thread is there while there is something to push. Nothing waits for it but :meth:`Pushing.wait`: a network that
+fails delays pushes, and never a commit. What waits stands on the disk, so that it is bounded by the window; rows that
+are evicted before they were sent are counted.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from diskreplay.errors import DiskReplayError, RemoteConflictError, RemoteError, StateError
+from diskreplay.errors import RemoteConflictError, RemoteError, StateError
 from diskreplay.remote.push import Push
 from diskreplay.storage.commit import Commit
 
@@ -110,7 +111,7 @@ class Pushing:
             return None
         try:
             self.wait(timeout)
-        except (DiskReplayError, OSError) as error:
+        except Exception as error:
             return error
         finally:
             with self._condition:

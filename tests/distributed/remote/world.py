@@ -20,7 +20,9 @@ from diskreplay.storage.store import Store
 
 URL = "s3://simulated/a.replay"
 CAPACITY = 60
-SPACES = spaces.Box(0, 255, (3,), np.uint8), spaces.Discrete(5)
+WIDTH = 1100
+"""Of an observation: above what the engine keeps in RAM, so that batches are read from the mirror."""
+SPACES = spaces.Box(0, 255, (WIDTH,), np.uint8), spaces.Discrete(5)
 LAYOUT: dict[str, Any] = {"shard_rows": {"obs": 8, "action": 16}, "chunk_rows": {"obs": 4, "action": 8}}
 RUN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
 
@@ -43,11 +45,10 @@ class Life:
 
     def add(self, count: int) -> None:
         for _ in range(count):
-            row = (self.writer, self.timeline, len(self.rows) % 200)
-            after = (self.writer, self.timeline, len(self.rows) % 200 + 1)
+            row, after = (observation(self.writer, self.timeline, len(self.rows) + step) for step in (0, 1))
             reward = len(self.rows) + 1000 * self.timeline + 10_000 * self.writer
             self.buffer.add(row, len(self.rows) % 5, float(reward), after, False, len(self.rows) % 10 == 9)
-            self.rows.append((*row, reward))
+            self.rows.append((self.writer, self.timeline, len(self.rows) % 200, reward))
         self.buffer.commit()
 
     def checkpoint(self, name: str) -> None:
@@ -71,6 +72,13 @@ class Life:
         return push
 
 
+def observation(writer: int, timeline: int, number: int) -> np.ndarray:
+    """Says which row it is of, in all its parts."""
+    made = np.random.default_rng([writer, timeline, number % 200]).integers(0, 256, WIDTH, np.uint8)
+    made[:3] = writer, timeline, number % 200
+    return made
+
+
 def rows_of(buffer: Any, items: Any = None) -> Rows:
     """Everything that a buffer says, row by row; what belongs together is checked to agree."""
     ids = buffer.items() if items is None else items
@@ -79,11 +87,12 @@ def rows_of(buffer: Any, items: Any = None) -> Rows:
     batch = buffer.get(ids)
     for obs, after, reward, action in zip(batch.obs, batch.next_obs, batch.reward, batch.action, strict=True):
         number = int(reward) % 1000
-        assert (obs[2], after[2]) == (number % 200, number % 200 + 1), (obs, after, reward)
-        assert (obs[:2] == after[:2]).all(), (obs, after)
+        where = int(obs[0]), int(obs[1])
+        assert np.array_equal(obs, observation(*where, number)), (obs[:3], reward)
+        assert np.array_equal(after, observation(int(after[0]), int(after[1]), number + 1)), (after[:3], reward)
         assert action == number % 5, (action, reward)
-        assert int(reward) == number + 1000 * int(obs[1]) + 10_000 * int(obs[0]), (obs, reward)
-    return [(*map(int, obs), int(reward)) for obs, reward in zip(batch.obs, batch.reward, strict=True)]
+        assert int(reward) == number + 1000 * where[1] + 10_000 * where[0], (obs[:3], reward)
+    return [(*map(int, obs[:3]), int(reward)) for obs, reward in zip(batch.obs, batch.reward, strict=True)]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,366 @@
+"""More than one at a time: old processes, copies of a directory, two that make one store or join it at once."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import threading
+
+import pytest
+from distributed.remote.world import RUN, SPACES, URL, Life, read, reader, rows_of, under
+
+import diskreplay as dr
+from diskreplay.errors import InputError, RemoteConflictError, RemoteError, RemoteWarning, StoreExistsError
+from diskreplay.remote import numbers, pushing
+from diskreplay.remote.push import Push
+from diskreplay.remote.pushing import Pushing
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+from diskreplay.testing import FaultyObjects, SimulatedObjects
+
+
+def _copy(life: Life, path: pathlib.Path) -> Life:
+    """A copy of a directory, and who writes it."""
+    life.buffer.commit()
+    shutil.copytree(life.path, path)
+    other = Life(path, life.writer)
+    other.rows, other.timeline, other.saved = list(life.rows), life.timeline, dict(life.saved)
+    return other
+
+
+def test_an_old_process_that_goes_on_at_any_request_of_the_next_one_changes_nothing(tmp_path: pathlib.Path) -> None:
+    life, base = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    life.push(base)
+    counted = FaultyObjects(base.copy())
+    old = Push(Store(life.path, LocalFiles()), "0", counted)
+    old.run()
+    life.add(15)
+    life.push(FaultyObjects(base.copy()))
+    for index in range(12):
+        objects = base.copy()
+        zombie = Push(Store(life.path, LocalFiles()), "0", objects)
+        zombie.run()
+        rows, before = list(life.rows), sorted(life.window())
+        faulty = FaultyObjects(objects)
+        faulty.decide = lambda at, request, index=index, zombie=zombie: zombie.run() if at == index else None
+        life.add(1)
+        life.push(faulty)
+        assert read(objects, tmp_path / f"m{index}") == sorted(life.window()), (index, before, rows)
+    life.buffer.close()
+
+
+def test_a_copy_of_a_directory_that_goes_another_way_is_refused_and_harms_nothing(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    mine = life.push(objects)
+    other = _copy(life, tmp_path / "b")
+    other.writer = 7
+    theirs = Push(Store(other.path, LocalFiles()), "0", objects)
+    theirs.run()
+    life.add(10)
+    mine.run()
+    other.add(12)
+    for push in theirs, Push(Store(other.path, LocalFiles()), "0", objects):
+        with pytest.raises(RemoteConflictError, match="others than the ones here"):
+            push.run()
+        assert read(objects, tmp_path / "m") == sorted(life.window())
+    life.add(3)
+    mine.run()
+    assert read(objects, tmp_path / "m") == sorted(life.window())
+    life.buffer.close()
+    other.buffer.close()
+
+
+def test_a_copy_that_is_disturbed_by_the_other_at_each_request_never_mixes_rows(tmp_path: pathlib.Path) -> None:
+    life, base = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    life.push(base)
+    other = _copy(life, tmp_path / "b")
+    other.writer = 7
+    life.add(10)
+    other.add(12)
+    counted = FaultyObjects(base.copy())
+    other.push(counted)
+    outcomes = set()
+    for index in range(len(counted.requests)):
+        objects = base.copy()
+        faulty = FaultyObjects(objects)
+        conflicts = []
+
+        def meanwhile(at: int, request: object, index: int = index, objects: SimulatedObjects = objects) -> None:
+            if at == index:
+                try:
+                    life.push(objects)
+                except RemoteConflictError as error:
+                    conflicts.append(error)  # noqa: B023
+
+        faulty.decide = meanwhile
+        try:
+            other.push(faulty)
+        except RemoteConflictError as error:
+            conflicts.append(error)
+        assert len(conflicts) == 1, index
+        seen = read(objects, tmp_path / f"m{index}")
+        assert seen in (sorted(life.window()), sorted(other.window())), index
+        outcomes.add(seen == sorted(life.window()))
+    assert outcomes == {True, False}
+    life.buffer.close()
+    other.buffer.close()
+
+
+def test_an_older_copy_is_refused(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(10)
+    life.checkpoint("c")
+    life.push(objects)
+    older = _copy(life, tmp_path / "b")
+    older.buffer.close()
+    life.add(5)
+    life.push(objects)
+    with pytest.raises(RemoteConflictError, match="older copy"):
+        older.push(objects)
+    life.go_back("c")  # a newer timeline
+    life.push(objects)
+    with pytest.raises(RemoteConflictError, match="older copy"):
+        older.push(objects)
+    assert read(objects, tmp_path / "m") == sorted(life.window())
+    life.buffer.close()
+
+
+def test_two_stores_do_not_share_a_url(tmp_path: pathlib.Path) -> None:
+    first, second, objects = Life(tmp_path / "a"), Life(tmp_path / "b", 1), SimulatedObjects()
+    first.add(10)
+    second.add(10)
+    first.push(objects)
+    with pytest.raises(RemoteConflictError, match="another store"):
+        second.push(objects)
+    assert read(objects, tmp_path / "m") == sorted(first.window())
+    with under(objects), pytest.raises(StoreExistsError):
+        dr.ReplayBuffer.create(tmp_path / "c", *SPACES, capacity=10, remote=URL)
+    assert not (tmp_path / "c").exists()
+    first.buffer.close()
+    second.buffer.close()
+
+
+def test_many_that_join_at_once_get_numbers_of_their_own(tmp_path: pathlib.Path) -> None:
+    first, objects = Life(tmp_path / "a"), SimulatedObjects()
+    first.add(5)
+    first.push(objects)
+    lives: list[Life] = []
+    errors: list[Exception] = []
+
+    def join(number: int) -> None:
+        try:
+            lives.append(Life(tmp_path / f"j{number}", number, remote=URL))
+        except Exception as error:
+            errors.append(error)
+
+    with under(objects):
+        threads = [threading.Thread(target=join, args=(number,)) for number in range(1, 9)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        for life in lives:
+            life.add(4)
+            life.buffer.push(60)
+            life.buffer.close()
+    everything = sorted(row for life in (first, *lives) for row in life.window())
+    assert read(objects, tmp_path / "m") == everything
+    first.buffer.close()
+
+
+def test_two_streams_of_one_name_the_second_is_refused(tmp_path: pathlib.Path) -> None:
+    first, objects = Life(tmp_path / "a"), SimulatedObjects()
+    first.push(objects)
+    with under(objects):
+        lives = [Life(tmp_path / name, 1, remote=URL, stream="actor") for name in "bc"]
+    for life in lives:
+        life.add(6)
+    lives[0].push(objects)
+    with pytest.raises(RemoteConflictError):
+        lives[1].push(objects)
+    assert read(objects, tmp_path / "m") == sorted(lives[0].window())
+    with under(objects), pytest.raises(RemoteConflictError, match="actor"):
+        Life(tmp_path / "d", 1, remote=URL, stream="actor")
+    with pytest.warns(RemoteWarning, match="not everything"):
+        lives[1].buffer.close()
+    lives[0].buffer.close()
+    first.buffer.close()
+
+
+def test_numbers_are_claimed_beside_the_first_stream_whatever_its_name(tmp_path: pathlib.Path) -> None:
+    objects = SimulatedObjects()
+    with under(objects):
+        first = Life(tmp_path / "a", remote=URL, stream="actor-a")
+        second = Life(tmp_path / "b", 1, remote=URL)
+        for life in first, second:
+            life.add(3)
+            life.buffer.push(60)
+            life.buffer.close()
+    assert not any(key.startswith("streams/0/") for key in objects.data)
+    assert {numbers.key("actor-a", 0), numbers.key("actor-a", 1)} <= objects.data.keys()
+    assert read(objects, tmp_path / "m") == sorted([*first.window(), *second.window()])
+
+
+def test_going_back_is_refused_while_a_trainer_needs_the_rows(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(10)
+    life.checkpoint("c")
+    life.add(30)
+    life.push(objects)
+    with reader(objects, tmp_path / "m") as buffer:
+        buffer.checkpoint("t")
+        kept = sorted(rows_of(buffer))
+    life.go_back("c")
+    life.add(25)
+    for _ in range(2):
+        with pytest.raises(RemoteConflictError, match="'t'"):
+            life.push(objects)
+    assert read(objects, tmp_path / "m2", checkpoint="t") == kept
+    with reader(objects, tmp_path / "m") as buffer:
+        buffer.drop_checkpoint("t")
+    life.push(objects)
+    assert read(objects, tmp_path / "m2") == sorted(life.window())
+    life.buffer.close()
+
+
+def test_a_trainers_checkpoint_at_any_request_of_going_back_is_whole_or_refused(tmp_path: pathlib.Path) -> None:
+    life, base = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(10)
+    life.checkpoint("c")
+    life.add(30)
+    life.push(base)
+    trainer_rows = sorted(life.window())
+    life.go_back("c")
+    life.add(25)
+    counted = FaultyObjects(base.copy())
+    life.push(counted)
+    seen = set()
+    for index in range(len(counted.requests)):
+        objects = base.copy()
+        faulty, other = FaultyObjects(objects), FaultyObjects(objects)
+        buffer = reader(other, tmp_path / f"m{index}")
+
+        def at(number: int, request: object, index: int = index, buffer: dr.ReplayBuffer = buffer) -> None:
+            if number == index:
+                buffer.checkpoint("t")
+
+        faulty.decide = at
+        try:
+            life.push(faulty)
+            seen.add("pushed")
+        except RemoteConflictError:
+            seen.add("refused")
+            allowed = [trainer_rows]
+        else:
+            allowed = [[], sorted(life.window())]
+        assert read(objects, tmp_path / f"n{index}", checkpoint="t") in allowed, index
+        buffer.close()
+    assert seen == {"pushed", "refused"}
+    life.buffer.close()
+
+
+def test_rows_that_were_evicted_before_they_were_sent_are_counted(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a", capacity=20), SimulatedObjects()
+    life.add(20)
+    push = life.push(objects)
+    life.add(55)
+    push.run()
+    assert push.sent.lost_rows == 35
+    assert read(objects, tmp_path / "m") == sorted(life.window())
+    life.buffer.close()
+
+
+def test_a_missing_local_shard_is_damage_and_no_eviction(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    next(pathlib.Path(life.path).glob("streams/0/obs/c.0.*")).unlink()
+    with pytest.raises(dr.errors.CorruptionError, match="is missing"):
+        life.push(objects)
+    life.buffer.close()
+
+
+def test_a_buffer_that_was_dropped_does_not_stop_the_next_one(tmp_path: pathlib.Path) -> None:
+    objects = SimulatedObjects()
+    faulty = FaultyObjects(objects)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(index: int, request: object) -> None:
+        if getattr(request, "key", "").endswith("streams/0/zarr.json") and getattr(request, "name", "") == "put":
+            entered.set()
+            go_on.wait(60)
+
+    faulty.decide = slow
+    with under(faulty):
+        life = Life(tmp_path / "a", remote=URL)
+        life.add(9)
+        assert entered.wait(60)
+    life.buffer._end_pushing = lambda: None  # type: ignore[method-assign]  # its thread is left where it is
+    life.buffer.close()
+    with under(objects):
+        again = Life(tmp_path / "a", remote=URL)
+        again.rows = list(life.rows)
+        again.add(9)
+        again.buffer.push(60)
+        go_on.set()
+        again.add(9)
+        again.buffer.push(60)
+        again.buffer.close()
+    assert read(objects, tmp_path / "m") == sorted(again.window())
+
+
+def test_a_failure_that_no_second_try_mends_is_raised_at_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushing, "FIRST_PAUSE", 0.01)
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(5)
+    push = Push(Store(life.path, LocalFiles()), "0", objects)
+
+    def broken() -> None:
+        raise ValueError("a defect")
+
+    push.run = broken  # type: ignore[method-assign]
+    pushes = Pushing(push)
+    with pytest.raises(ValueError, match="a defect"):
+        pushes.wait(None)
+    assert isinstance(pushes.end(5), ValueError)
+    life.buffer.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_pushes_nothing_and_waits_for_nobody(tmp_path: pathlib.Path) -> None:
+    objects = SimulatedObjects()
+    with under(objects):
+        life = Life(tmp_path / "a", remote=URL)
+        life.add(9)
+        life.buffer.push(60)
+        held = reader(objects, tmp_path / "m")
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                before = len(objects.data)
+                try:
+                    held.refresh()
+                except RemoteError as error:
+                    status = 0 if "forked" in str(error) else 2
+                life.buffer.close()
+                status = status or (3 if len(objects.data) != before else 0)
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        life.buffer.close()
+        held.close()
+
+
+def test_what_is_no_url_is_refused_before_anything_is_made(tmp_path: pathlib.Path) -> None:
+    for url in ("http://x/y", "s3://bucket", "s3://key:secret@bucket/x", "s3://bucket/../x", "s3://bucket/a?b=c", 3):
+        with pytest.raises(InputError):
+            dr.ReplayBuffer.create(tmp_path / "a", *SPACES, capacity=10, remote=url, **RUN)  # type: ignore[arg-type]
+        assert not (tmp_path / "a").exists()
