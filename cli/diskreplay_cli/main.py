@@ -186,12 +186,8 @@ def verify(path: str, repairs: bool, as_json: bool) -> int:
         f"{text.plural(result.chunks, 'chunk')}, {text.size(result.bytes)} ({result.seconds:.1f} s)"
     )
     if not repairs and not result.ok:
-        lines = ["its root document is damaged: that cannot be repaired"]
-        if is_url(path):
-            lines = ["objects are not repaired: push again from where they were written"]
-        elif plan:
-            lines = text.planned(plan, path)
-        for line in lines:
+        beyond = "objects are not repaired" if is_url(path) else "its root document is damaged: that cannot be repaired"
+        for line in text.planned(plan, path) if plan else [beyond]:
             click.echo(line)
     return 0 if result.ok else FAILED
 

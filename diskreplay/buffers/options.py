@@ -27,6 +27,7 @@ Made = TypeVar("Made")
 CACHE_BYTES = 256 << 20
 COMMIT_ROWS = 10_000
 COMMIT_SECONDS = 10.0
+PUSH_SECONDS = 20.0
 
 
 class RunOptions(TypedDict, total=False):
@@ -37,6 +38,7 @@ class RunOptions(TypedDict, total=False):
     commit_seconds: float
     seed: int | None
     remote: str | None
+    push_seconds: float
 
 
 class LayoutOptions(TypedDict, total=False):
@@ -118,7 +120,7 @@ class OpenOptions(PlaceOptions, RunOptions, total=False):
 
 RUN_DEFAULTS: RunOptions = {
     "cache_bytes": CACHE_BYTES, "commit_rows": COMMIT_ROWS, "commit_seconds": COMMIT_SECONDS, "seed": None,
-    "remote": None,
+    "remote": None, "push_seconds": PUSH_SECONDS,
 }  # fmt: skip
 DEFAULTS: dict[str, Any] = {
     **RUN_DEFAULTS,
@@ -177,9 +179,11 @@ def check_run(options: Mapping[str, Any]) -> None:
     """InputError where one of the run's options breaks its rule."""
     check_count("cache_bytes", options["cache_bytes"], least=0)
     check_count("commit_rows", options["commit_rows"])
-    seconds = options["commit_seconds"]
-    if not isinstance(seconds, int | float | np.integer | np.floating) or not seconds > 0:
-        raise InputError(f"commit_seconds must be a number above 0, got {seconds!r}")
+    for name, least in (("commit_seconds", "above 0"), ("push_seconds", "from 0 on")):
+        seconds = options[name]
+        number = isinstance(seconds, int | float | np.integer | np.floating)
+        if not number or not (seconds > 0 or (seconds == 0 and name == "push_seconds")):
+            raise InputError(f"{name} must be a number {least}, got {seconds!r}")
     if options["remote"] is not None:
         checked_url(options["remote"])
     if options["seed"] is not None:

@@ -85,6 +85,9 @@ class ReplayBuffer(SampledBuffer[Batch]):
                 ``sampler.clear()`` frees it for any.
             cache_bytes: RAM for decoded chunks.
             commit_rows, commit_seconds: how much may be lost when the process is killed.
+            remote: URL that the store is pushed to in the background (``s3://bucket/name``); see ``docs/remote.md``.
+                Nothing may be there; ``open_or_create`` joins a store that is, with a stream of its own.
+            push_seconds: between the beginnings of two pushes; ``push`` and ``close`` do not wait for it.
             seed: of the sampler's random generator; from the system's entropy if None.
             stream: name of the first stream, such as that of the actor that writes it; "0" if None.
             files: another file system, for tests.

@@ -113,7 +113,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         writes raises StateError.
 
         Args:
-            path: of the store.
+            path: of the store; or a URL (``s3://bucket/name``) with mode "r", which is read through a mirror.
             mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing;
                 "a" to write one stream of many: only its rows are opened and sampled, so that memory and time to
                 open do not grow with those of the others.
@@ -125,8 +125,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             or_last_commit: where there is no checkpoint "latest" yet, open at the last commit.
             num_envs, capacity: of a new stream, as of the first if None; those of one that exists do not change.
             view, sampler: as the store was created with (or as of the checkpoint) if None.
-            cache_bytes, commit_rows, commit_seconds, seed, files: as of ``create``; ``seed`` is not used with a
-                checkpoint, which has its own random state.
+            mirror: directory for copies of a remote store's shards; one of its own below the user's cache directory if
+                None. Several processes may share it.
+            mirror_bytes: that the copies may take; 16 GiB if None.
+            cache_bytes, commit_rows, commit_seconds, remote, push_seconds, seed, files: as of ``create``; ``seed`` is
+                not used with a checkpoint, which has its own random state.
 
         Raises:
             StoreNotFoundError, NotAStoreError, FormatVersionError, CheckpointError: when there is no such thing.

@@ -139,20 +139,20 @@ class StoredBuffer:
                 self._appender.resume(written.pending())
                 self._later = LaterWriter(store.schema, written, self._streams.writer)
             self._last_commit = time.monotonic()
-            self._pushing = self._begin_pushing(options["remote"])
+            self._pushing = self._begin_pushing(options["remote"], options["push_seconds"])
             forks.watch(self)
             self._call_off = unclosed.watch(self) if self._streams.writer is not None else None
         except BaseException:
             self._streams.release()
             raise
 
-    def _begin_pushing(self, url: str | None) -> Pushing | None:
+    def _begin_pushing(self, url: str | None, seconds: float) -> Pushing | None:
         """What pushes the stream that is written, where it is to be pushed."""
         writer = self._streams.writer
         if url is None or writer is None:
             return None
         check_pushable(self._store)
-        pushing = Pushing(Push(self._store, writer.name, ObjectStore(url)))
+        pushing = Pushing(Push(self._store, writer.name, ObjectStore(url)), seconds)
         pushing.committed(writer.commit_record)
         return pushing
 

@@ -19,8 +19,8 @@ from diskreplay.errors import CheckpointError, InputError, LockedError
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike
 from diskreplay.remote import checkpoints as remote
-from diskreplay.remote.objects import is_url
 from diskreplay.remote.files import RemoteFiles
+from diskreplay.remote.objects import is_url
 from diskreplay.remote.place import local, open_store, place
 from diskreplay.storage import stream
 from diskreplay.storage.files import LocalFiles

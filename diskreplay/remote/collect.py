@@ -1,10 +1,10 @@
 """Space of a remote store that nothing needs any more.
 
-A shard is dead when it lies wholly below its stream's window and no checkpoint pins it; so are the arrays of a checkpoint
-without a document, and bundles of dead shards alone. Who reads may be behind: so what is dead is first noted, with the
-time, in an object of its own, and removed when it was dead for long enough, by the same tag, and still is. Checkpoints are
-looked for again right before; who makes one looks afterwards whether all that it needs is still there
-(:mod:`diskreplay.remote.checkpoints`). Objects that are not the store's are never touched.
+A shard is dead when it lies wholly below its stream's window and no checkpoint pins it; so are the arrays of a
+checkpoint without a document, and bundles of dead shards alone. Who reads may be behind: so what is dead is first
+noted, with the time, in an object of its own, and removed when it was dead for long enough, by the same tag, and still
+is. Checkpoints are looked for again right before; who makes one looks afterwards whether all that it needs is still
+there (:mod:`diskreplay.remote.checkpoints`). Objects that are not the store's are never touched.
 """
 
 from __future__ import annotations

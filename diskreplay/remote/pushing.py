@@ -7,10 +7,13 @@ are evicted before they were sent are counted.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import random
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from diskreplay.errors import RemoteConflictError, RemoteError, StateError
@@ -27,10 +30,17 @@ class Pushing:
 
     Args:
         push: of the stream; nobody else uses it.
+        push_seconds: that lie between the beginnings of two pushes, where nobody waits: what still grows is sent whole
+            each time.
     """
 
-    def __init__(self, push: Push) -> None:
+    def __init__(self, push: Push, push_seconds: float = 0.0) -> None:
         self._push = push
+        self._push_seconds = push_seconds
+        self._begun = -math.inf
+        """When the last push began."""
+        self._waiting = 0
+        """Threads that wait for what was committed."""
         self._process = os.getpid()
         self._condition = threading.Condition()
         self._committed, self._committed_end, self._committed_time = -1, 0, time.time()
@@ -69,7 +79,7 @@ class Pushing:
         if os.getpid() != self._process:
             raise StateError("this process was forked from the one that pushes: open a stream of its own")
         stop = None if timeout is None else time.monotonic() + timeout
-        with self._condition:
+        with self._condition, self._waiter():
             self._ask()
             asked = self._asked
             while self._done < asked:
@@ -86,6 +96,14 @@ class Pushing:
                         + (f": {self._error}" if self._error else "; try again")
                     ) from self._error
                 self._condition.wait(left if left is not None else 1.0)
+
+    @contextlib.contextmanager
+    def _waiter(self) -> Iterator[None]:
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     def stats(self) -> dict[str, Any]:
         """What was sent, how far that is behind, and what failed: JSON."""
@@ -126,7 +144,12 @@ class Pushing:
                 if self._ended or self._done == self._asked:
                     self._thread = None
                     return
+                early = self._begun + self._push_seconds - time.monotonic()
+                if early > 0 and not self._waiting:
+                    self._condition.wait_for(lambda: self._ended or self._waiting > 0, early)
+                    continue
                 asked = self._asked
+                self._begun = time.monotonic()
             try:
                 self._push.run()
             except RemoteConflictError as error:

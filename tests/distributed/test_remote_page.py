@@ -68,7 +68,8 @@ def collected(environment: dict[str, str], tmp_path_factory: pytest.TempPathFact
     (folder / "collector.py").write_text(program(0))
     (folder / "trainer.py").write_text(program(1))
     first = run(environment, str(folder / "collector.py"), str(folder / "one"))
-    assert "'pushed_rows': 3000" in first and "'failures': 0" in first
+    assert "'pushed_rows': 3000" in first
+    assert "'failures': 0" in first
     second = subprocess.Popen(
         [sys.executable, str(folder / "collector.py"), str(folder / "two")], env=environment,
         stdout=subprocess.DEVNULL,
@@ -93,7 +94,8 @@ def test_the_page_s_trainer_goes_on_on_another_machine(
         timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("6000 ") and "trainer-1" in done.stdout
+    assert done.stdout.startswith("6000 ")
+    assert "trainer-1" in done.stdout
 
 
 def test_commands_on_urls(environment: dict[str, str], collected: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -131,7 +133,8 @@ def test_commands_on_urls(environment: dict[str, str], collected: pathlib.Path, 
 )
 def test_what_is_not_there_is_said_in_a_line(environment: dict[str, str], url: str, said: str) -> None:
     found = command(environment, "inspect", url, status=2)
-    assert re.search(said, found) and found.count("\n") == 1, found
+    assert re.search(said, found), found
+    assert found.count("\n") == 1, found
 
 
 def test_no_secret_is_stored(environment: dict[str, str], collected: pathlib.Path) -> None:

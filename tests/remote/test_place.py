@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from diskreplay_cli.main import main
 from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay.errors import InputError
 from diskreplay.remote.objects import checked_url, is_url
 from diskreplay.remote.place import MIRROR_BYTES, default_mirror, local, named, place
-from diskreplay_cli.main import main
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/a", "gs://b/c/d.replay", "az://box/x", "file:///tmp/x"])
 def test_urls(url: str) -> None:
-    assert is_url(url) and checked_url(url + "/") == url and named(url) == url
+    assert is_url(url)
+    assert checked_url(url + "/") == url
+    assert named(url) == url
 
 
 @pytest.mark.parametrize("path", ["a.replay", "/tmp/s3:/b", "http://x/y", "s3:/b/x", pathlib.Path("a"), "C://x"])
@@ -99,4 +101,5 @@ def test_push_needs_a_remote(tmp_path: pathlib.Path) -> None:
 def test_commands_refuse_in_one_line(words: tuple[str, ...], tmp_path: pathlib.Path) -> None:
     result = CliRunner().invoke(main, list(words))
     assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("diskreplay: ") and result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("diskreplay: "), result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
