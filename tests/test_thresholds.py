@@ -84,6 +84,7 @@ NO_THRESHOLD = {
     "index.where.MAX_DEPTH": LIMIT,
     "index.facts.NOWHERE": "a mark",
     "index.later.LOOK_SHARE": "how much of the log is looked through at once; no result depends on it",
+    "index.later.MOST_BYTES": LIMIT,
     "index.later.PLACE_BYTES": FORMAT,
     "index.facts.SHARED_LENGTH": "which texts in RAM are one object; no result depends on it",
     "index.episodes.ROW_BITS": FORMAT,

@@ -11,6 +11,7 @@ the oldest blocks are looked through, a part with each commit, and what lives in
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ LOOK_SHARE = 4
 """So many bytes, and so many times those that the log has grown by, are looked through with a commit."""
 BLOCK_BYTES = 1 << 20
 """Of the values of a block, at most, unless it has only one; also how much of the log is read at once."""
+MOST_BYTES = 1 << 24
+"""Of the values of a block that is read, unless it has only one."""
 HEADER = np.dtype([("column", "<u4"), ("count", "<u4")])
 PLACE_BYTES = 8
 
@@ -119,6 +122,8 @@ class LaterLog:
             places = start + HEADER.itemsize
             at = places + PLACE_BYTES * count
             end = at + column.item_bytes * count
+            if count > 1 and end - at > MOST_BYTES:
+                raise ValueError(f"the block at byte {start} has {end - at:,} bytes of values, above {MOST_BYTES:,}")
             if end > stop:
                 raise ValueError(f"the block at byte {start} ends at byte {end}, behind the log's last, {stop}")
             needed = whole or column.resident
@@ -171,13 +176,11 @@ class LaterLog:
         """
         if not self.waiting:
             return np.zeros(len(at), bool)
-        begins = np.array([encoded.block.at for encoded in self.waiting])
-        which = np.searchsorted(begins, at, side="right") - 1
-        for number in np.unique(which[which >= 0]).tolist():
-            here, block = which == number, self.waiting[number].block
-            if block.values is not None:
-                out[place[here]] = block.values[(at[here] - block.at) // column.item_bytes]
-        found: NDArray[np.bool_] = which >= 0
+        found: NDArray[np.bool_] = at >= self.waiting[0].block.at
+        for byte, row in zip(at[found].tolist(), place[found].tolist(), strict=True):
+            block = self.waiting[bisect.bisect_right(self.waiting, byte, key=_begin) - 1].block
+            assert block.values is not None
+            out[row] = block.values[(byte - block.at) // column.item_bytes]
         return found
 
     # What is dead
@@ -232,6 +235,10 @@ class LaterLog:
             column.name: int(np.count_nonzero(self.log.table.arrays[place_of(column.name)][rows]))
             for column in self.columns
         }
+
+
+def _begin(encoded: Encoded) -> int:
+    return encoded.block.at
 
 
 class _Window:
