@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import pathlib
@@ -37,6 +38,7 @@ def cluster() -> Iterator[None]:
     )  # fmt: skip
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield
+    gc.collect()  # RLlib's iterators tell Ray when they end, also of their own cycles
     ray.shutdown()
 
 
