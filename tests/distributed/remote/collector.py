@@ -2,8 +2,9 @@
 
 import sys
 
-import diskreplay as dr
 from distributed.remote.world import LAYOUT, SPACES, observation
+
+import diskreplay as dr
 
 
 def main(path: str, url: str, writer: str) -> None:

@@ -114,7 +114,9 @@ def test_zarr_and_tensorstore_read_it_without_a_warning(bucket: str, tmp_path: p
     local = np.asarray(life.buffer.zarr()["streams/actor/obs"][:50, 0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        group = zarr.open_group(ZarrObjects(from_url(url, client_options={"allow_http": True}), read_only=True), mode="r")
+        group = zarr.open_group(
+            ZarrObjects(from_url(url, client_options={"allow_http": True}), read_only=True), mode="r"
+        )
         assert sorted(group["streams"].keys()) == sorted(["actor", other.buffer.stream])
         assert {"streams/actor/obs", "checkpoints/c"} <= {name for name, _ in group.members(max_depth=None)}
         assert np.array_equal(group["streams/actor/obs"][:50, 0], local)
