@@ -37,7 +37,8 @@ class Download(Generic[Result]):
 
     def result(self) -> Result:
         """Waits for it; raises what it raised."""
-        self._done.wait()
+        while not self._done.wait(1.0):
+            pass  # a Ctrl-C that another thread received is looked for now
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]

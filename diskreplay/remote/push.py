@@ -212,11 +212,11 @@ class Push:
             column, directory = self._column(path, local)
             name = shard_name(tail.shard, column.column)
             try:
-                data = self._read_local(os.path.join(directory, name), tail.size)
+                data = self._read_local(os.path.join(directory, name))
             except FileNotFoundError:
                 continue  # evicted here since
             found = self._look(f"{self._prefix}/{path}/{name}")
-            if found is None or found[1][: tail.size] != data:
+            if found is None or len(data) < tail.size or found[1][: tail.size] != data[: tail.size]:
                 raise self._conflict("its rows are others than the ones here")
 
     def _is_remote(self, record: Commit) -> None:

@@ -11,7 +11,7 @@ import pytest
 from distributed.remote.world import RUN, SPACES, URL, Life, read, reader, rows_of, under
 
 import diskreplay as dr
-from diskreplay.errors import InputError, RemoteConflictError, RemoteError, RemoteWarning, StoreExistsError
+from diskreplay.errors import InputError, RemoteConflictError, RemoteError, StoreExistsError
 from diskreplay.remote import numbers, pushing
 from diskreplay.remote.push import Push
 from diskreplay.remote.pushing import Pushing
@@ -176,8 +176,10 @@ def test_many_that_join_at_once_get_numbers_of_their_own(tmp_path: pathlib.Path)
 def test_two_streams_of_one_name_the_second_is_refused(tmp_path: pathlib.Path) -> None:
     first, objects = Life(tmp_path / "a"), SimulatedObjects()
     first.push(objects)
-    with under(objects):
-        lives = [Life(tmp_path / name, 1, remote=URL, stream="actor") for name in "bc"]
+    lives = []
+    for there, name in (objects.copy(), "b"), (objects.copy(), "c"):  # neither sees the other
+        with under(there):
+            lives.append(Life(tmp_path / name, 1, remote=URL, stream="actor"))
     for life in lives:
         life.add(6)
     lives[0].push(objects)
@@ -186,10 +188,8 @@ def test_two_streams_of_one_name_the_second_is_refused(tmp_path: pathlib.Path) -
     assert read(objects, tmp_path / "m") == sorted(lives[0].window())
     with under(objects), pytest.raises(RemoteConflictError, match="actor"):
         Life(tmp_path / "d", 1, remote=URL, stream="actor")
-    with pytest.warns(RemoteWarning, match="not everything"):
-        lives[1].buffer.close()
-    lives[0].buffer.close()
-    first.buffer.close()
+    for life in (first, *lives):
+        life.buffer.close()
 
 
 def test_numbers_are_claimed_beside_the_first_stream_whatever_its_name(tmp_path: pathlib.Path) -> None:
