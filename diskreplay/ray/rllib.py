@@ -32,7 +32,7 @@ from diskreplay.compat.opening import OPEN_OPTIONS, check_checkpoint
 from diskreplay.compat.place import Place, close_with
 from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError
 from diskreplay.ids import Ids
-from diskreplay.paths import PathLike
+from diskreplay.paths import PathLike, checked_path
 from diskreplay.ray.chunks import Chunk, Rows, chunk_of
 from diskreplay.ray.episodes import Episodes, Held, Piece
 from diskreplay.ray.rows import column_names, next_name, read_columns
@@ -98,6 +98,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._keep = check_count("keep_checkpoints", keep_checkpoints)
         self._seed = seed
         self._spaces = observation_space, action_space
+        if path is not None and "://" in checked_path(path):
+            raise InputError(f"an algorithm writes to a directory, got {path!r}")
         self._place = Place(path, self)
         self._store: ReplayBuffer | None = None
         self._index = Episodes(self._num_envs)

@@ -289,6 +289,8 @@ def test_what_is_not_there_says_so(path: str) -> None:
         buffer.set_state({"episodes": []})
     with pytest.raises(InputError, match=r"unknown options \['pathh'\]"):
         DiskEpisodeReplayBuffer(capacity=50, pathh=path)
+    with pytest.raises(InputError, match="writes to a directory"):
+        DiskEpisodeReplayBuffer(capacity=50, path="s3://bucket/a.replay")
     nested = SingleAgentEpisode(
         observations=[np.zeros(3), np.zeros(3)], actions=[0], rewards=[0.0], len_lookback_buffer=0
     )
