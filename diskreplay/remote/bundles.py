@@ -1,8 +1,8 @@
 """Bundles: what a reader needs of many shards before its first batch, in few objects.
 
-A bundle holds whole shards of small columns, and the indexes (the last bytes) of shards of large ones. Only shards that
-do not change any more are in it: it is a copy, for speed alone, and who knows nothing of it misses nothing. It
-stands in the directory of the array ``start``, where Zarr readers do not look.
+A bundle holds whole shards of small columns, and the indexes (the last bytes) of shards of large ones. Only shards
+that do not change any more are in it: it is a copy, for speed alone, and a reader that knows nothing of it misses
+nothing. It stands in the directory of the array ``start``, where Zarr readers do not look.
 
 A bundle is 4 bytes of length, that much JSON ``{"entries": [[key, tag, offset, at, bytes], ...]}`` (the shard's key
 below its stream, the tag of its object, the offset in it from which on its bytes are here, where, and how many), the

@@ -1,10 +1,10 @@
 """A remote store as a file system that is read only: :class:`diskreplay.storage.files.Files` over objects and a mirror.
 
-Paths are URLs, so that every error names the object. What is there is known from a listing, taken at the beginning and
-at every :meth:`RemoteFiles.refresh`; the streams' commit records belong to it. They are read before the listing that
-counts, and so name no shard that it lacks; and once more after it, where something of a stream is new: a stream that
-went back to a checkpoint meanwhile replaces its shards, and then all is read anew. Shards are downloaded whole, when
-one of their chunks is asked for.
+Paths are URLs, so that every error names the object. What is there is known from a listing, taken at the beginning
+and at every :meth:`RemoteFiles.refresh`; the streams' commit records belong to it. They are read before the listing
+that counts, and so name no shard that it lacks; and once more after it, where something of a stream is new: a stream
+that went back to a checkpoint meanwhile replaces its shards, and then all is read anew. Shards are downloaded whole,
+when one of their chunks is asked for.
 
 A shard that was replaced since the listing has grown, or its stream has gone back to a checkpoint: then all is listed
 again, and the timeline of its stream must be the one that it was when the shard was opened.

@@ -1,4 +1,4 @@
-"""Local stores that belong to a remote one: the first, which makes it, and those that join with one stream."""
+"""Local stores that belong to a remote one: the first, which makes it; those that join with a stream of their own."""
 
 from __future__ import annotations
 

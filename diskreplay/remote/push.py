@@ -1,9 +1,10 @@
 """What is new of a local stream goes to its remote store.
 
 A push takes the newest commit record from the disk and uploads, in this order: documents of arrays that grew; shards
-that do not change any more; the committed bytes of the growing ones; bundles of them; and then the record, on the
+that do not change any more; bundles of them; the committed bytes of the growing ones; and then the record, on the
 condition that the remote one is still the one that this writer put there. That is the remote commit: until then a
-reader sees the one before, whose shards are prefixes of the new ones. Then checkpoints, each when the records reach it.
+reader sees the one before, whose shards are prefixes of the new ones. Then checkpoints, each when all that it needs
+is remote.
 
 A stream has one writer for its whole life: the directory that made it, which holds the stream's *origin*, a random name
 that every record repeats. The first record, of no rows, is put before any shard: it says whose the stream is. Every

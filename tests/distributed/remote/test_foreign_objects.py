@@ -117,10 +117,13 @@ def test_keys_of_somebody_else_are_left_alone(served: tuple[Life, SimulatedObjec
     life, objects = served
     record = objects.data["streams/0/zarr.json"]
     foreign = {
-        "readme.txt": b"hello", "streams/readme.txt": b"x", "streams/other/file": b"x", "streams/../x/zarr.json": record,
+        "readme.txt": b"hello", "streams/readme.txt": b"x", "streams/other/file": b"x",
+        "streams/../x/zarr.json": record,
         "streams//zarr.json": record, "../escaped": b"x", "/etc/passwd": b"x", "checkpoints/x/y": b"x",
-        "streams/0/start/__stream.hello": b"x", "streams/0/start/__stream.-0001": b"x", "streams/0/start/__bundle.x": b"x",
-        "a\nb": b"x", "streams/0/obs/c.-1.0.0": b"x", "streams/0/obs/\u202e": b"x", "x/" * 300: b"x", "zarr.json/x": b"",
+        "streams/0/start/__stream.hello": b"x", "streams/0/start/__stream.-0001": b"x",
+        "streams/0/start/__bundle.x": b"x",
+        "a\nb": b"x", "streams/0/obs/c.-1.0.0": b"x", "streams/0/obs/\u202e": b"x", "x/" * 300: b"x",
+        "zarr.json/x": b"",
         "streams/0/start/__bundle.000007": b"\0" * 40, "checkpoints/zarr.json/x": b"x",
     }  # fmt: skip
     objects.data |= foreign
