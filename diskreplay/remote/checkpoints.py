@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CheckpointError, RemoteError
+from diskreplay.remote.collect import going
 from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import TakenError
@@ -59,10 +60,14 @@ def write(store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict
 
 
 def _is_whole(store: Store, files: RemoteFiles, checkpoint: Checkpoint) -> bool:
-    """Whether all that it needs is there, and its streams have not gone back."""
+    """Whether all that it needs is there, and is not about to go, and its streams have not gone back."""
+    doomed = going(files)
     return all(
         store.newest_commit(name).timeline == cut.timeline
-        and all(files.size(f"{files.url}/{key}") is not None for key in shards(store.schema, name, cut))
+        and all(
+            files.size(f"{files.url}/{key}") is not None and key not in doomed
+            for key in shards(store.schema, name, cut)
+        )
         for name, cut in checkpoint.cut.items()
     )
 

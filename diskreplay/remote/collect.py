@@ -3,8 +3,9 @@
 A shard is dead when it lies wholly below its stream's window and no checkpoint pins it; so are the arrays of a
 checkpoint without a document, and bundles of dead shards alone. Who reads may be behind: so what is dead is first
 noted, with the time, in an object of its own, and removed when it was dead for long enough, by the same tag, and still
-is. Checkpoints are looked for again right before; who makes one looks afterwards whether all that it needs is still
-there (:mod:`diskreplay.remote.checkpoints`). Objects that are not the store's are never touched.
+is. Checkpoints are looked for again right before, after it was noted what goes; who makes one looks afterwards whether
+all that it needs is still there (:mod:`diskreplay.remote.checkpoints`). Objects that are not the store's are never
+touched.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from diskreplay.errors import CorruptionError, NotAStoreError
 from diskreplay.remote import bundles, numbers
@@ -60,16 +62,21 @@ def collect(files: RemoteFiles, older_than: float, *, dry_run: bool = False, now
     dead = _dead(store, files)
     since = {name: min(moment, noted.get(f"{name}\n{one.tag}", moment)) for name, one in dead.items()}
     old = [name for name in dead if moment - since[name] >= older_than]
+
+    def note(names: Iterable[str], going: Iterable[str]) -> None:
+        said = {"since": {f"{name}\n{dead[name].tag}": since[name] for name in names}, "going": list(going)}
+        files.objects.put(key, json.dumps(said, separators=(",", ":")).encode())
+
     if old and not dry_run:
+        note(dead, old)  # before checkpoints are looked for: who makes one after that finds it, and gives way
         files.refresh()
         still = _dead(store, files)
         old = [name for name in old if name in still and still[name].tag == dead[name].tag]
         files.objects.delete(old)
         files.refresh()
     waiting = [name for name in dead if name not in set(old)]
-    if not dry_run and (waiting or noted):
-        text = json.dumps({f"{name}\n{dead[name].tag}": since[name] for name in waiting}, separators=(",", ":"))
-        files.objects.put(key, text.encode())
+    if not dry_run and (waiting or noted or old):
+        note(waiting, ())
     return Collected(
         len(old), sum(dead[name].size for name in old), len(waiting), sum(dead[name].size for name in waiting)
     )  # fmt: skip
@@ -132,12 +139,24 @@ def _note_key(files: RemoteFiles) -> str:
     return f"{STREAMS}/{numbers.first(attributes)}/start/{NOTE}"
 
 
+def going(files: RemoteFiles) -> set[str]:
+    """Keys of the objects that are being removed, or were when who removed them ended half-way."""
+    found = _note(files, _note_key(files)).get("going")
+    return {name for name in found if isinstance(name, str)} if isinstance(found, list) else set()
+
+
 def _noted(files: RemoteFiles, key: str) -> dict[str, float]:
     """Since when objects are known to be dead, by key and tag."""
     try:
-        found = json.loads(read(files.objects, key, metadata.MAX_CHECKPOINT_BYTES)[1])
-        return {str(name): float(since) for name, since in found.items()}
-    except FileNotFoundError:
-        return {}
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {str(name): float(since) for name, since in _note(files, key).get("since", {}).items()}
+    except (ValueError, TypeError, AttributeError):
         return {}  # then all begin to wait anew
+
+
+def _note(files: RemoteFiles, key: str) -> dict[str, Any]:
+    """What the note says; empty where there is none that can be read."""
+    try:
+        found = json.loads(read(files.objects, key, metadata.MAX_CHECKPOINT_BYTES)[1])
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -110,26 +110,36 @@ def test_what_a_checkpoint_needs_stays(writer: Writer, of: str) -> None:
     assert writer.rewards() == list(range(210, 250))
 
 
-def test_a_checkpoint_that_is_made_meanwhile_stays(writer: Writer) -> None:
-    """A trainer that stands at old rows names them between the listing and the removal."""
+def test_a_checkpoint_and_gc_at_the_same_time(writer: Writer) -> None:
+    """At each request of `gc` a trainer that stands at dead rows makes a checkpoint: one of the two gives way."""
     writer.add(50)
-    with writer.reader("trainer", seed=1) as trainer:
-        writer.add(200)
-        files = writer.files()
-        delete, refresh, calls = files.objects.delete, files.refresh, []
+    before = dict(writer.objects.data)
+    writer.add(200)
+    after = dict(writer.objects.data)
+    outcomes = set()
+    for at in range(100):
+        objects = SimulatedObjects(data=before)
+        there = open_remote(objects, writer.folder / "trainer")
+        with dr.ReplayBuffer(Store(there.url, there), stream=None, seed=1) as trainer:
+            objects.data = dict(after)
+            faulty = FaultyObjects(objects)
 
-        def refreshed() -> None:
-            calls.append(0)
-            if len(calls) == 2:
-                trainer.checkpoint("kept")
-            refresh()
+            def decide(index: int, request: Any, at: int = at, trainer: dr.ReplayBuffer = trainer) -> None:
+                if index == at:
+                    trainer.checkpoint("kept")
 
-        files.refresh = refreshed
-        collect(files, 0)
-        assert files.objects.delete == delete
+            faulty.decide = decide
+            collect(open_remote(faulty, writer.folder / "gc"), 0)
+        files = open_remote(objects, writer.folder / "anew")
         store = Store(files.url, files)
-        with dr.ReplayBuffer(store, stream=None, checkpoint=store.checkpoint("kept")) as reader:
-            assert list(reader.get(reader.items()).reward) == list(range(10, 50))
+        for name in store.checkpoint_names():
+            with dr.ReplayBuffer(store, stream=None, checkpoint=store.checkpoint(name)) as reader:
+                found = list(reader.get(reader.items()).reward)
+            assert found in (list(range(10, 50)), list(range(210, 250)))
+            outcomes.add(found[0])
+        if len(faulty.requests) <= at:
+            break
+    assert outcomes == {10, 210}
 
 
 def test_what_is_not_the_store_s_stays(writer: Writer) -> None:
@@ -152,7 +162,7 @@ def test_arrays_of_a_checkpoint_without_a_document_go(writer: Writer) -> None:
     assert not any(key.startswith("checkpoints/half") for key in writer.objects.data)
 
 
-@pytest.mark.parametrize("note", [b"", b"[]", b"{", b'{"a": "b"}', b"\xff", b"[" * 5000])
+@pytest.mark.parametrize("note", [b"", b"[]", b"{", b'{"since": "b", "going": 7}', b"\xff", b"[" * 5000])
 def test_a_note_that_cannot_be_read_begins_anew(writer: Writer, note: bytes) -> None:
     writer.add(50)
     writer.add(100)
@@ -160,7 +170,7 @@ def test_a_note_that_cannot_be_read_begins_anew(writer: Writer, note: bytes) -> 
     found = collect(writer.files(), DAY, now=5.0)
     assert found.removed == 0
     assert found.waiting > 20
-    assert len(json.loads(writer.objects.data["streams/0/start/__dead.json"])) == found.waiting
+    assert len(json.loads(writer.objects.data["streams/0/start/__dead.json"])["since"]) == found.waiting
 
 
 @pytest.mark.parametrize("fault", ["refused", "lost", "cut"])
