@@ -97,6 +97,8 @@ NO_THRESHOLD = {
     "buffers.mixture.PART_SHIFT": "the bits of an index that are its part's",
     "buffers.shuffle.POOL_BYTES": SETTING,
     "buffers.options.CACHE_BYTES": SETTING,
+    "buffers.options.PUSH_SECONDS": "an option of the user's",
+    "buffers.stored.CLOSE_SECONDS": "how long is waited for what other machines do",
     "buffers.stored.PIN_ATTEMPTS": "how often is tried again what other processes are in the way of",
     "buffers.options.COMMIT_ROWS": SETTING,
     "buffers.options.COMMIT_SECONDS": SETTING,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import lives
 import numpy as np
 import pytest
+from helpers import lives
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, InputError, LockedError, StateError, StoreNotFoundError

@@ -70,6 +70,6 @@ def test_every_command_and_option_has_help(name: str) -> None:
 
 def test_the_commands() -> None:
     assert sorted(main.commands) == [
-        "checkpoints", "compact", "demo", "diff", "episodes", "export", "formats", "head", "import", "inspect",
-        "merge", "record", "report", "show", "split", "verify", "view",
+        "checkpoints", "compact", "demo", "diff", "episodes", "export", "formats", "gc", "head", "import",
+        "inspect", "merge", "pull", "push", "record", "report", "show", "split", "verify", "view",
     ]  # fmt: skip

@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from crashing import PATH, leftovers, survivors, verify
-from effort import examples, stride
+from helpers.crashing import PATH, leftovers, survivors, verify
+from helpers.effort import examples, stride
 
 import diskreplay as dr
 from diskreplay.buffers import stored

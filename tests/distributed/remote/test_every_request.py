@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-import effort
 import pytest
 from distributed.remote.world import RUN, SPACES, Life, Rows, observation, read, reader, rows_of, under
+from helpers import effort
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError, InputError, RemoteError

@@ -6,10 +6,10 @@ import json
 import pathlib
 from typing import Any
 
-import effort
 import numpy as np
 import pytest
 from distributed.remote.world import Life, Rows, read, under
+from helpers import effort
 
 import diskreplay as dr
 from diskreplay.errors import DiskReplayError, RemoteError

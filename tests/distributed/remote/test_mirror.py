@@ -12,10 +12,10 @@ import threading
 import time
 from typing import Any
 
-import effort
 import pytest
 from distributed.remote import downloader
 from distributed.remote.world import Life, read, reader, rows_of
+from helpers import effort
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteError

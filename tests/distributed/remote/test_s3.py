@@ -11,11 +11,11 @@ import time
 import warnings
 from collections.abc import Iterator
 
-import effort
 import numpy as np
 import pytest
 from distributed.remote import collector
 from distributed.remote.world import Life, rows_of
+from helpers import effort
 
 import diskreplay as dr
 from diskreplay.remote.objects import NEW, ObjectStore, TakenError
