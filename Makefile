@@ -38,7 +38,7 @@ interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp
 # Ray, which pins a Gymnasium of its own, and object storage on loopback. One process: Ray starts several, and its
 # object store, once for all tests.
 distributed: $(DISTRIBUTED)/.stamp
-	$(DISTRIBUTED)/bin/python -m pytest tests/distributed
+	DISKREPLAY_TEST_EFFORT=0.1 $(DISTRIBUTED)/bin/python -m pytest tests/distributed
 
 # The page of `report` and `view` in Chromium, which is installed where that may be done.
 browser: $(BROWSER)/.stamp

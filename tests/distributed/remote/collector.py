@@ -2,7 +2,7 @@
 
 import sys
 
-from distributed.remote.world import LAYOUT, SPACES, observation
+from remote.world import LAYOUT, SPACES, observation
 
 import diskreplay as dr
 

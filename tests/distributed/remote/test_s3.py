@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from distributed.remote import collector
-from distributed.remote.world import Life, rows_of
+from remote.world import Life, rows_of
 from helpers import effort
 
 import diskreplay as dr

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from distributed.remote.world import RUN, SPACES, Life, Rows, observation, read, reader, rows_of, under
+from remote.world import RUN, SPACES, Life, Rows, observation, read, reader, rows_of, under
 from helpers import effort
 
 import diskreplay as dr

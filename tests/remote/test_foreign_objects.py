@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed.remote.world import Life, Rows, read, under
+from remote.world import Life, Rows, read, under
 from helpers import effort
 
 import diskreplay as dr

@@ -8,7 +8,7 @@ import shutil
 import threading
 
 import pytest
-from distributed.remote.world import RUN, SPACES, URL, Life, read, reader, rows_of, under
+from remote.world import RUN, SPACES, URL, Life, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import InputError, RemoteConflictError, RemoteError, StoreExistsError
