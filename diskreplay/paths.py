@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from diskreplay.errors import InputError
 
@@ -26,4 +27,8 @@ def checked_path(path: PathLike, what: str = "path") -> str:
 
 def full_path(path: PathLike) -> str:
     """``path`` from the root on; links stay as they are, so that the user may move them."""
-    return os.path.abspath(checked_path(path))  # noqa: PTH100  # resolve() would follow links
+    text = checked_path(path)
+    if re.match(r"[A-Za-z][\w+.-]+://", text):
+        scheme = text.partition("://")[0]
+        raise InputError(f"a path on this machine is needed, got a URL of the kind {scheme}://")
+    return os.path.abspath(text)  # noqa: PTH100  # resolve() would follow links

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diskreplay.buffers import forks
+from diskreplay.remote.files import RemoteFiles
 from diskreplay.storage.files import LocalFiles
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ def reduce(buffer: StoredBuffer, options: dict[str, Any]) -> tuple[Callable[...,
                 f"a {kind.__name__} that writes cannot be copied or pickled: the stream has one writer. Open "
                 f"{buffer.path!r} there: with mode='r', or with stream='...' to write beside this one"
             )
-        if not isinstance(buffer._store.files, LocalFiles):
+        files = buffer._store.files
+        if isinstance(files, RemoteFiles):
+            options = {"mirror": files.mirror.directory, "mirror_bytes": files.mirror.most_bytes, **options}
+        elif not isinstance(files, LocalFiles):
             raise TypeError(f"a {kind.__name__} over files of one's own cannot be copied or pickled")
         checkpoint = None if buffer._checkpoint is None else buffer._checkpoint.name
         options = {"mode": "r", "checkpoint": checkpoint, "cache_bytes": buffer._streams.cache.budget_bytes, **options}

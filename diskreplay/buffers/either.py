@@ -9,7 +9,7 @@ from diskreplay.buffers.options import PlaceOptions, RunOptions, pick
 from diskreplay.errors import InputError, NotAStoreError, StoreExistsError, StoreNotFoundError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.remote import joining
-from diskreplay.remote.objects import ObjectStore, is_url
+from diskreplay.remote.objects import ObjectStore, checked_url, is_url
 from diskreplay.schema import Schema, Start
 from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.store import Store
@@ -56,9 +56,10 @@ def open_or_make(
 
 def _check_local(path: PathLike) -> None:
     if is_url(path):
+        url = checked_url(path)
         raise InputError(
-            f"rows are added to a local store, which is pushed: open_or_create(path, ..., remote={path!r}); "
-            f"ReplayBuffer.open({path!r}, mode='r') reads one"
+            f"rows are added to a local store, which is pushed: open_or_create(path, ..., remote={url!r}); "
+            f"ReplayBuffer.open({url!r}, mode='r') reads one"
         )
 
 

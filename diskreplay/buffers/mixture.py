@@ -32,10 +32,10 @@ from diskreplay.checks import check_count
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.ids import Ids
 from diskreplay.interrupts import held_back
-from diskreplay.paths import PathLike, full_path
+from diskreplay.paths import PathLike
+from diskreplay.remote.place import named, place
 from diskreplay.sampling.mixture import has_priorities
 from diskreplay.sampling.window import Prioritized, checked_ids, checked_updates
-from diskreplay.storage.files import Files, LocalFiles
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views import registry
@@ -411,12 +411,11 @@ def _checked_part(part: PartToOpen) -> tuple[str, dict[str, Any]]:
         raise InputError(f"a part must be a path, or a path and a dict of options, got {part!r:.200}")
     if "checkpoint" in options and options.get("mode", "r+") == "r+":
         raise InputError("a part that is written is opened at the mixture's checkpoint: Mixture.open(checkpoint=name)")
-    return full_path(path), dict(options)
+    return named(path), dict(options)
 
 
 def _store(path: str, options: Mapping[str, Any]) -> Store:
-    files: Files = options.get("files") or LocalFiles()
-    return Store(path, files)
+    return Store(*place(path, options.get("files"), options.get("mirror"), options.get("mirror_bytes")))
 
 
 def _key(store: Store) -> str:

@@ -20,10 +20,11 @@ from diskreplay.buffers.stored import APPEND, StoredBuffer, create_store, open_s
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, EvictedError, InputError, NotEnoughDataError
 from diskreplay.index.log import NEVER, NOW
-from diskreplay.paths import PathLike, full_path
+from diskreplay.paths import PathLike
 from diskreplay.reading import blocks
 from diskreplay.reading.reads import Empty, Reads
 from diskreplay.reading.stream import OpenStream
+from diskreplay.remote.place import named
 from diskreplay.sampling.registry import is_own, takes_over
 from diskreplay.sampling.window import Prioritized, Sampler, checked_draw
 from diskreplay.schema import Schema
@@ -140,7 +141,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         def check(stored: Mapping[str, Any], schema: Schema) -> None:
             cls._check_kind(stored)
-            owners.check_free(sampler, owners.store_key(schema, full_path(path)))
+            owners.check_free(sampler, owners.store_key(schema, named(path)))
             settings(stored, view, sampler)[0].check(schema)
 
         store, writes, cut = open_store(path, num_envs, capacity, check, options, ("r", "r+", APPEND))

@@ -47,7 +47,7 @@ from diskreplay.reading import blocks
 from diskreplay.reading.reads import Empty, Reads
 from diskreplay.remote import checkpoints, joining
 from diskreplay.remote.files import RemoteFiles
-from diskreplay.remote.objects import ObjectStore, is_url
+from diskreplay.remote.objects import ObjectStore, checked_url, connect, is_url
 from diskreplay.remote.place import place
 from diskreplay.remote.push import Push, check_pushable
 from diskreplay.remote.pushing import Pushing
@@ -257,6 +257,9 @@ class StoredBuffer:
         """
         import zarr
 
+        files = self._store.files
+        if isinstance(files, RemoteFiles):
+            return zarr.open_group(zarr.storage.ObjectStore(connect(self.path), read_only=True), mode="r")
         return zarr.open_group(self.path, mode="r")
 
     def stats(self) -> dict[str, Any]:
@@ -433,6 +436,8 @@ class StoredBuffer:
     def _committed(self) -> None:
         """Has what is durable here pushed."""
         if self._pushing is not None and self._streams.writer is not None:
+            if (conflict := self._pushing.new_conflict()) is not None:
+                warnings.warn(f"nothing of {self.path!r} is pushed: {conflict}", RemoteWarning, stacklevel=4)
             self._pushing.committed(self._streams.writer.commit_record)
 
     def push(self, timeout: float | None = None) -> None:
@@ -608,8 +613,7 @@ class StoredBuffer:
         WriteFailedError the program knows already. What else ends it half-way leaves the buffer open, to be closed
         again.
         """
-        if self._pushing is not None:
-            self._end_pushing()  # before signals wait: the network may take its time
+        unsent = self._end_pushing()  # before signals wait: the network may take its time
         with held_back(), self._write_lock:
             try:
                 if not self._closed and self._streams.writer is not None:
@@ -618,22 +622,23 @@ class StoredBuffer:
                 self._finish()
                 raise
             self._finish()
+        if unsent is not None:
+            warnings.warn(
+                f"not everything of {self.path!r} is pushed, and all of it is here; 'diskreplay push' sends the rest: "
+                f"{unsent}", RemoteWarning, stacklevel=2,
+            )  # fmt: skip
 
-    def _end_pushing(self) -> None:
-        """Commits and pushes what is left, and says what could not be."""
-        if self._pushing is not None and not self._closed:
-            try:
-                with held_back(), self._write_lock:
-                    if self._streams.writer is not None:
-                        self._commit_last(self._streams.writer)
-            except DiskReplayError:
-                return  # which closing will say
-            error = self._pushing.end(CLOSE_SECONDS)
-            if error is not None:
-                warnings.warn(
-                    f"not everything of {self.path!r} is pushed, and all of it is here; 'diskreplay push' sends the "
-                    f"rest: {error}", RemoteWarning, stacklevel=4,
-                )  # fmt: skip
+    def _end_pushing(self) -> Exception | None:
+        """Commits and pushes what is left; what kept that from being done."""
+        if self._pushing is None or self._closed:
+            return None
+        try:
+            with held_back(), self._write_lock:
+                if self._streams.writer is not None:
+                    self._commit_last(self._streams.writer)
+        except DiskReplayError:
+            return None  # which closing will say
+        return self._pushing.end(CLOSE_SECONDS)
 
     def _commit_last(self, writer: StreamWriter) -> None:
         """The commit of :meth:`close`; StateError where there can be none, and something is lost by that."""
@@ -732,7 +737,9 @@ def create_store(
 ) -> tuple[Store, str]:
     """A new store at ``path``, and its one stream."""
     if is_url(path):
-        raise InputError(f"rows are added to a local store, which is pushed: create(path, ..., remote={path!r})")
+        raise InputError(
+            f"rows are added to a local store, which is pushed: create(path, ..., remote={checked_url(path)!r})"
+        )
     stream = options["stream"] or FIRST_STREAM
     kept = {**settings, **provenance.setting(options)}
     objects = ObjectStore(options["remote"]) if options["remote"] is not None else None
@@ -759,7 +766,8 @@ def open_store(
         raise InputError("remote= is where a buffer that writes is pushed to; to read a remote store, open its URL")
     if mode != "r" and is_url(path):
         raise InputError(
-            f"a store under a URL is opened with mode='r'; to add rows, open a local one with remote={path!r}"
+            "a store under a URL is opened with mode='r'; to add rows, open a local one with "
+            f"remote={checked_url(path)!r}"
         )
     full, files = place(path, options["files"], options["mirror"], options["mirror_bytes"])
     try:

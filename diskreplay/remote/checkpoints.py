@@ -32,15 +32,20 @@ def write(store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict
 
     Raises CheckpointError where there is one of its name, RemoteError where it is not known whether there is one now.
     """
+    files.refresh()  # another may have made one of that name
     store.check_new_checkpoint(checkpoint.name)
+    made: dict[str, str] = {}
     document = checkpoint_document(checkpoint, values)
     write_id = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="diskreplay-") as scratch:
         folder = os.path.join(scratch, "checkpoint")
         lay_out_checkpoint(LocalFiles(), folder, document, values)
         try:
-            put_checkpoint(files.objects, LocalFiles(), folder, checkpoint.name, list(values), {"write": write_id})
-        except (TakenError, RemoteError) as error:
+            beside, arrays = {"write": write_id}, list(values)
+            made = put_checkpoint(
+                files.objects, files.objects, LocalFiles(), folder, checkpoint.name, arrays, beside, files.listed()
+            )
+        except (TakenError, RemoteError, FileNotFoundError) as error:
             try:
                 files.refresh()
                 data = files.read(_document(store, checkpoint.name))
@@ -53,7 +58,8 @@ def write(store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict
                     f"there is a checkpoint {checkpoint.name!r} already; drop it first, or choose another name"
                 ) from None
     files.refresh()
-    if _is_whole(store, files, checkpoint):
+    there = files.listed()
+    if _is_whole(store, files, checkpoint) and all(key in there and there[key].tag == tag for key, tag in made.items()):
         return True
     drop(store, files, checkpoint.name)
     return False

@@ -15,7 +15,7 @@ from diskreplay.remote.objects import NEW, Objects, TakenError, read
 from diskreplay.remote.push import ORIGIN_FILE
 from diskreplay.schema import Schema
 from diskreplay.storage import files as fs
-from diskreplay.storage import metadata, stream
+from diskreplay.storage import metadata
 from diskreplay.storage.store import STREAMS, Part, Store
 
 ATTEMPTS = 100
@@ -106,9 +106,6 @@ def join(
             break
     else:
         raise RemoteConflictError(f"no number is free at {objects.url!r}: too many join at once; try again")
-    part = Part(schema.identity, number, num_envs or schema.num_envs, capacity or schema.capacity)
-    store = Store.create(path, files, schema, settings, called, part)
-    note = os.path.join(store.stream_path(called), stream.SCRATCH, ORIGIN_FILE)
-    with fs.translate("noting the origin of", note):
-        fs.replace(files, note, json.dumps({"origin": origin}).encode())
-    return store
+    note = ORIGIN_FILE, json.dumps({"origin": origin}).encode()
+    part = Part(schema.identity, number, num_envs or schema.num_envs, capacity or schema.capacity, note)
+    return Store.create(path, files, schema, settings, called, part)

@@ -14,10 +14,13 @@ import datetime
 import fcntl
 import functools
 import os
+import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from diskreplay.errors import InputError, RemoteError
+from diskreplay.remote.downloads import Download
 
 SCHEMES = ("s3", "gs", "az", "file")
 NEW = ""
@@ -104,10 +107,10 @@ def checked_url(url: object) -> str:
         raise InputError(f"a remote store is named by a URL such as s3://bucket/pong.replay, got {url!r}")
     scheme, _, rest = text.partition("://")
     bucket, _, place = rest.strip("/").partition("/")
-    if scheme not in SCHEMES:
-        raise InputError(f"URLs of remote stores begin with {', '.join(f'{s}://' for s in SCHEMES)}, got {url!r}")
     if "@" in bucket or "?" in text or "#" in text:
         raise InputError("a URL of a remote store holds no credentials and no query; set them in the environment")
+    if scheme not in SCHEMES:
+        raise InputError(f"URLs of remote stores begin with {', '.join(f'{s}://' for s in SCHEMES)}, got {url!r}")
     if any(part in ("", ".", "..") for part in rest.strip("/").split("/")) or not (place or scheme == "file"):
         raise InputError(
             f"name a place in the bucket, such as {scheme}://{bucket or 'bucket'}/pong.replay, got {url!r}"
@@ -129,7 +132,7 @@ class ObjectStore:
         self._process = os.getpid()
         self._obstore = _obstore()
         with _requests(self.url, "", "opening"):
-            self._store = _connect(self.url)
+            self._store = connect(self.url)
 
     def get(self, key: str) -> tuple[Object, Iterable[bytes]]:
         found = self._ask("downloading", key, lambda: self._obstore.get(self._store, key))
@@ -198,7 +201,11 @@ class ObjectStore:
                 "with multiprocessing's 'spawn' or 'forkserver', or open the store in it"
             )
         with _requests(self.url, key, action):
-            return ask()
+            if threading.current_thread() is not threading.main_thread():
+                return ask()
+            asked = Download(ask)  # a Ctrl-C is noticed while it is waited for, not in obstore itself
+            threading.Thread(target=asked.run, name="diskreplay-request", daemon=True).start()
+            return asked.result()
 
 
 class _requests:
@@ -220,6 +227,7 @@ class _requests:
             raise TakenError(self._what) from error
         if isinstance(error, errors.BaseError | OSError | ValueError):
             cause = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+            cause = re.sub(r"//[^/@\s]*@", "//...@", cause)  # of the endpoint: what stands before it may be a password
             cure = (
                 "look at the credentials and at what they may do"
                 if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError | PermissionError)
@@ -253,7 +261,8 @@ def _obstore() -> Any:
     return obstore
 
 
-def _connect(url: str) -> Any:
+def connect(url: str) -> Any:
+    """The storage at a URL as `obstore` has it."""
     obstore = _obstore()
     scheme = url.partition("://")[0]
     options: dict[str, Any] = {}

@@ -71,7 +71,7 @@ def local(path: PathLike, doing: str) -> str:
     """The full path of a store that is to be changed; InputError for a URL."""
     if is_url(path):
         raise InputError(
-            f"{doing} changes a store, and {os.fspath(path)!r} is read only: 'diskreplay pull' makes a local copy"
+            f"{doing} changes a store, and {checked_url(path)!r} is read only: 'diskreplay pull' makes a local copy"
         )
     return full_path(path)
 

@@ -25,7 +25,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diskreplay.errors import CorruptionError, InputError, RemoteConflictError, RemoteError
@@ -194,6 +194,8 @@ class Push:
         for key in (STREAMS, CHECKPOINTS, *(f"{self._prefix}/{group}" for group in stream.groups(self._store.schema))):
             with contextlib.suppress(TakenError):
                 self.put(f"{key}/{metadata.NAME}", metadata.dump(metadata.group_document()), NEW)
+        for path in self._store.schema.arrays:
+            self._put_array(path)
 
     def _read_origin(self) -> str:
         path = os.path.join(self._store.stream_path(self._name), stream.SCRATCH, ORIGIN_FILE)
@@ -206,6 +208,15 @@ class Push:
             return origin
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{path!r} cannot be read: {error!r}", file=path) from error
+
+    def _origins(self) -> set[str]:
+        """Of all streams of the local store that were ever pushed."""
+        found = {self._origin}
+        for name in self._store.stream_names():
+            path = os.path.join(self._store.stream_path(name), stream.SCRATCH, ORIGIN_FILE)
+            with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+                found.add(str(json.loads(self._files.read(path))["origin"]))
+        return found
 
     def _check_prefix(self, local: Commit, remote: Commit) -> None:
         """RemoteConflictError where what is remote is not the beginning of what is here."""
@@ -288,9 +299,7 @@ class Push:
         for path, tail in newest.tails.items():
             column, directory = self._column(path, newest)
             below = f"{self._prefix}/{path}"
-            for node in stream.parents(path):
-                folder = os.path.join(self._store.stream_path(self._name), node)
-                self._put_document(os.path.join(folder, metadata.NAME), f"{self._prefix}/{node}/{metadata.NAME}")
+            self._put_array(path)
             spans = [commit.span(path, context) for commit in (newest, *pins) if path in commit.tails]
             rows = column.column.shard_rows
             wanted = {
@@ -323,6 +332,12 @@ class Push:
         self._unbundled = []
         self._bundled = entries if len(entries) < BUNDLE_MOST else []
         self._bundle += len(entries) >= BUNDLE_MOST
+
+    def _put_array(self, path: str) -> None:
+        """Puts the documents of an array and of the groups that it is in."""
+        for node in stream.parents(path):
+            folder = os.path.join(self._store.stream_path(self._name), node)
+            self._put_document(os.path.join(folder, metadata.NAME), f"{self._prefix}/{node}/{metadata.NAME}")
 
     def _put_document(self, path: str, key: str) -> None:
         data = self._files.read(path)
@@ -365,8 +380,19 @@ class Push:
                 folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
                 # Dropped meanwhile, or another's of that name was made.
                 with contextlib.suppress(FileNotFoundError, TakenError):
-                    beside = {"origin": self._origin}
-                    put_checkpoint(self, self._files, folder, checkpoint.name, list(checkpoint.arrays), beside)
+                    beside, arrays = {"origin": self._origin}, list(checkpoint.arrays)
+                    made = put_checkpoint(
+                        self, self._objects, self._files, folder, checkpoint.name, arrays, beside, there
+                    )
+                    self._check_checkpoint(checkpoint, made)
+
+    def _check_checkpoint(self, checkpoint: Checkpoint, made: Mapping[str, str]) -> None:
+        """Takes a checkpoint back where what it needs was removed while it was put."""
+        there = {one.key: one.tag for one in self.list(f"{CHECKPOINTS}/{checkpoint.name}/")}
+        if not self._reached(checkpoint) or any(there.get(key) != tag for key, tag in made.items()):
+            document = _document(checkpoint.name)
+            self.delete([document, *(key for key in there if key != document)])
+            raise _ChangedError(document)
 
     def _reached(self, checkpoint: Checkpoint) -> bool:
         """Whether everything that the checkpoint needs is remote."""
@@ -375,7 +401,10 @@ class Push:
             if remote is None or remote.sequence < cut.sequence:
                 return False
             there = {one.key for one in self.list(f"{STREAMS}/{name}/")}
-            if not there.issuperset(shards(self._store.schema, name, cut)):
+            missing = set(shards(self._store.schema, name, cut)) - there
+            if missing & self._complete:
+                raise _ChangedError(missing)  # removed since
+            if missing:
                 return False
         return True
 
@@ -401,7 +430,7 @@ class Push:
             found = self._look(document.key, metadata.MAX_CHECKPOINT_BYTES)
             attributes = _attributes(found[1]) if found else {}
             ours, beside = attributes.get(metadata.KEY), attributes.get(KEY)
-            mine = isinstance(ours, dict) and isinstance(beside, dict) and beside.get("origin") == self._origin
+            mine = isinstance(ours, dict) and isinstance(beside, dict) and beside.get("origin") in self._origins()
             made = ours.get("time") if isinstance(ours, dict) and mine else None
             self._made[known] = float(made) if isinstance(made, int | float) else None
         return self._made[known]
@@ -510,18 +539,36 @@ def _checkpoint_name(key: str) -> str | None:
 
 
 def put_checkpoint(
-    requests: Any, files: fs.Files, folder: str, name: str, arrays: list[str], beside: dict[str, Any]
-) -> None:
-    """Uploads a checkpoint that stands in a local directory: its arrays, then its document.
+    requests: Any, objects: Objects, files: fs.Files, folder: str, name: str, arrays: list[str],
+    beside: dict[str, Any], there: Mapping[str, Object],
+) -> dict[str, str]:  # fmt: skip
+    """Uploads a checkpoint that stands in a local directory: its arrays, then its document; the arrays' tags.
 
-    ``requests`` has a ``put``. TakenError where there is one of that name.
+    Args:
+        requests: has a ``put``.
+        objects: to look what is there.
+        files, folder: where the checkpoint is.
+        name, arrays: of it.
+        beside: what stands beside its attributes.
+        there: what is known to be there: what a maker left that died is replaced, and nothing else.
+
+    TakenError where there is one of that name, or another is making it.
     """
+    made = {}
     for array in arrays:
         for file in files.list(os.path.join(folder, array)):
-            requests.put(f"{CHECKPOINTS}/{name}/{array}/{file}", files.read(os.path.join(folder, array, file)))
+            key, data = f"{CHECKPOINTS}/{name}/{array}/{file}", files.read(os.path.join(folder, array, file))
+            try:
+                made[key] = requests.put(key, data, there[key].tag if key in there else NEW)
+            except TakenError:
+                found, now = storage.read(objects, key, MOST_BYTES)
+                if now != data:
+                    raise
+                made[key] = found.tag  # the answer was lost
     document = json.loads(files.read(os.path.join(folder, metadata.NAME)))
     document["attributes"][KEY] = beside
     requests.put(f"{CHECKPOINTS}/{name}/{metadata.NAME}", metadata.dump(document), NEW)
+    return made
 
 
 def check_pushable(store: Store) -> None:

@@ -50,6 +50,8 @@ class Pushing:
         """What of that the last push has seen."""
         self._failures = 0
         self._error: Exception | None = None
+        self._said = ""
+        """The conflict that was warned of."""
         self._ended = False
         self._thread: threading.Thread | None = None
 
@@ -66,6 +68,7 @@ class Pushing:
     def _ask(self) -> None:
         self._asked += 1
         if not self._ended and (self._thread is None or not self._thread.is_alive()):
+            self._error = None  # of an attempt that is over: what was in the way may be gone
             self._thread = threading.Thread(target=self._run, name="diskreplay-push", daemon=True)
             self._thread.start()
         self._condition.notify_all()
@@ -84,6 +87,7 @@ class Pushing:
             asked = self._asked
             while self._done < asked:
                 if isinstance(self._error, RemoteConflictError):
+                    self._said = str(self._error)
                     raise RemoteConflictError(str(self._error)) from self._error
                 if self._error is not None and not isinstance(self._error, RemoteError):
                     raise self._error
@@ -104,6 +108,14 @@ class Pushing:
             yield
         finally:
             self._waiting -= 1
+
+    def new_conflict(self) -> str | None:
+        """What no second try would mend, once."""
+        with self._condition:
+            if not isinstance(self._error, RemoteConflictError) or str(self._error) == self._said:
+                return None
+            self._said = str(self._error)
+            return self._said
 
     def stats(self) -> dict[str, Any]:
         """What was sent, how far that is behind, and what failed: JSON."""
@@ -127,15 +139,15 @@ class Pushing:
         """Pushes what is left for so long, and no more after it; what kept it from being sent, None if nothing did."""
         if os.getpid() != self._process:
             return None
+        left = None
         try:
-            self.wait(timeout)
+            self.wait(timeout)  # interrupted, it is not the end
         except Exception as error:
-            return error
-        finally:
-            with self._condition:
-                self._ended = True
-                self._condition.notify_all()
-        return None
+            left = error
+        with self._condition:
+            self._ended = True
+            self._condition.notify_all()
+        return left
 
     def _run(self) -> None:
         pause = FIRST_PAUSE
@@ -159,7 +171,7 @@ class Pushing:
                 self._failed(error)
                 pause = min(LONGEST_PAUSE, random.uniform(pause, 2 * pause))
                 with self._condition:
-                    self._condition.wait_for(lambda: self._ended, pause)
+                    self._condition.wait_for(lambda: self._ended or self._asked != asked, pause)  # noqa: B023
             else:
                 pause = FIRST_PAUSE
                 with self._condition:

@@ -75,12 +75,14 @@ class Part:
         identity: of the store.
         number: of the stream.
         num_envs, capacity: of the stream.
+        note: name and bytes of a file that stands in the stream's scratch directory from the beginning.
     """
 
     identity: str
     number: int
     num_envs: int
     capacity: int
+    note: tuple[str, bytes] | None = None
 
 
 class Store:
@@ -153,6 +155,9 @@ class Store:
                 metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
                 first = Commit(part.number, part.num_envs, part.capacity, time=time.time())
                 stream.create(files, os.path.join(temporary, STREAMS, first_stream), schema, first, first_stream)
+                if part.note is not None:
+                    note = os.path.join(temporary, STREAMS, first_stream, SCRATCH, part.note[0])
+                    fs.replace(files, note, part.note[1])
                 try:
                     files.rename(temporary, path)
                 except OSError as error:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from remote.world import RUN, SPACES, Life, Rows, observation, read, reader, rows_of, under
 from helpers import effort
+from remote.world import RUN, SPACES, Life, Rows, observation, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError, InputError, RemoteError

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from remote.world import Life, Rows, read, under
 from helpers import effort
+from remote.world import Life, Rows, read, under
 
 import diskreplay as dr
 from diskreplay.errors import DiskReplayError, RemoteError

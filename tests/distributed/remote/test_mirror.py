@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from distributed.remote import downloader
-from remote.world import Life, read, reader, rows_of
 from helpers import effort
+from remote.world import Life, read, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteError

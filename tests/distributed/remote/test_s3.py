@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from distributed.remote import collector
-from remote.world import Life, rows_of
 from helpers import effort
+from remote.world import Life, rows_of
 
 import diskreplay as dr
 from diskreplay.remote.objects import NEW, ObjectStore, TakenError

@@ -1,0 +1,181 @@
+"""Trainers, collectors and their checkpoints under one URL; what stands in the way of a push is said, and goes."""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from remote.world import RUN, SPACES, Life, read, reader, rows_of, under
+
+import diskreplay as dr
+from diskreplay.errors import CheckpointError, InputError, RemoteConflictError, RemoteWarning
+from diskreplay.ops import remote as ops
+from diskreplay.ops.verify import verify
+from diskreplay.remote.collect import collect
+from diskreplay.remote.place import open_remote
+from diskreplay.remote.push import ORIGIN_FILE
+from diskreplay.storage.store import Store
+from diskreplay.testing import FaultyObjects, SimulatedObjects
+
+
+def _prioritized(objects: Any, mirror: pathlib.Path) -> dr.ReplayBuffer:
+    buffer = reader(objects, mirror, sampler=dr.Proportional(), seed=1)
+    ids = buffer.items()
+    buffer.update_priorities(ids, np.arange(len(ids)) + float(len(mirror.name)))
+    return buffer
+
+
+def test_a_checkpoint_that_is_refused_leaves_the_other_trainers_whole(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(30)
+    life.push(objects)
+    with _prioritized(objects, tmp_path / "behind") as behind, _prioritized(objects, tmp_path / "m") as first:
+        first.checkpoint("best")
+        drawn = [list(first.sample(8).index) for _ in range(3)]
+        with pytest.raises(CheckpointError, match="already"):
+            behind.checkpoint("best")
+    with reader(objects, tmp_path / "again", checkpoint="best") as again:
+        assert [list(again.sample(8).index) for _ in range(3)] == drawn
+    life.buffer.close()
+
+
+def test_gc_between_the_parts_of_a_checkpoint_leaves_none_that_cannot_be_opened(tmp_path: pathlib.Path) -> None:
+    life, base = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(30)
+    life.push(base)
+    made = 0
+    for at in range(60):
+        objects = base.copy()
+        faulty = FaultyObjects(objects)
+
+        def decide(index: int, request: Any, at: int = at, objects: SimulatedObjects = objects) -> None:
+            if index == at:
+                collect(open_remote(objects, tmp_path / "gc"), 0)
+
+        with _prioritized(faulty, tmp_path / f"m{at}") as trainer:
+            faulty.heal()
+            faulty.decide = decide
+            trainer.checkpoint("t")
+        with reader(objects, tmp_path / "again", checkpoint="t") as again:
+            assert sorted(rows_of(again)) == sorted(life.window())
+        made += 1
+        if len(faulty.requests) <= at:
+            break
+    assert made > 5
+    life.buffer.close()
+
+
+def test_what_stood_in_the_way_of_a_push_is_looked_for_again(tmp_path: pathlib.Path) -> None:
+    objects = SimulatedObjects()
+    with under(objects):
+        life = Life(tmp_path / "a", remote=objects.url)
+        life.add(20)
+        life.checkpoint("c")
+        life.add(10)
+        life.buffer.push(30)
+        with reader(objects, tmp_path / "t", seed=1) as trainer:
+            trainer.checkpoint("held")
+            life.buffer.close()
+            life.buffer = dr.ReplayBuffer.open(life.path, checkpoint="c", remote=objects.url, **RUN)
+            life.rows, life.timeline = list(life.saved["c"]), 1
+            stop = time.monotonic() + 60
+            while not life.buffer.stats()["remote"]["error"]:
+                assert time.monotonic() < stop
+                time.sleep(0.01)
+            with pytest.warns(RemoteWarning, match="held"):
+                life.add(1)
+            for _ in range(2):
+                with pytest.raises(RemoteConflictError, match="held"):
+                    life.buffer.push(30)
+            trainer.drop_checkpoint("held")
+        life.buffer.push(30)
+        assert read(objects, tmp_path / "m") == sorted(life.window())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            life.buffer.close()
+
+
+def test_a_store_of_two_streams_goes_back_to_its_own_checkpoint(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(10)
+    second = dr.ReplayBuffer.open(life.path, stream="second", **RUN)
+    life.buffer.refresh()
+    life.checkpoint("c")
+    life.push(objects, "0")
+    life.push(objects, "second")
+    life.push(objects, "0")
+    second.close()
+    life.add(5)
+    life.go_back("c")
+    life.add(3)
+    life.buffer.close()
+    ops.push(life.path, objects.url, objects)
+    assert read(objects, tmp_path / "m") == sorted(life.window())
+
+
+def test_a_collector_that_joined_and_has_no_rows_is_whole(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(10)
+    life.push(objects)
+    with under(objects):
+        joined = dr.ReplayBuffer.open_or_create(tmp_path / "b", *SPACES, capacity=60, remote=objects.url, **RUN)
+        start = pathlib.Path(joined.path, "streams", str(joined.stream), "start")
+        assert (start / ORIGIN_FILE).exists()
+        joined.push(30)
+        joined.close()
+        assert len(Store(objects.url, open_remote(objects, tmp_path / "m")).stream_names()) == 2
+        assert verify(objects.url, files=None).ok
+    copy = ops.pull(objects.url, tmp_path / "copy", objects=objects)
+    assert sorted(copy.streams.values()) == [0, 10]
+    life.buffer.close()
+
+
+def test_a_reader_of_a_url_is_copied(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    life.push(objects)
+    with under(objects), reader(objects, tmp_path / "m", seed=3) as buffer, pickle.loads(pickle.dumps(buffer)) as other:
+        assert sorted(rows_of(other)) == sorted(life.window())
+        assert other._store.files.mirror.directory == str(tmp_path / "m")
+    life.buffer.close()
+
+
+def test_a_network_that_is_back_is_noticed_by_who_waits(tmp_path: pathlib.Path) -> None:
+    objects = FaultyObjects(SimulatedObjects())
+    with under(objects):
+        life = Life(tmp_path / "a", remote=objects.url)
+        life.add(5)
+        life.buffer.push(30)
+        objects.fail_at(0, times=None)
+        for _ in range(4):
+            life.add(1)
+        stop = time.monotonic() + 60
+        while not life.buffer.stats()["remote"]["failures"]:
+            assert time.monotonic() < stop
+            time.sleep(0.01)
+        objects.heal()
+        life.buffer.push(30)
+        assert read(objects, tmp_path / "m") == sorted(life.window())
+        life.buffer.close()
+
+
+@pytest.mark.parametrize("url", ["s3://KEY:hunter2@bucket/x", "https://KEY:hunter2@host/x", "gcs://KEY:hunter2@b/x"])
+def test_no_secret_of_a_url_is_said(url: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    calls: list[Any] = [
+        lambda: dr.ReplayBuffer.open(url),
+        lambda: dr.ReplayBuffer.create(url, *SPACES, capacity=5),
+        lambda: dr.ReplayBuffer.open_or_create(url, *SPACES, capacity=5),
+        lambda: dr.ReplayBuffer.create("a", *SPACES, capacity=5, remote=url),
+        lambda: ops.push(url, "s3://bucket/x"),
+    ]
+    for call in calls:
+        with pytest.raises(InputError) as caught:
+            call()
+        assert "hunter2" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
