@@ -21,6 +21,7 @@ from gymnasium import spaces
 
 import diskreplay as dr
 
+EPISODES = 100_000
 LENGTH = 10
 BATCH = 256
 CONDITIONS = (
@@ -59,9 +60,10 @@ def tell(buffer: dr.ReplayBuffer) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=100_000)
+    parser.add_argument("--episodes", type=int, default=EPISODES, help=f"default {EPISODES:,}; only that many are kept")
     parser.add_argument("--repeats", type=int, default=301)
     asked = parser.parse_args()
+    lines: list[str] = []
     space, actions = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
     with harness.scratch() as folder:
         path = folder / "store"
@@ -80,15 +82,15 @@ def main() -> None:
                     buffer.annotate_episode(episode, seen=number)
                 again.append(seconds(buffer.commit))
             told = seconds(lambda: dr.ReplayBuffer.open(path, mode="r").close())
-            print("| of all episodes | |\n|---|---|")
-            print(f"| told, s (us each) | {telling:.2f} ({1e6 * telling / asked.episodes:.1f}) |")
-            print(f"| RAM, bytes an episode | {(after - before) / asked.episodes:.0f} |")
-            print(f"| their commit, ms | {1e3 * committing:.0f} |")
-            print(f"| on disk, bytes an episode | {stored / asked.episodes:.1f} |")
-            print(f"| a commit of 100 that changed, ms | {harness.median_ms(again):.1f} |")
-            print(f"| open to read, ms, without and with facts | {1e3 * plain:.0f}, {1e3 * told:.0f} |")
-            print("\n| condition | episodes | select, ms | sample(256), us | uniform, us | ratio |")
-            print("|---|---|---|---|---|---|")
+            lines += ["| of all episodes | |", "| --- | --- |"]
+            lines.append(f"| told, s (us each) | {telling:.2f} ({1e6 * telling / asked.episodes:.1f}) |")
+            lines.append(f"| RAM, bytes an episode | {(after - before) / asked.episodes:.0f} |")
+            lines.append(f"| their commit, ms | {1e3 * committing:.0f} |")
+            lines.append(f"| on disk, bytes an episode | {stored / asked.episodes:.1f} |")
+            lines.append(f"| a commit of 100 that changed, ms | {harness.median_ms(again):.1f} |")
+            lines.append(f"| open to read, ms, without and with facts | {1e3 * plain:.0f}, {1e3 * told:.0f} |")
+            lines += ["", "| condition | episodes | select, ms | `sample(256)`, us | uniform, us | ratio |"]
+            lines.append("| --- | --- | --- | --- | --- | --- |")
             for where in CONDITIONS:
                 took = [seconds(lambda: buffer.select(where)) for _ in range(7)]  # noqa: B023
                 chosen = buffer.select(where)
@@ -97,10 +99,18 @@ def main() -> None:
                     uniform.append(seconds(lambda: buffer.sample(BATCH)))
                     within.append(seconds(lambda: buffer.sample(BATCH, within=chosen)))  # noqa: B023
                 ours, theirs = (1e6 * statistics.median(times) for times in (within, uniform))
-                print(
+                lines.append(
                     f"| `{where}` | {len(chosen):,} | {1e3 * statistics.median(took):.0f} | {ours:.0f} | {theirs:.0f} "
                     f"| {ours / theirs:.2f} |"
                 )
+    intro = (
+        f"{asked.episodes:,} episodes of {LENGTH} steps. Asked: a selection in 100 ms, `sample` over one at most 1.2x."
+    )
+    body = "\n".join([intro, "", *lines])
+    keep = asked.episodes == EPISODES
+    harness.write_section(
+        "selections", "Selections of episodes", harness.versions("diskreplay", "numpy"), body, keep=keep
+    )
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import counting
 import pytest
 import ray
+from helpers import counting
 from ray.cluster_utils import Cluster
 
 import diskreplay as dr

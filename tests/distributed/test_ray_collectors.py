@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import counting
 import gymnasium
 import numpy as np
 import pytest
 import ray
+from helpers import counting
 from helpers.effort import examples
 
 import diskreplay as dr
@@ -360,7 +360,8 @@ def test_one_trainer_a_store_and_none_after_close(path: str) -> None:
 
 
 PROGRAM = """
-import sys, ray, counting
+import sys, ray
+from helpers import counting
 from diskreplay.ray import Collectors
 ray.init(address=sys.argv[2], logging_level="error", log_to_driver=False)
 given = counting.make_envs, counting.policy
