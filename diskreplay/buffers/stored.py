@@ -776,9 +776,10 @@ def open_store(
         if options["remote"] is None or checkpoint not in (None, LATEST):
             raise
         objects = ObjectStore(options["remote"])
-        if joining.found(objects) is None:
+        joined = joining.join(objects, full, files, options["stream"], num_envs, capacity)
+        if joined is None:
             raise
-        store = joining.join(objects, full, files, options["stream"], num_envs, capacity)
+        store = joined
         options = {**options, "stream": store.stream_names()[0]}
     cut = _checkpoint(store, checkpoint, options["or_last_commit"]) if checkpoint is not None else None
     check({**store.settings, **(cut.state if cut else {})}, store.schema)

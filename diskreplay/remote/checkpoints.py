@@ -12,7 +12,6 @@ import secrets
 import tempfile
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CheckpointError, RemoteError
@@ -20,11 +19,9 @@ from diskreplay.remote.collect import going
 from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import TakenError
-from diskreplay.remote.push import put_checkpoint
+from diskreplay.remote.push import document_key, in_order_of_removal, put_checkpoint
 from diskreplay.storage.files import LocalFiles
-from diskreplay.storage.store import CHECKPOINTS, Checkpoint, Store, checkpoint_document, lay_out_checkpoint
-
-Array = NDArray[np.generic]
+from diskreplay.storage.store import Checkpoint, Store, checkpoint_document, lay_out_checkpoint
 
 
 def write(store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict[str, NDArray[Any]]) -> bool:
@@ -48,7 +45,7 @@ def write(store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict
         except (TakenError, RemoteError, FileNotFoundError) as error:
             try:
                 files.refresh()
-                data = files.read(_document(store, checkpoint.name))
+                data = files.read(f"{files.url}/{document_key(checkpoint.name)}")
             except (FileNotFoundError, RemoteError):
                 data = b""
             if write_id.encode() not in data:  # else only the answer was lost
@@ -82,12 +79,5 @@ def drop(store: Store, files: RemoteFiles, name: str) -> None:
     """Removes a checkpoint of a remote store; CheckpointError where there is none."""
     files.refresh()
     store.checkpoint(name)
-    prefix = f"{CHECKPOINTS}/{name}/"
-    keys = [one.key for one in files.objects.list(prefix)]
-    document = f"{prefix}zarr.json"
-    files.objects.delete([document, *(key for key in keys if key != document)])
+    files.objects.delete(in_order_of_removal(name, files.listed()))
     files.refresh()
-
-
-def _document(store: Store, name: str) -> str:
-    return os.path.join(store.path, CHECKPOINTS, name, "zarr.json")

@@ -28,8 +28,8 @@ from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Object, Objects, read
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
+from diskreplay.storage.stream import STREAMS
 
-STREAMS = "streams"
 ATTEMPTS = 20
 """Of a listing, while streams go back; of a download, while writers replace the object."""
 TRIES = 3

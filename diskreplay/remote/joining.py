@@ -9,7 +9,7 @@ import secrets
 from typing import Any
 
 from diskreplay.checks import check_key
-from diskreplay.errors import CorruptionError, NotAStoreError, RemoteConflictError, StoreExistsError
+from diskreplay.errors import NotAStoreError, RemoteConflictError, StoreExistsError
 from diskreplay.remote import numbers
 from diskreplay.remote.objects import NEW, Objects, TakenError, read
 from diskreplay.remote.push import ORIGIN_FILE
@@ -25,8 +25,10 @@ ATTEMPTS = 100
 def found(objects: Objects) -> tuple[Schema, dict[str, Any]] | None:
     """Schema and settings of the store under a URL; None where there is none."""
     attributes = _root(objects)
-    if attributes is None:
-        return None
+    return None if attributes is None else _described(attributes)
+
+
+def _described(attributes: dict[str, Any]) -> tuple[Schema, dict[str, Any]]:
     ours = attributes[metadata.KEY]
     settings = ours.get("settings")
     return Schema.from_json(ours.get("schema")), settings if isinstance(settings, dict) else {}
@@ -74,8 +76,8 @@ def claim(objects: Objects, store: Store) -> None:
 
 def join(
     objects: Objects, path: str, files: fs.Files, name: str | None, num_envs: int | None, capacity: int | None
-) -> Store:
-    """Makes a local store at ``path`` that holds one new stream of the store under a URL.
+) -> Store | None:
+    """Makes a local store at ``path`` that holds one new stream of the store under a URL; None where there is none.
 
     Args:
         objects: of the remote store.
@@ -86,10 +88,10 @@ def join(
 
     Raises RemoteConflictError where there is a stream of that name, StoreExistsError where something is at ``path``.
     """
-    root, there = _root(objects), found(objects)
-    if root is None or there is None:
-        raise CorruptionError(f"the store under {objects.url!r} went away", file=objects.url)
-    schema, settings = there
+    root = _root(objects)
+    if root is None:
+        return None
+    schema, settings = _described(root)
     beside = numbers.first(root)
     if name is not None:
         check_key(name, "stream")

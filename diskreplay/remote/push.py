@@ -25,7 +25,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from diskreplay.errors import CorruptionError, InputError, RemoteConflictError, RemoteError
@@ -198,14 +198,22 @@ class Push:
             self._put_array(path)
 
     def _read_origin(self) -> str:
-        path = os.path.join(self._store.stream_path(self._name), stream.SCRATCH, ORIGIN_FILE)
+        """The stream's origin, made and noted where it has none."""
+        path = self._origin_path(self._name)
         try:
-            return str(json.loads(self._files.read(path))["origin"])
+            return self._noted_origin(path)
         except FileNotFoundError:
             origin = secrets.token_hex(16)
             with fs.translate("noting the origin of", path):
                 fs.replace(self._files, path, json.dumps({"origin": origin}).encode())
             return origin
+
+    def _origin_path(self, name: str) -> str:
+        return os.path.join(self._store.stream_path(name), stream.SCRATCH, ORIGIN_FILE)
+
+    def _noted_origin(self, path: str) -> str:
+        try:
+            return str(json.loads(self._files.read(path))["origin"])
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{path!r} cannot be read: {error!r}", file=path) from error
 
@@ -213,9 +221,8 @@ class Push:
         """Of all streams of the local store that were ever pushed."""
         found = {self._origin}
         for name in self._store.stream_names():
-            path = os.path.join(self._store.stream_path(name), stream.SCRATCH, ORIGIN_FILE)
-            with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-                found.add(str(json.loads(self._files.read(path))["origin"]))
+            with contextlib.suppress(FileNotFoundError, CorruptionError):
+                found.add(self._noted_origin(self._origin_path(name)))
         return found
 
     def _check_prefix(self, local: Commit, remote: Commit) -> None:
@@ -376,7 +383,7 @@ class Push:
     def _push_checkpoints(self) -> None:
         there = self._remove_dropped()
         for checkpoint in self._store.checkpoints():
-            if _document(checkpoint.name) not in there and self._reached(checkpoint):
+            if document_key(checkpoint.name) not in there and self._reached(checkpoint):
                 folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
                 # Dropped meanwhile, or another's of that name was made.
                 with contextlib.suppress(FileNotFoundError, TakenError):
@@ -390,9 +397,8 @@ class Push:
         """Takes a checkpoint back where what it needs was removed while it was put."""
         there = {one.key: one.tag for one in self.list(f"{CHECKPOINTS}/{checkpoint.name}/")}
         if not self._reached(checkpoint) or any(there.get(key) != tag for key, tag in made.items()):
-            document = _document(checkpoint.name)
-            self.delete([document, *(key for key in there if key != document)])
-            raise _ChangedError(document)
+            self.delete(in_order_of_removal(checkpoint.name, there))
+            raise _ChangedError(checkpoint.name)
 
     def _reached(self, checkpoint: Checkpoint) -> bool:
         """Whether everything that the checkpoint needs is remote."""
@@ -416,8 +422,7 @@ class Push:
             name = _checkpoint_name(one.key)
             made = self._made_here(one) if name is not None else None
             if made is not None and made != here.get(name or ""):  # one of this name may have been made again
-                below = f"{CHECKPOINTS}/{name}/"
-                keys = [one.key, *(key for key in there if key.startswith(below) and key != one.key)]
+                keys = in_order_of_removal(str(name), there)
                 self.delete(keys)
                 for key in keys:
                     del there[key]
@@ -527,9 +532,15 @@ def _attributes(data: bytes) -> dict[str, Any]:
     return attributes if isinstance(attributes, dict) else {}
 
 
-def _document(name: str) -> str:
-    """Key of a checkpoint's document."""
+def document_key(name: str) -> str:
+    """Of a checkpoint."""
     return f"{CHECKPOINTS}/{name}/{metadata.NAME}"
+
+
+def in_order_of_removal(name: str, there: Iterable[str]) -> list[str]:
+    """The keys of a checkpoint among others: its document first, without which there is none."""
+    document = document_key(name)
+    return [document, *(key for key in there if key.startswith(f"{CHECKPOINTS}/{name}/") and key != document)]
 
 
 def _checkpoint_name(key: str) -> str | None:
@@ -567,11 +578,13 @@ def put_checkpoint(
                 made[key] = found.tag  # the answer was lost
     document = json.loads(files.read(os.path.join(folder, metadata.NAME)))
     document["attributes"][KEY] = beside
-    requests.put(f"{CHECKPOINTS}/{name}/{metadata.NAME}", metadata.dump(document), NEW)
+    requests.put(document_key(name), metadata.dump(document), NEW)
     return made
 
 
 def check_pushable(store: Store) -> None:
     """InputError where the store's shards are not sealed: older ones, whose copies could not be told apart."""
     if not store.schema.identity:
-        raise InputError(f"{store.path!r} is of an older version without identity; 'diskreplay convert' it first")
+        raise InputError(
+            f"{store.path!r} is of an older version without identity; push a copy ('diskreplay export --format store')"
+        )
