@@ -131,10 +131,8 @@ def write_beside_a_child(path: str, pipe: Connection) -> None:
     buffer = lives.create(path)
     buffer.add(**lives.step(0, 0, 2))
     buffer.commit()
-    child = os.fork()
-    if not child:
-        time.sleep(600)
-    pipe.send(child)
+    if not os.fork():
+        pipe.send(os.getpid())  # by the child: it lets go of the lock when it first runs, and a busy machine may be late
     time.sleep(600)
 
 
