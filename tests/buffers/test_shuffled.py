@@ -145,7 +145,7 @@ def test_a_loader_samples_ahead_and_no_further(path: str) -> None:
         sample = buffer.sample
         buffer.sample = lambda size: drawn.append(size) or sample(size)  # type: ignore[method-assign,func-returns-value]
         with buffer.loader(8, prefetch=3) as loader:
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 60
             while len(drawn) < 4 and time.monotonic() < deadline:
                 time.sleep(0.01)
             time.sleep(0.1)
@@ -186,9 +186,8 @@ def test_closing_a_loader_that_waits(path: str) -> None:
         Recording(FRAMES).add(buffer, 50)
         loader = buffer.loader(8, prefetch=1)
         time.sleep(0.05)
-        start = time.monotonic()
         loader.close()
-        assert time.monotonic() - start < 1
+        assert threads() == []
         assert isinstance(loader, dr.Loader)
 
 

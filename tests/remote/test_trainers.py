@@ -77,7 +77,7 @@ def test_what_stood_in_the_way_of_a_push_is_looked_for_again(tmp_path: pathlib.P
         life.add(20)
         life.checkpoint("c")
         life.add(10)
-        life.buffer.push(30)
+        life.buffer.push(120)
         with reader(objects, tmp_path / "t", seed=1) as trainer:
             trainer.checkpoint("held")
             life.buffer.close()
@@ -91,9 +91,9 @@ def test_what_stood_in_the_way_of_a_push_is_looked_for_again(tmp_path: pathlib.P
                 life.add(1)
             for _ in range(2):
                 with pytest.raises(RemoteConflictError, match="held"):
-                    life.buffer.push(30)
+                    life.buffer.push(120)
             trainer.drop_checkpoint("held")
-        life.buffer.push(30)
+        life.buffer.push(120)
         assert read(objects, tmp_path / "m") == sorted(life.window())
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -126,7 +126,7 @@ def test_a_collector_that_joined_and_has_no_rows_is_whole(tmp_path: pathlib.Path
         joined = dr.ReplayBuffer.open_or_create(tmp_path / "b", *SPACES, capacity=60, remote=objects.url, **RUN)
         start = pathlib.Path(joined.path, "streams", str(joined.stream), "start")
         assert (start / ORIGIN_FILE).exists()
-        joined.push(30)
+        joined.push(120)
         joined.close()
         assert len(Store(objects.url, open_remote(objects, tmp_path / "m")).stream_names()) == 2
         assert verify(objects.url, files=None).ok
@@ -148,9 +148,9 @@ def test_a_reader_of_a_url_is_copied(tmp_path: pathlib.Path) -> None:
 def test_a_network_that_is_back_is_noticed_by_who_waits(tmp_path: pathlib.Path) -> None:
     objects = FaultyObjects(SimulatedObjects())
     with under(objects):
-        life = Life(tmp_path / "a", remote=objects.url)
+        life = Life(tmp_path / "a", remote=objects.url, push_seconds=0.1)
         life.add(5)
-        life.buffer.push(30)
+        life.buffer.push(120)
         objects.fail_at(0, times=None)
         for _ in range(4):
             life.add(1)
@@ -159,7 +159,7 @@ def test_a_network_that_is_back_is_noticed_by_who_waits(tmp_path: pathlib.Path) 
             assert time.monotonic() < stop
             time.sleep(0.01)
         objects.heal()
-        life.buffer.push(30)
+        life.buffer.push(120)
         assert read(objects, tmp_path / "m") == sorted(life.window())
         life.buffer.close()
 
