@@ -132,7 +132,7 @@ def write_beside_a_child(path: str, pipe: Connection) -> None:
     buffer.add(**lives.step(0, 0, 2))
     buffer.commit()
     if not os.fork():
-        pipe.send(os.getpid())  # by the child: it lets go of the lock when it first runs, and a busy machine may be late
+        pipe.send(os.getpid())  # by the child, which lets go of the lock when it first runs: a busy machine may be late
     time.sleep(600)
 
 
