@@ -36,8 +36,8 @@ LATENCY = 0.02
 BATCH = 256
 ROUNDS = 15
 COMMIT_SECONDS = 10
-COMMITS_A_PUSH = 2
-"""As commits and pushes come by default: every 10 and every 20 seconds."""
+COMMITS_A_PUSH = 4
+"""As commits and pushes come by default: every 10 and every 40 seconds."""
 PUT_PRICE, GET_PRICE = 5e-6, 0.4e-6
 """Dollars, by the list prices of S3 Standard."""
 
