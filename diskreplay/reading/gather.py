@@ -242,6 +242,7 @@ def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> Non
     while at < len(chunk):
         places = column.locate(chunk[at:], group[at:])
         here = slice(at, at + len(places))
+        fs.begin(loan.file for loan in places.loans)
         cache.fill(column, chunk[here], group[here], functools.partial(_decode, column, places, chunk[here]))
         at = here.stop
 
