@@ -281,13 +281,15 @@ class StoredBuffer:
                 }
                 for stream in self._settled()
             }
+            files = self._store.files
+            remote = self._pushing or (files if isinstance(files, RemoteFiles) else None)
             return {
                 "transitions": len(self._streams),
                 "capacity": sum(stream.disk.commit_record.capacity for stream in self._streams),
                 "streams": streams,
                 "cache_bytes": self._streams.cache.budget_bytes,
                 "cache_used_bytes": self._streams.cache.used_bytes,
-                **({"remote": self._pushing.stats()} if self._pushing is not None else {}),
+                **({"remote": remote.stats()} if remote is not None else {}),
             }
 
     # Adding
@@ -661,6 +663,8 @@ class StoredBuffer:
             self._closed = True
             self._companion = None
             self._streams.release()
+            if isinstance(self._store.files, RemoteFiles):
+                self._store.files.stop()
             if self._call_off is not None:
                 self._call_off()
 
