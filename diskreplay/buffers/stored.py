@@ -624,6 +624,8 @@ class StoredBuffer:
                 self._finish()
                 raise
             self._finish()
+        if isinstance(self._store.files, RemoteFiles):
+            self._store.files.stop()
         if unsent is not None:
             warnings.warn(
                 f"not everything of {self.path!r} is pushed, and all of it is here; 'diskreplay push' sends the rest: "
@@ -663,8 +665,6 @@ class StoredBuffer:
             self._closed = True
             self._companion = None
             self._streams.release()
-            if isinstance(self._store.files, RemoteFiles):
-                self._store.files.stop()
             if self._call_off is not None:
                 self._call_off()
 

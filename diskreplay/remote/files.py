@@ -21,12 +21,12 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
 from diskreplay.remote import bundles, ranges
-from diskreplay.remote.ahead import Ahead
+from diskreplay.remote.ahead import Ahead, CalledOffError
 from diskreplay.remote.downloads import Download, Downloads
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Object, Objects, read
@@ -258,19 +258,27 @@ class RemoteFiles:
 
     # Shards
 
-    def begin(self, known: Object, timeline: int | None) -> Download[str] | None:
-        """Begins to download a shard of a timeline; None where its copy is there."""
+    def begin(
+        self, known: Object, timeline: int | None, called_off: Callable[[], bool] = lambda: False
+    ) -> Download[str] | None:
+        """Begins to download a shard of a timeline; None where its copy is there.
+
+        ``called_off`` is asked meanwhile: then it ends with CalledOffError.
+        """
         if self.mirror.find(known) is not None:
             return None
         self._check_process()
         name = f"{known.key}\n{known.tag}\n{timeline}"
-        return self._downloads.begin(name, lambda: self._download(known, timeline))
+        return self._downloads.begin(name, lambda: self._download(known, timeline, called_off))
 
     def copy(self, known: Object, timeline: int | None) -> fs.LocalFile:
         """The copy of a shard, downloaded if need be; CorruptionError where there is no such shard any more."""
         for _ in range(ATTEMPTS):
             download = self.begin(known, timeline)
-            path = self.mirror.find(known) if download is None else download.result()
+            try:
+                path = self.mirror.find(known) if download is None else download.result()
+            except CalledOffError:
+                continue  # it was one that was read ahead
             if path is not None:
                 try:
                     return fs.LocalFile(path, write=False)
@@ -296,14 +304,14 @@ class RemoteFiles:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """Reads nothing more ahead, until something is asked for again; what is under way comes to its end."""
-        self._ahead.stop()
+        """Reads nothing more ahead, until something is asked for again."""
+        if os.getpid() == self._process:  # a forked one has no threads, and may have their locks
+            self._ahead.stop()
 
     def stats(self) -> dict[str, Any]:
         """What was downloaded, and what of it was read ahead: JSON."""
-        with self._counting:
-            found = {"url": self.url, "requests": self._requests, "received_bytes": self._received}
-        return {**found, **self._ahead.stats()}
+        counted = {"url": self.url, "requests": self._requests, "received_bytes": self._received}
+        return {**counted, **self._ahead.stats()}
 
     def forget(self, path: str) -> None:
         """Removes the copy of a shard whose bytes were found damaged, so that it is downloaded once more."""
@@ -312,12 +320,14 @@ class RemoteFiles:
             self._suspect.add(known.key)
             self.mirror.drop(known)
 
-    def _download(self, known: Object, timeline: int | None) -> str:
+    def _download(self, known: Object, timeline: int | None, called_off: Callable[[], bool]) -> str:
         """Downloads a shard; the path of its copy, which may be that of a newer version."""
         for attempt in range(TRIES):
+            if called_off():
+                raise CalledOffError(known.key)
             found, pieces = self._get_shard(known, timeline)
             try:
-                return self.mirror.keep(found, pieces)
+                return self.mirror.keep(found, _unless(called_off, pieces))
             except (RemoteError, DiskFullError):  # cut short; or there is room now
                 if attempt == TRIES - 1 or found.size > self.mirror.most_bytes:
                     raise
@@ -406,6 +416,14 @@ class RemoteFiles:
 
     def _path(self, key: str) -> str:
         return f"{self.url}/{key}"
+
+
+def _unless(called_off: Callable[[], bool], pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces; CalledOffError at the first that comes when nobody wants them any more."""
+    for piece in pieces:
+        if called_off():
+            raise CalledOffError
+        yield piece
 
 
 def _listing(listed: dict[str, Object], records: dict[str, bytes]) -> Listing:
