@@ -6,6 +6,7 @@ looks like is the business of the classes over this one.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 import time
@@ -32,6 +33,7 @@ from diskreplay.checks import check_count
 from diskreplay.errors import (
     CheckpointError,
     ClosedError,
+    CorruptionError,
     DiskReplayError,
     InputError,
     ReadOnlyError,
@@ -571,14 +573,32 @@ class StoredBuffer:
         """
 
         def batch() -> Batch:
-            reads = Reads(empty)
-            with self._lock:
-                self._check_open()
-                drafted = draft(reads)
+            reads, drafted = self._drafted(draft, empty)
             reads.finish()
             return drafted
 
         return beside_writers(batch, self._caught_up)
+
+    def _drafted(self, draft: Callable[[Reads], Batch], empty: Empty = blocks.empty) -> tuple[Reads, Batch]:
+        """A batch whose large arrays are still to be read."""
+        reads = Reads(empty)
+        with self._lock:
+            self._check_open()
+            return reads, draft(reads)
+
+    def _begun(self, draft: Callable[[Reads], Batch]) -> Callable[[], Batch]:
+        """As :meth:`_beside_writers`, in two halves: what is remote of the batch begins to be downloaded now."""
+        begun: list[tuple[Reads, Batch]] = []
+        with contextlib.suppress(CorruptionError):  # the other half looks again
+            begun.append(self._drafted(draft))
+            begun[0][0].begin()
+
+        def batch() -> Batch:
+            reads, drafted = begun.pop() if begun else self._drafted(draft)
+            reads.finish()
+            return drafted
+
+        return lambda: beside_writers(batch, self._caught_up)
 
     def _caught_up(self, any_commit: bool) -> bool:
         """Goes on to the newest commits where other writers have evicted what this buffer still held for there.
