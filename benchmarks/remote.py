@@ -33,6 +33,10 @@ from diskreplay.storage.store import Store
 
 STEPS = 1 << 20
 LATENCY = 0.02
+BANDWIDTH = 100e6
+"""Bytes a second that all downloads have together, where the network is limited."""
+PIECE_BYTES = 128 << 10
+"""Downloads that go on at the same time take turns with so much."""
 BATCH = 256
 ROUNDS = 15
 COMMIT_SECONDS = 10
@@ -43,12 +47,14 @@ PUT_PRICE, GET_PRICE = 5e-6, 0.4e-6
 
 
 class Counted:
-    """Objects in RAM; every request is counted, and takes `latency` seconds."""
+    """Objects in RAM; every request is counted, and takes `latency` seconds, and what is downloaded its time, too."""
 
     url = "s3://bucket/store.replay"
 
-    def __init__(self, latency: float = 0.0) -> None:
+    def __init__(self, latency: float = 0.0, bandwidth: float = float("inf")) -> None:
         self.latency = latency
+        self.bandwidth = bandwidth
+        self._free = 0.0
         self.objects: dict[str, tuple[bytes, str]] = {}
         self.requests: collections.Counter[str] = collections.Counter()
         self.bytes: collections.Counter[str] = collections.Counter()
@@ -61,12 +67,22 @@ class Counted:
             self.bytes[kind] += size
         time.sleep(self.latency * times)
 
-    def get(self, key: str) -> tuple[Object, Iterable[bytes]]:
+    def get(self, key: str, span: tuple[int, int] | None = None) -> tuple[Object, Iterable[bytes]]:
         found = self.objects.get(key)
-        self._count("get", len(found[0]) if found else 0)
+        data = b"" if found is None else found[0] if span is None else found[0][slice(*span)]
+        self._count("get", len(data))
         if found is None:
             raise FileNotFoundError(2, "there is no such object", key)
-        return Object(key, len(found[0]), found[1], 0.0), [found[0]]
+        return Object(key, len(found[0]), found[1], 0.0), self._pieces(data)
+
+    def _pieces(self, data: bytes) -> Iterable[bytes]:
+        for at in range(0, len(data), PIECE_BYTES if self.bandwidth < float("inf") else len(data)):
+            piece = data[at : at + PIECE_BYTES] if self.bandwidth < float("inf") else data
+            with self._lock:
+                self._free = max(self._free, time.monotonic()) + len(piece) / self.bandwidth
+                wait = self._free - time.monotonic()
+            time.sleep(max(0.0, wait))
+            yield piece
 
     def head(self, key: str) -> Object | None:
         self._count("head")
@@ -163,6 +179,19 @@ def sampled(path: str, objects: Counted, mirror: pathlib.Path, rounds: int) -> d
             for kind, buffer in buffers.items():
                 found[kind] += harness.seconds_of(lambda buffer=buffer: buffer.sample(BATCH), 20)
     return {kind: statistics.median(seconds) for kind, seconds in found.items()}
+
+
+def sampled_cold(objects: Counted, mirror: pathlib.Path, most: int = 1000, seconds: float = 60.0) -> list[list[float]]:
+    """Of each `sample(256)` from a cold mirror: when it was there, requests and bytes so far."""
+    found = []
+    with reader(objects, mirror, seed=0) as buffer:
+        objects.requests.clear()
+        objects.bytes.clear()
+        start = time.perf_counter()
+        while len(found) < most and time.perf_counter() - start < seconds:
+            buffer.sample(BATCH)
+            found.append([time.perf_counter() - start, objects.requests["get"], objects.bytes["get"]])
+    return found
 
 
 def added(scratch: pathlib.Path, steps: int, rounds: int) -> dict[str, float]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Callable
 
 from diskreplay.prefetch import Prefetcher
 from diskreplay.views.batch import Batch
+
+MOST_BEGUN = 4
+"""Batches of a remote store that are downloaded at the same time, beside the one that is waited for."""
 
 
 class Loader(Prefetcher[Batch]):
@@ -17,3 +21,18 @@ class Loader(Prefetcher[Batch]):
 
     def __init__(self, sample: Callable[[], Batch], prefetch: int) -> None:
         super().__init__(lambda: (sample() for _ in itertools.repeat(None)), prefetch, "loader")
+
+
+def begun_ahead(begin: Callable[[], Callable[[], Batch]], count: int) -> Callable[[], Batch]:
+    """What samples batches of which ``count`` more are begun always: their downloads go on at the same time.
+
+    ``begin`` begins one; what it gives ends it.
+    """
+    begun: collections.deque[Callable[[], Batch]] = collections.deque()
+
+    def sample() -> Batch:
+        while len(begun) <= count:
+            begun.append(begin())
+        return begun.popleft()()
+
+    return sample

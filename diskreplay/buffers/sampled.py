@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from diskreplay import notebooks
 from diskreplay.buffers import owners, shuffle
 from diskreplay.buffers.either import open_or_make, reopening
-from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.loader import MOST_BEGUN, Loader, begun_ahead
 from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.selection import Selection
@@ -24,6 +24,7 @@ from diskreplay.paths import PathLike
 from diskreplay.reading import blocks
 from diskreplay.reading.reads import Empty, Reads
 from diskreplay.reading.stream import OpenStream
+from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.place import named
 from diskreplay.sampling.registry import is_own, takes_over
 from diskreplay.sampling.window import Prioritized, Sampler, checked_draw
@@ -344,11 +345,18 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         Args:
             batch_size: of each.
             prefetch: batches that may wait. They were drawn before rows that were added since; a checkpoint holds the
-                random state with them already drawn.
+                random state with them already drawn. Of a remote store as many again, up to 4, are
+                being downloaded.
         """
         batch_size = check_count("batch_size", batch_size)
         check_count("prefetch", prefetch, most=1 << 16)
-        return Loader(lambda: self.sample(batch_size), prefetch)
+        if not isinstance(self._store.files, RemoteFiles):
+            return Loader(lambda: self.sample(batch_size), prefetch)
+
+        def begin() -> Callable[[], Batch]:
+            return self._begun(lambda reads: self._draft(batch_size, reads))
+
+        return Loader(begun_ahead(begin, min(prefetch, MOST_BEGUN)), prefetch)
 
     def shuffled(
         self, batch_size: int, epochs: int = 1, *, within: Selection | None = None,

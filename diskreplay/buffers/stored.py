@@ -6,6 +6,7 @@ looks like is the business of the classes over this one.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 import time
@@ -32,6 +33,7 @@ from diskreplay.checks import check_count
 from diskreplay.errors import (
     CheckpointError,
     ClosedError,
+    CorruptionError,
     DiskReplayError,
     InputError,
     ReadOnlyError,
@@ -281,13 +283,15 @@ class StoredBuffer:
                 }
                 for stream in self._settled()
             }
+            files = self._store.files
+            remote = self._pushing or (files if isinstance(files, RemoteFiles) else None)
             return {
                 "transitions": len(self._streams),
                 "capacity": sum(stream.disk.commit_record.capacity for stream in self._streams),
                 "streams": streams,
                 "cache_bytes": self._streams.cache.budget_bytes,
                 "cache_used_bytes": self._streams.cache.used_bytes,
-                **({"remote": self._pushing.stats()} if self._pushing is not None else {}),
+                **({"remote": remote.stats()} if remote is not None else {}),
             }
 
     # Adding
@@ -569,14 +573,32 @@ class StoredBuffer:
         """
 
         def batch() -> Batch:
-            reads = Reads(empty)
-            with self._lock:
-                self._check_open()
-                drafted = draft(reads)
+            reads, drafted = self._drafted(draft, empty)
             reads.finish()
             return drafted
 
         return beside_writers(batch, self._caught_up)
+
+    def _drafted(self, draft: Callable[[Reads], Batch], empty: Empty = blocks.empty) -> tuple[Reads, Batch]:
+        """A batch whose large arrays are still to be read."""
+        reads = Reads(empty)
+        with self._lock:
+            self._check_open()
+            return reads, draft(reads)
+
+    def _begun(self, draft: Callable[[Reads], Batch]) -> Callable[[], Batch]:
+        """As :meth:`_beside_writers`, in two halves: what is remote of the batch begins to be downloaded now."""
+        begun: list[tuple[Reads, Batch]] = []
+        with contextlib.suppress(CorruptionError):  # the other half looks again
+            begun.append(self._drafted(draft))
+            begun[0][0].begin()
+
+        def batch() -> Batch:
+            reads, drafted = begun.pop() if begun else self._drafted(draft)
+            reads.finish()
+            return drafted
+
+        return lambda: beside_writers(batch, self._caught_up)
 
     def _caught_up(self, any_commit: bool) -> bool:
         """Goes on to the newest commits where other writers have evicted what this buffer still held for there.
@@ -622,6 +644,8 @@ class StoredBuffer:
                 self._finish()
                 raise
             self._finish()
+        if isinstance(self._store.files, RemoteFiles):
+            self._store.files.stop()
         if unsent is not None:
             warnings.warn(
                 f"not everything of {self.path!r} is pushed, and all of it is here; 'diskreplay push' sends the rest: "

@@ -7,8 +7,9 @@
    disk is read forwards, and it is noted where they are read. A noted file is on loan as long as the plan lives, so
    that an eviction meanwhile takes nothing away. Where the shards are more than files may be open, they are read at
    once, as many at a time as may.
-4. Without the lock, :func:`run` reads, decodes and copies the rest: compiled where that applies, see
-   :mod:`diskreplay.reading.compiled`; in Python what the cache takes in, and wherever else something is to be judged.
+4. Without the lock, :func:`begin` has what is remote begin to be downloaded, and :func:`run` reads, decodes and copies
+   the rest: compiled where that applies, see :mod:`diskreplay.reading.compiled`; in Python what the cache takes in, and
+   wherever else something is to be judged.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from diskreplay.reading.target import Target
 from diskreplay.storage import chunks
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader, ColumnWriter, Location, Locations
+from diskreplay.storage.handles import Loan
 
 NOTHING = np.empty((6, 0), np.int64)
 
@@ -132,7 +134,7 @@ def _located(
     if at == count:
         return planned
     while True:
-        run(planned, cache)
+        run(begin(planned), cache)
         planned = _planned(column, out, [], NOTHING, places := Locations.none())  # which gives the loans back
         if at == count:
             return planned
@@ -175,12 +177,41 @@ def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> t
     return encoded, pieces.compress(~in_ram, axis=1)
 
 
-def run(plan: Plan, cache: ChunkCache) -> None:
-    """Reads, decodes and copies the pieces of a plan; CorruptionError names the place of a damaged chunk."""
+def begin(plan: Plan) -> list[Plan]:
+    """The plan in parts. Of remote files the chunks that have no copy here begin to be downloaded: those come last."""
+    places = plan.places
+    if all(type(loan.file) is fs.LocalFile for loan in places.loans):
+        return [plan]
+    loans, coming = list(places.loans), np.zeros(len(places), bool)
+    for at, loan in enumerate(loans):
+        here = places.array[0] == at
+        parts = fs.fetch(loan.file, places.array[1:, here].T.tolist())
+        if parts is not None:
+            loans[at], coming[here] = Loan(parts), True
+    if not coming.any():
+        return [plan]
+    there = dataclasses.replace(_apart(plan, loans, ~coming), encoded=plan.encoded)
+    return [there, _apart(plan, loans, coming)]
+
+
+def _apart(plan: Plan, loans: list[Loan], which: NDArray[np.bool_]) -> Plan:
+    """Some pieces of a plan, of the files ``loans``."""
+    array = plan.places.array[:, which]
+    used, array[0] = np.unique(array[0], return_inverse=True)
+    places = Locations([loans[at] for at in used.tolist()], array)
+    return dataclasses.replace(plan, encoded=[], pieces=plan.pieces[:, which], places=places)
+
+
+def run(parts: Iterable[Plan], cache: ChunkCache) -> None:
+    """Reads, decodes and copies the pieces of a plan's parts; CorruptionError names the place of a damaged chunk."""
+    for part in parts:
+        _run(part, cache)
+
+
+def _run(plan: Plan, cache: ChunkCache) -> None:
     if plan.encoded:
         _read(plan, plan.encoded, cache)
     at, count = 0, len(plan.places)
-    fs.begin(loan.file for loan in plan.places.loans)
     read = compiled.reader(plan.column, plan.out, plan.pieces, plan.places) if count else None
     if read is None:
         _read(plan, _with_sources(plan, 0, count), cache)
@@ -242,6 +273,7 @@ def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> Non
     while at < len(chunk):
         places = column.locate(chunk[at:], group[at:])
         here = slice(at, at + len(places))
+        fs.begin(loan.file for loan in places.loans)
         cache.fill(column, chunk[here], group[here], functools.partial(_decode, column, places, chunk[here]))
         at = here.stop
 

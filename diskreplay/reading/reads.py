@@ -29,19 +29,34 @@ class Reads:
         self.empty = empty
         """Makes the large arrays that are filled."""
         self._steps: list[Callable[[], None]] = []
+        self._plans: list[list[gather.Plan]] = []
+        """Of the columns, each in the parts that it is read in."""
+        self._begun = 0
+        """Plans of which the downloads have begun."""
 
     def fetch(self, column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> None:
         """Copies what of the requests is in RAM, and takes up the rest; as :func:`gather.plan`. Needs the lock."""
         plan = gather.plan(column, requests, out, cache)
         if not plan.empty:
-            self.then(functools.partial(gather.run, plan, cache))
+            self.then(functools.partial(self._run, len(self._plans), cache))
+            self._plans.append([plan])
+
+    def _run(self, which: int, cache: ChunkCache) -> None:
+        gather.run(self._plans[which], cache)
 
     def then(self, step: Callable[[], None]) -> None:
         """A step that needs the arrays of those before it."""
         self._steps.append(step)
 
+    def begin(self) -> None:
+        """What is remote begins to be downloaded, of all columns at once; needs no lock."""
+        for at in range(self._begun, len(self._plans)):
+            self._plans[at] = gather.begin(*self._plans[at])
+            self._begun = at + 1
+
     def finish(self) -> None:
         """Does all steps; needs no lock. CorruptionError names the place of a damaged chunk."""
+        self.begin()
         compiled.load_if_due()
         for step in self._steps:
             step()

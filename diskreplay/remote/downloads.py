@@ -45,9 +45,14 @@ class Download(Generic[Result]):
 
 
 class Downloads(Generic[Result]):
-    """Those that are under way, by name."""
+    """Those that are under way, by name.
 
-    def __init__(self) -> None:
+    Args:
+        most_threads: that download at the same time.
+    """
+
+    def __init__(self, most_threads: int = MOST_THREADS) -> None:
+        self._most_threads = most_threads
         self._lock = threading.Lock()
         self._waiting: collections.deque[tuple[str, Download[Result]]] = collections.deque()
         self._under_way: dict[str, Download[Result]] = {}
@@ -59,7 +64,7 @@ class Downloads(Generic[Result]):
             found = self._under_way.get(name)
             if found is None:
                 found = Download(work)
-                if self._threads < MOST_THREADS:
+                if self._threads < self._most_threads:
                     try:
                         threading.Thread(target=self._run, name="diskreplay-download", daemon=True).start()
                         self._threads += 1

@@ -3,8 +3,10 @@
 Paths are URLs, so that every error names the object. What is there is known from a listing, taken at the beginning
 and at every :meth:`RemoteFiles.refresh`; the streams' commit records belong to it. They are read before the listing
 that counts, and so name no shard that it lacks; and once more after it, where something of a stream is new: a stream
-that went back to a checkpoint meanwhile replaces its shards, and then all is read anew. Shards are downloaded whole,
-when one of their chunks is asked for.
+that went back to a checkpoint meanwhile replaces its shards, and then all is read anew.
+
+Shards are downloaded whole where all of them is read. Of one that has no copy here a batch asks for its chunks alone,
+and :mod:`diskreplay.remote.ahead` downloads the shard beside it.
 
 A shard that was replaced since the listing has grown, or its stream has gone back to a checkpoint: then all is listed
 again, and the timeline of its stream must be the one that it was when the shard was opened.
@@ -19,10 +21,12 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
-from diskreplay.remote import bundles
+from diskreplay.remote import bundles, ranges
+from diskreplay.remote.ahead import Ahead, CalledOffError
 from diskreplay.remote.downloads import Download, Downloads
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Object, Objects, read
@@ -34,6 +38,8 @@ ATTEMPTS = 20
 """Of a listing, while streams go back; of a download, while writers replace the object."""
 TRIES = 3
 """Of a download that is cut short, or finds the disk full."""
+RANGE_THREADS = 64
+"""That ask for chunks at the same time: what they wait for is the network."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +83,15 @@ class RemoteFile:
         if self._local is None:
             self._files.begin(self._known, self._timeline)
 
+    def fetch(self, spans: Iterable[ranges.Span]) -> ranges.Ranges | None:
+        """These bytes, which begin to be downloaded; None where they are here, or come with the whole shard."""
+        if self._local is not None:
+            return None
+        spans = list(spans)
+        if self._part is not None and all(begin >= self._part.offset for begin, _ in spans):
+            return None
+        return self._files.fetch(self._known, self._timeline, spans)
+
     def descriptor(self) -> int:
         """Of the copy in the mirror."""
         return self._copy().fileno()
@@ -118,6 +133,10 @@ class RemoteFiles:
         self._suspect: set[str] = set()
         """Keys of shards whose bytes were found damaged: those of bundles are not used any more."""
         self._downloads: Downloads[str] = Downloads()
+        self._ranges: Downloads[bytes] = Downloads(RANGE_THREADS)
+        self._ahead = Ahead(mirror, self.begin)
+        self._counting = threading.Lock()
+        self._requests = self._received = 0
         self.refresh()
 
     # What is there
@@ -239,25 +258,60 @@ class RemoteFiles:
 
     # Shards
 
-    def begin(self, known: Object, timeline: int | None) -> Download[str] | None:
-        """Begins to download a shard of a timeline; None where its copy is there."""
+    def begin(
+        self, known: Object, timeline: int | None, called_off: Callable[[], bool] = lambda: False
+    ) -> Download[str] | None:
+        """Begins to download a shard of a timeline; None where its copy is there.
+
+        ``called_off`` is asked meanwhile: then it ends with CalledOffError.
+        """
         if self.mirror.find(known) is not None:
             return None
         self._check_process()
         name = f"{known.key}\n{known.tag}\n{timeline}"
-        return self._downloads.begin(name, lambda: self._download(known, timeline))
+        return self._downloads.begin(name, lambda: self._download(known, timeline, called_off))
 
     def copy(self, known: Object, timeline: int | None) -> fs.LocalFile:
         """The copy of a shard, downloaded if need be; CorruptionError where there is no such shard any more."""
         for _ in range(ATTEMPTS):
             download = self.begin(known, timeline)
-            path = self.mirror.find(known) if download is None else download.result()
+            try:
+                path = self.mirror.find(known) if download is None else download.result()
+            except CalledOffError:
+                continue  # it was one that was read ahead
             if path is not None:
                 try:
                     return fs.LocalFile(path, write=False)
                 except FileNotFoundError:
                     continue  # another process took it away for room
         raise RemoteError(f"the copy of {self._path(known.key)!r} is taken away for room at once: raise mirror_bytes")
+
+    def fetch(self, known: Object, timeline: int | None, spans: Iterable[ranges.Span]) -> ranges.Ranges | None:
+        """Begins to download parts of a shard; None where its copy is there, or comes, since it is worth it."""
+        if self.mirror.find(known) is not None:
+            return None
+        self._check_process()
+        parts = ranges.joined(spans)
+        cost = ranges.cost(parts)
+        if known.size <= self.mirror.most_bytes and (known.size <= ranges.WHOLE_BYTES or 2 * cost >= known.size):
+            self.begin(known, timeline)
+            return None
+        self._ahead.note(known, timeline, cost)
+        return ranges.Ranges(
+            (begin, self._ranges.begin(f"{known.key}\n{known.tag}\n{timeline}\n{begin}-{end}", functools.partial(
+                self._get_part, known, timeline, (begin, end)
+            ))) for begin, end in parts
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """Reads nothing more ahead, until something is asked for again."""
+        if os.getpid() == self._process:  # a forked one has no threads, and may have their locks
+            self._ahead.stop()
+
+    def stats(self) -> dict[str, Any]:
+        """What was downloaded, and what of it was read ahead: JSON."""
+        counted = {"url": self.url, "requests": self._requests, "received_bytes": self._received}
+        return {**counted, **self._ahead.stats()}
 
     def forget(self, path: str) -> None:
         """Removes the copy of a shard whose bytes were found damaged, so that it is downloaded once more."""
@@ -266,11 +320,42 @@ class RemoteFiles:
             self._suspect.add(known.key)
             self.mirror.drop(known)
 
-    def _download(self, known: Object, timeline: int | None) -> str:
+    def _download(self, known: Object, timeline: int | None, called_off: Callable[[], bool]) -> str:
         """Downloads a shard; the path of its copy, which may be that of a newer version."""
-        for attempt in range(ATTEMPTS):
+        for attempt in range(TRIES):
+            if called_off():
+                raise CalledOffError(known.key)
+            found, pieces = self._get_shard(known, timeline)
             try:
-                found, pieces = self.objects.get(known.key)
+                return self.mirror.keep(found, _unless(called_off, pieces))
+            except (RemoteError, DiskFullError):  # cut short; or there is room now
+                if attempt == TRIES - 1 or found.size > self.mirror.most_bytes:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _get_part(self, known: Object, timeline: int | None, span: ranges.Span) -> bytes:
+        """Downloads bytes of a shard."""
+        for attempt in range(TRIES):
+            _, pieces = self._get_shard(known, timeline, span)
+            try:
+                data = b"".join(pieces)
+                if len(data) != span[1] - span[0]:
+                    raise RemoteError(
+                        f"{self._path(known.key)} gave {len(data):,} bytes instead of {span[1] - span[0]:,}; try again"
+                    )
+                return data
+            except RemoteError:
+                if attempt == TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _get_shard(
+        self, known: Object, timeline: int | None, span: ranges.Span | None = None
+    ) -> tuple[Object, Iterable[bytes]]:
+        """A shard, or bytes of it, as :meth:`Objects.get` gives them; of a newer version where it has grown."""
+        for _ in range(ATTEMPTS):
+            try:
+                found, pieces = self.objects.get(known.key, span)
             except FileNotFoundError:
                 self.refresh()
                 raise self._gone(known.key, "the object is missing") from None
@@ -282,12 +367,16 @@ class RemoteFiles:
                 now = listing.there.get(known.key)
                 if now is None or now.tag != found.tag:
                     continue  # replaced once more
-            try:
-                return self.mirror.keep(found, pieces)
-            except (RemoteError, DiskFullError):  # cut short; or there is room now
-                if attempt >= TRIES - 1 or found.size > self.mirror.most_bytes:
-                    raise
+            return found, self._counted(pieces)
         raise self._gone(known.key, "the object is replaced faster than it can be read")
+
+    def _counted(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        with self._counting:
+            self._requests += 1
+        for piece in pieces:
+            with self._counting:
+                self._received += len(piece)
+            yield piece
 
     def _bundled(self, known: Object, listing: Listing) -> bundles.Part | None:
         """What a bundle has of a shard."""
@@ -327,6 +416,14 @@ class RemoteFiles:
 
     def _path(self, key: str) -> str:
         return f"{self.url}/{key}"
+
+
+def _unless(called_off: Callable[[], bool], pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces; CalledOffError at the first that comes when nobody wants them any more."""
+    for piece in pieces:
+        if called_off():
+            raise CalledOffError
+        yield piece
 
 
 def _listing(listed: dict[str, Object], records: dict[str, bytes]) -> Listing:

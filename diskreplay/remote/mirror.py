@@ -95,6 +95,12 @@ class Mirror:
             with self._lock:
                 self._coming -= of.size
 
+    def room(self) -> int:
+        """Bytes that can be kept beside all copies that are there, or are coming; at most what the disk has free."""
+        found = os.statvfs(self.directory)
+        free = self.most_bytes - self.most_bytes // SWEEP_SHARE - self.used_bytes() - self._coming
+        return min(free, found.f_bavail * found.f_frsize)
+
     def used_bytes(self) -> int:
         """Of all copies that are there now."""
         return sum(size for _, size, _ in self._copies())

@@ -62,8 +62,8 @@ class Objects(Protocol):
     url: str
     """As the user wrote it, without what is secret; keys are named below it."""
 
-    def get(self, key: str) -> tuple[Object, Iterable[bytes]]:
-        """An object and its bytes, piece by piece."""
+    def get(self, key: str, span: tuple[int, int] | None = None) -> tuple[Object, Iterable[bytes]]:
+        """An object and its bytes, piece by piece; those from ``span[0]`` on, below ``span[1]``, if it is given."""
 
     def head(self, key: str) -> Object | None:
         """An object; None where there is none."""
@@ -134,8 +134,9 @@ class ObjectStore:
         with _requests(self.url, "", "opening"):
             self._store = connect(self.url)
 
-    def get(self, key: str) -> tuple[Object, Iterable[bytes]]:
-        found = self._ask("downloading", key, lambda: self._obstore.get(self._store, key))
+    def get(self, key: str, span: tuple[int, int] | None = None) -> tuple[Object, Iterable[bytes]]:
+        options: Any = None if span is None else {"range": span}
+        found = self._ask("downloading", key, lambda: self._obstore.get(self._store, key, options=options))
         return _object(key, found.meta), self._pieces(key, found)
 
     def _pieces(self, key: str, found: Any) -> Iterator[bytes]:

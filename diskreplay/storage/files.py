@@ -18,7 +18,7 @@ import pathlib
 import stat
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
 from diskreplay.storage.handles import NO_DESCRIPTORS, with_room
@@ -154,6 +154,16 @@ def begin(files: Iterable[File]) -> None:
     for file in files:
         if type(file) is not LocalFile and hasattr(file, "begin"):
             file.begin()
+
+
+def fetch(file: File, places: Iterable[Sequence[int]]) -> Any:
+    """Has parts ``(offset, bytes)`` of a remote file begin to be downloaded; a file with those alone.
+
+    None where they need not be: of a local file, of one that has a copy here, or that comes whole.
+    """
+    if type(file) is LocalFile or not hasattr(file, "fetch"):
+        return None
+    return file.fetch((offset, offset + size) for offset, size in places)
 
 
 def will_need(file: File, offset: int, size: int) -> None:

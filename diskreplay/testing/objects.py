@@ -39,9 +39,10 @@ class SimulatedObjects:
         with self._lock:
             return SimulatedObjects(self.url, self.data)
 
-    def get(self, key: str) -> tuple[Object, Iterable[bytes]]:
+    def get(self, key: str, span: tuple[int, int] | None = None) -> tuple[Object, Iterable[bytes]]:
         with self._lock:
             found, data = self._object(key), self.data[key]
+        data = data if span is None else data[slice(*span)]
         middle = len(data) // 2
         return found, [data[:middle], data[middle:]]
 
@@ -82,10 +83,12 @@ class Request:
     Attributes:
         name: ``get``, ``head``, ``put``, ``list`` or ``delete``: each deletion is a request of its own.
         key: of the object; of a listing, the prefix.
+        span: of a download: the bytes that are asked for, from the first on, below the second; None for all.
     """
 
     name: str
     key: str
+    span: tuple[int, int] | None = None
 
 
 class FaultyObjects:
@@ -121,9 +124,9 @@ class FaultyObjects:
             fault if index >= count and (times is None or index < count + times) else None
         )
 
-    def _ask(self, name: str, key: str) -> Fault | None:
+    def _ask(self, name: str, key: str, span: tuple[int, int] | None = None) -> Fault | None:
         with self._lock:
-            request = Request(name, key)
+            request = Request(name, key, span)
             self.requests.append(request)
             index = len(self.requests) - 1
         fault = self.decide(index, request)
@@ -131,9 +134,9 @@ class FaultyObjects:
             raise _failed(request)
         return fault
 
-    def get(self, key: str) -> tuple[Object, Iterable[bytes]]:
-        fault = self._ask("get", key)
-        found, pieces = self.inner.get(key)
+    def get(self, key: str, span: tuple[int, int] | None = None) -> tuple[Object, Iterable[bytes]]:
+        fault = self._ask("get", key, span)
+        found, pieces = self.inner.get(key, span)
         if fault == "lost":
             raise _failed(Request("get", key))
         return found, list(pieces)[:-1] if fault == "cut" else pieces

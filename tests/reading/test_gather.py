@@ -107,7 +107,7 @@ def test_rows_wherever_they_stand(
                 out = Target(np.full((count, 5 if twice else 6, *SHAPE), 255, np.uint8))
                 if twice:
                     out = Target(out.first, out.first.copy())
-                gather.run(gather.plan(column, each, out, cache), cache)
+                gather.run([gather.plan(column, each, out, cache)], cache)
                 for (place, step), (row, env) in cells(each).items():
                     for shift, array in enumerate(out.arrays):
                         if 0 <= step - shift < array.shape[1]:

@@ -1,0 +1,53 @@
+"""Parts of a shard: which bytes are asked for, and those that come.
+
+A request costs its latency beside its bytes. So what lies close together is one request, and what is most of a shard,
+or a small shard, is better downloaded whole.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+
+from diskreplay.remote.downloads import Download
+
+Span = tuple[int, int]
+"""Bytes of a shard from the first on, below the second."""
+
+REQUEST_BYTES = 64 << 10
+"""What could be downloaded in the time that a request takes, beside others: spans as close as that are one request."""
+WHOLE_BYTES = 256 << 10
+"""A shard of no more is downloaded whole."""
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """The requests that spans are asked for by, ascending."""
+    found: list[Span] = []
+    for begin, end in sorted(spans):
+        if found and begin - found[-1][1] <= REQUEST_BYTES:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def cost(spans: Iterable[Span]) -> int:
+    """What requests cost, in bytes."""
+    return sum(end - begin + REQUEST_BYTES for begin, end in spans)
+
+
+class Ranges:
+    """Parts of a shard that are being downloaded: a file that has nothing else.
+
+    Args:
+        parts: where each begins, ascending, and its download.
+    """
+
+    def __init__(self, parts: Iterable[tuple[int, Download[bytes]]]) -> None:
+        self._parts = list(parts)
+        self._begins = [begin for begin, _ in self._parts]
+
+    def pread(self, size: int, offset: int, /) -> bytes:
+        """Waits for the part; raises what its download raised."""
+        begin, download = self._parts[bisect.bisect_right(self._begins, offset) - 1]
+        return download.result()[offset - begin : offset - begin + size]
