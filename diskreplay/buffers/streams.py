@@ -14,6 +14,7 @@ from diskreplay.index.log import NEVER, NOW
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.opening import open_stream
 from diskreplay.reading.stream import OpenStream
+from diskreplay.remote.files import RemoteFiles
 from diskreplay.sampling.window import Window
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
@@ -96,6 +97,10 @@ class Streams:
             self.size_cache()
             return
         streams = dict(self._open)
+        if isinstance(self.store.files, RemoteFiles):
+            stands = {name: stream.disk.commit_record for name, stream in streams.items()}
+            new = {name: newest for name, newest in commits.items() if newest != stands.get(name)}
+            self.store.files.make_ready(self.store.schema, new)
         for name, newest in commits.items():
             if self.writer is not None and name == self.writer.name:
                 continue

@@ -21,7 +21,7 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
@@ -29,9 +29,12 @@ from diskreplay.remote import bundles, ranges
 from diskreplay.remote.ahead import Ahead, CalledOffError
 from diskreplay.remote.downloads import Download, Downloads
 from diskreplay.remote.mirror import Mirror
+from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import Object, Objects, read
+from diskreplay.schema import Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
+from diskreplay.storage.commit import Commit
 from diskreplay.storage.stream import STREAMS
 
 ATTEMPTS = 20
@@ -257,6 +260,24 @@ class RemoteFiles:
         return "another process"
 
     # Shards
+
+    def make_ready(self, schema: Schema, commits: Mapping[str, Commit]) -> None:
+        """Begins to download what is read first of these commits of streams, by their names, of all at once.
+
+        What fails is left to whoever reads it.
+        """
+        for stream, commit in commits.items():
+            keys = shards(schema, stream, commit)
+            self._downloads.begin(f"{stream}\n{commit.sequence}", functools.partial(self._begin_unbundled, keys))
+
+    def _begin_unbundled(self, keys: Iterable[str]) -> str:
+        """Begins to download those shards that no bundle has a part of."""
+        listing = self._listing
+        for key in keys:
+            known = listing.there.get(key)
+            if known is not None and self._bundled(known, listing) is None:
+                self.begin(known, listing.timelines.get(_stream(key) or ""))
+        return ""
 
     def begin(
         self, known: Object, timeline: int | None, called_off: Callable[[], bool] = lambda: False

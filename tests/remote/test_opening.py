@@ -1,0 +1,62 @@
+"""Opening and refreshing a URL: what is read first comes at the same time, whatever a request takes."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from collections.abc import Iterable
+
+from remote.world import RUN, Life, reader, rows_of
+
+import diskreplay as dr
+from diskreplay.remote import ranges
+from diskreplay.remote.objects import Object
+from diskreplay.testing.objects import SimulatedObjects
+
+TOGETHER = 12
+
+
+class Meeting(SimulatedObjects):
+    """The next shards that are asked for come once so many are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.barrier = threading.Barrier(TOGETHER)
+        self.expected = 0
+        self._count = threading.Lock()
+
+    def get(self, key: str, span: ranges.Span | None = None) -> tuple[Object, Iterable[bytes]]:
+        with self._count:
+            waits = "/c." in key and self.expected > 0
+            self.expected -= waits
+        if waits:
+            self.barrier.wait(60)
+        return super().get(key, span)
+
+
+def test_shards_that_are_read_first_come_at_the_same_time(tmp_path: pathlib.Path) -> None:
+    """Regression: one came after another, so that opening took the time of ten requests for each stream."""
+    objects = Meeting()
+    life = Life(tmp_path / "a")
+    life.add(10)
+    others = [dr.ReplayBuffer.open(life.path, mode="a", stream=f"c{number}", capacity=60, **RUN) for number in (1, 2)]
+    writers = [life.buffer, *others]
+
+    def go_on() -> None:
+        row = life.buffer.get(life.buffer.items()[:1])
+        for writer in writers:
+            writer.add(row.obs[0], row.action[0], row.reward[0], row.next_obs[0], False, True)
+            writer.commit()
+            life.push(objects, str(writer.stream))
+        objects.expected = TOGETHER
+
+    go_on()
+    with reader(objects, tmp_path / "m") as buffer:
+        assert not objects.expected
+        assert len(rows_of(buffer)) == 13
+        go_on()
+        buffer.refresh()
+        assert not objects.expected
+        assert len(rows_of(buffer)) == 16
+    for writer in writers:
+        writer.close()
