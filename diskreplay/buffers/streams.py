@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -96,11 +96,18 @@ class Streams:
             self._records = {name: commit for name, commit in commits.items() if name not in self._open}
             self.size_cache()
             return
-        streams = dict(self._open)
         if isinstance(self.store.files, RemoteFiles):
-            stands = {name: stream.disk.commit_record for name, stream in streams.items()}
-            new = {name: newest for name, newest in commits.items() if newest != stands.get(name)}
-            self.store.files.make_ready(self.store.schema, new)
+            stands = {name: stream.disk.commit_record for name, stream in self._open.items()}
+            new = {name: commit for name, commit in commits.items() if commit != stands.get(name)}
+            with self.store.files.coming(self.store.schema, new):
+                self._open_each(commits, checkpoint)
+        else:
+            self._open_each(commits, checkpoint)
+        self.size_cache()
+        self.torn = False
+
+    def _open_each(self, commits: Mapping[str, Commit], checkpoint: Checkpoint | None) -> None:
+        streams = dict(self._open)
         for name, newest in commits.items():
             if self.writer is not None and name == self.writer.name:
                 continue
@@ -115,8 +122,6 @@ class Streams:
                     self._forget(stream.log.stream)
             streams[name] = opened
         self._open = dict(sorted(streams.items(), key=lambda item: item[1].log.stream))
-        self.size_cache()
-        self.torn = False
 
     def _caught_up(self, stream: OpenStream, newest: Commit) -> bool:
         """Reads what was committed up to a newer record; False where the stream must be read anew."""

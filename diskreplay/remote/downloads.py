@@ -32,8 +32,14 @@ class Download(Generic[Result]):
             self._result = self._work()
         except BaseException as error:
             self._error = error
-        finally:
-            self._done.set()
+
+    def end(self) -> None:
+        """Its result is there."""
+        self._done.set()
+
+    def wait(self, seconds: float) -> None:
+        """Waits for it so long at the most."""
+        self._done.wait(max(0.0, seconds))
 
     def result(self) -> Result:
         """Waits for it; raises what it raised."""
@@ -84,4 +90,5 @@ class Downloads(Generic[Result]):
                 name, download = self._waiting.popleft()
             download.run()
             with self._lock:
-                del self._under_way[name]
+                del self._under_way[name]  # first: who begins it again after its end gets a new one
+            download.end()

@@ -21,12 +21,13 @@ import functools
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
 from diskreplay.remote import bundles, ranges
-from diskreplay.remote.ahead import Ahead, CalledOffError
+from diskreplay.remote.ahead import STOP_SECONDS, Ahead, CalledOffError
 from diskreplay.remote.downloads import Download, Downloads
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.needed import shards
@@ -261,23 +262,34 @@ class RemoteFiles:
 
     # Shards
 
-    def make_ready(self, schema: Schema, commits: Mapping[str, Commit]) -> None:
-        """Begins to download what is read first of these commits of streams, by their names, of all at once.
+    @contextlib.contextmanager
+    def coming(self, schema: Schema, commits: Mapping[str, Commit]) -> Iterator[None]:
+        """While commits of streams, by their names, are read: what is read first of all of them comes at once.
 
-        What fails is left to whoever reads it.
+        What fails is left to whoever reads it. At the end what nobody has asked for is called off.
         """
-        for stream, commit in commits.items():
-            keys = shards(schema, stream, commit)
-            self._downloads.begin(f"{stream}\n{commit.sequence}", functools.partial(self._begin_unbundled, keys))
+        over = threading.Event()
+        begun: list[Download[str]] = []
 
-    def _begin_unbundled(self, keys: Iterable[str]) -> str:
-        """Begins to download those shards that no bundle has a part of."""
-        listing = self._listing
-        for key in keys:
-            known = listing.there.get(key)
-            if known is not None and self._bundled(known, listing) is None:
-                self.begin(known, listing.timelines.get(_stream(key) or ""))
-        return ""
+        def begin(stream: str, commit: Commit) -> str:
+            listing = self._listing
+            for key in shards(schema, stream, commit):
+                known = listing.there.get(key)
+                if known is not None and not over.is_set() and self._bundled(known, listing) is None:
+                    download = self.begin(known, listing.timelines.get(stream), over.is_set)
+                    if download is not None:
+                        begun.append(download)
+            return stream
+
+        try:
+            for stream, commit in commits.items():
+                begun.append(self._downloads.begin(stream, functools.partial(begin, stream, commit)))
+            yield
+        finally:
+            over.set()
+            stop = time.monotonic() + STOP_SECONDS
+            for download in begun:  # those of streams come first, and add the others
+                download.wait(stop - time.monotonic())
 
     def begin(
         self, known: Object, timeline: int | None, called_off: Callable[[], bool] = lambda: False
