@@ -366,8 +366,8 @@ def _cell(value: Any) -> str:
 def diff(one: str, other: str, as_json: bool) -> int:
     """Find the first difference between the stores at ONE and OTHER. Exit status 1 when there is one.
 
-    Episodes are compared bit for bit, in order; how they are spread over streams, environments and chunks does not
-    count.
+    Episodes are compared bit for bit, in order, then the facts of them, then what was written to steps later; how they
+    are spread over streams, environments and chunks does not count.
     """
     from diskreplay.ops.diff import diff as run
 
