@@ -283,6 +283,10 @@ class FactLog:
 
     # Reading
 
+    def living_bytes(self, first_row: int) -> int:
+        """Bytes of the lines that count, of episodes in a window from ``first_row`` on."""
+        return sum(one.size for one in self._noted.values() if _alive(one, first_row))
+
     def overlapping(self) -> list[tuple[int, int]]:
         """Row and environment of what is noted of an episode that others are noted of, too."""
         places = sorted((one.env, one.row, one.stop) for one in self._noted.values())
