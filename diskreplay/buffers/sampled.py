@@ -19,6 +19,7 @@ from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts
 from diskreplay.buffers.stored import APPEND, StoredBuffer, create_store, open_store
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, EvictedError, InputError, NotEnoughDataError
+from diskreplay.ids import checked_ids
 from diskreplay.index.log import NEVER, NOW
 from diskreplay.paths import PathLike
 from diskreplay.reading import blocks
@@ -315,10 +316,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Raises EvictedError where one has left the window, InputError where one was never given.
         """
-        ids = np.atleast_1d(np.asarray(index))
-        if ids.dtype.kind not in "iu" or ids.ndim != 1:
-            raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
-        ids = ids.astype(np.int64)
+        ids = checked_ids(np.atleast_1d(np.asarray(index)))
 
         def draft(reads: Reads) -> Batch:
             self._streams.check(self._view, ids)

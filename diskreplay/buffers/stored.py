@@ -390,6 +390,12 @@ class StoredBuffer:
             if self._later.waiting_bytes > COMMIT_BYTES:
                 self.commit()
 
+    def _check_write(self, name: str, index: Any, values: Any) -> None:
+        """Raises what :meth:`write` would, and writes nothing."""
+        with self._lock:
+            self._writable().check()
+            self._later.checked(name, index, values)
+
     def _extend(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],

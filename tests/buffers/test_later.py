@@ -454,6 +454,52 @@ def test_open_or_create_names_other_columns(tmp_path: pathlib.Path) -> None:
     dr.ReplayBuffer.open_or_create(tmp_path / "a", LINE, TURN, capacity=1000, later={"v": np.float32}).close()
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("none", [[], (), np.empty(0, np.int64), np.empty(0, np.uint64)], ids=repr)
+def test_to_write_nothing_does_nothing(tmp_path: pathlib.Path, shape: tuple[int, ...], none: Any) -> None:
+    """As where a mask leaves none of a batch: lists have no dtype and no shape then."""
+    with create(tmp_path / "a", later={"v": (shape, np.float32)}) as buffer:
+        play(buffer, 5)
+        buffer.commit()
+        buffer.write("v", none, [])
+        buffer.write("v", none, np.empty((0, *shape), np.float32))
+        assert not buffer._later.unwritten
+        assert len(buffer.get(none)) == 0
+        with pytest.raises(InputError, match="must have shape"):
+            buffer.write("v", none, np.empty((0, 2, 2), np.float32))
+        with pytest.raises(InputError, match="no column 'w'"):
+            buffer.write("w", none, [])
+        with pytest.raises(InputError, match="must have shape"):
+            buffer.write("v", [1], [])
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (np.array([1, 2**63], np.uint64), "index 9223372036854775808 names no transition: every index is below"),
+        ([2**64 - 1], "index 18446744073709551615 names no transition: every index is below"),
+        ([-1], "index -1 names no transition"),
+        ([5], "index 5 names no transition: it was never given"),
+        ([1 << 48], "of the stream number 1; this buffer writes the stream '0'"),
+        ([0.5], r"index must be integers of shape \(B,\), got float64 \(1,\)"),
+        ([[1]], r"index must be integers of shape \(B,\), got int64 \(1, 1\)"),
+        ([True], r"index must be integers of shape \(B,\), got bool"),
+    ],
+    ids=str,
+)
+def test_an_index_that_is_none_is_named(tmp_path: pathlib.Path, index: Any, message: str) -> None:
+    with create(tmp_path / "a", later={"v": np.float32}) as buffer:
+        play(buffer, 5)
+        buffer.commit()
+        with pytest.raises(InputError, match=message):
+            buffer.write("v", index, np.ones(np.shape(index)[:1], np.float32))
+        assert not buffer._later.unwritten
+        with pytest.raises(InputError):
+            buffer.get(index)
+        buffer.write("v", np.array([1], np.uint64), [1.0])
+        assert buffer.get(np.array([1], np.uint64)).extra["v"].tolist() == [1]
+
+
 def test_a_store_without_such_columns_has_no_trace_of_them(tmp_path: pathlib.Path) -> None:
     with create(tmp_path / "a", later=None) as buffer:
         play(buffer, 5)
