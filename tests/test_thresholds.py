@@ -59,6 +59,8 @@ NO_THRESHOLD = {
     "reading.stream.FACTS_BYTES": "how much is read at once",
     "index.facts.MAX_LINE": LIMIT,
     "index.where.LARGEST_BITS": LIMIT,
+    "index.selecting.LIKENESS": "what a message says",
+    "index.selecting.MOST_NAMES": "how much a message says",
     "storage.encoders.WAIT_SECONDS": "how often a waiting thread looks whether it was interrupted",
     "buffers.misuse.MOST_CUTS": "when something is said; what is stored does not depend on it",
     "buffers.misuse.WATCHED_ENDS": "likewise",

@@ -19,7 +19,7 @@ from helpers.effort import places
 
 import diskreplay as dr
 from diskreplay import formats
-from diskreplay.errors import CorruptionError, InputError, NotEnoughDataError
+from diskreplay.errors import CorruptionError, InputError, MisuseWarning, NotEnoughDataError
 from diskreplay.formats.selection import Selection
 from diskreplay.ops.combine import merge, split
 from diskreplay.ops.compact import compact
@@ -351,6 +351,29 @@ def test_the_commands(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     cut(store)
     assert "the facts of its episodes" in run("verify", store).output
     assert "its rows stay" in run("verify", "--repair", store).output
+
+
+@pytest.mark.filterwarnings("default::diskreplay.errors.MisuseWarning")
+def test_a_fact_that_no_episode_has_is_named(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.warns(MisuseWarning, match="no episode has a fact 'notes'; did you mean 'note'"):
+        assert episodes(store, where="notes = 'a'") == []
+    lines = []
+    for words in (
+        ["episodes", store],
+        ["export", store, tmp_path / "e.replay"],
+        ["split", store, tmp_path / "c", tmp_path / "d", "--fraction", 0.5],
+    ):
+        done = run(*words, "--where", "not (scene.floor = 3 or lenght = 3)")
+        lines += done.stderr.splitlines()
+        assert done.exit_code == 0
+    assert lines == 3 * [
+        "diskreplay: warning: no episode has a fact 'lenght'; did you mean 'length'?",
+        "diskreplay: warning: no episode has a fact 'scene'; there are 'note', 'seed', 'tags'",
+    ]
+    for known in ("success", "not success = true", "seed = 1", "tag = 'x'", "note = null", "env = 0 and end = 'cut'"):
+        assert run("episodes", store, "--where", known).stderr == ""
+    make(tmp_path / "untold", 0)
+    assert run("episodes", tmp_path / "untold", "--where", "lenght").stderr == ""
 
 
 def test_a_record_whose_facts_begin_after_their_end(store: pathlib.Path) -> None:
