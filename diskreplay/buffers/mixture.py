@@ -21,13 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import shares
+from diskreplay.buffers import checkpointing
+from diskreplay.buffers.checkpointing import State
 from diskreplay.buffers.joining import Joint
 from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import restore_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
-from diskreplay.buffers.stored import LATEST, State
 from diskreplay.checks import check_count
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.ids import Ids, checked_ids
@@ -318,8 +320,8 @@ class Mixture(Generic[SomeBatch]):
                 part._store.check_new_checkpoint(name)
             mark = {STATE: {KEEPER: _key(keeper._store)}}
             for part in others:
-                part._checkpoint_with(name, metadata, lambda: (mark, {}))
-            keeper._checkpoint_with(name, metadata, self._state)
+                checkpointing.make(part, name, metadata, lambda: (mark, {}))
+            checkpointing.make(keeper, name, metadata, self._state)
 
     @property
     def checkpoints(self) -> list[str]:

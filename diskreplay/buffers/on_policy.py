@@ -20,6 +20,7 @@ from diskreplay import returns, spaces
 from diskreplay import schema as schemas
 from diskreplay.buffers.either import open_or_make, reopening
 from diskreplay.buffers.inputs import Freedoms, rounded
+from diskreplay.buffers.opening import create_store, open_store
 from diskreplay.buffers.options import (
     FrameOptions,
     LayoutOptions,
@@ -30,7 +31,7 @@ from diskreplay.buffers.options import (
     shared,
 )
 from diskreplay.buffers.passes import Passes, Slices
-from diskreplay.buffers.stored import StoredBuffer, create_store, open_store
+from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_count, check_flag, check_share
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
 from diskreplay.ids import Ids

@@ -12,11 +12,12 @@ from diskreplay import notebooks
 from diskreplay.buffers import owners, shuffle
 from diskreplay.buffers.either import open_or_make, reopening
 from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.opening import APPEND, create_store, open_store
 from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings
-from diskreplay.buffers.stored import APPEND, StoredBuffer, create_store, open_store
+from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, EvictedError, InputError, NotEnoughDataError
 from diskreplay.ids import checked_ids
