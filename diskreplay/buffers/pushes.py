@@ -38,13 +38,17 @@ def committed(buffer: StoredBuffer) -> None:
 
 
 def end(buffer: StoredBuffer) -> Exception | None:
-    """Commits and pushes what is left; what kept that from being done."""
+    """Commits and pushes what is left; what kept that from being done. From the commit on the buffer takes nothing."""
     if buffer._pushing is None or buffer._closed:
         return None
     try:
         with held_back(), buffer._write_lock:
-            if buffer._streams.writer is not None:
+            if buffer._streams.writer is not None and not buffer._ending:
                 buffer._commit_last(buffer._streams.writer)
+            buffer._ending = True
+        return buffer._pushing.end(CLOSE_SECONDS)
     except DiskReplayError:
         return None  # which closing will say
-    return buffer._pushing.end(CLOSE_SECONDS)
+    except BaseException:
+        buffer._ending = False  # it stays open, to be closed again
+        raise

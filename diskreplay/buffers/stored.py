@@ -104,6 +104,8 @@ class StoredBuffer:
         self._lock = threading.RLock()
         """Held while the index in RAM is read or changed; never during a write to disk."""
         self._closed = False
+        self._ending = False
+        """Whether the last commit was made, and the buffer is open until it is pushed."""
         self._companion: Companion | None = None
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
@@ -535,7 +537,7 @@ class StoredBuffer:
         unsent = self._end_pushing()  # before signals wait: the network may take its time
         with held_back(), self._write_lock:
             try:
-                if not self._closed and self._streams.writer is not None:
+                if not (self._closed or self._ending) and self._streams.writer is not None:
                     self._commit_last(self._streams.writer)
             except DiskReplayError:
                 self._finish()
@@ -640,4 +642,6 @@ class StoredBuffer:
         self._check_open()
         if self._streams.writer is None:
             raise ReadOnlyError(f"the buffer {self.path!r} was opened with mode='r'; open it with mode='r+' to write")
+        if self._ending:
+            raise ClosedError(f"the buffer {self.path!r} is being closed, and takes no more rows")
         return self._streams.writer
