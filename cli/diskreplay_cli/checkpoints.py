@@ -35,8 +35,7 @@ def list_(path: str, as_json: bool) -> None:
     else:
         rows = [
             (
-                line.name, text.moment(line.time),
-                ", ".join(f"{name}: {end:,}" for name, (_, end) in line.rows.items()),
+                line.name, text.moment(line.time), text.ends({name: end for name, (_, end) in line.rows.items()}),
                 text.shortened(json.dumps(line.metadata), 40) if line.metadata else "",
             )
             for line in lines

@@ -35,10 +35,9 @@ def push(path: str, url: str, as_json: bool) -> None:
     if as_json:
         output.print_json(result.to_json())
         return
-    rows = ", ".join(f"{name}: {end:,}" for name, end in result.streams.items())
     click.echo(
-        f"{result.url} has the rows of each stream up to {rows}; {text.size(result.sent_bytes)} sent in "
-        f"{text.plural(result.requests, 'request')} ({result.seconds:.1f} s)"
+        f"{result.url} has the rows of each stream up to {text.ends(result.streams)}; "
+        f"{text.size(result.sent_bytes)} sent in {text.plural(result.requests, 'request')} ({result.seconds:.1f} s)"
     )
 
 
@@ -57,9 +56,8 @@ def pull(url: str, path: str, as_json: bool) -> None:
     if as_json:
         output.print_json(result.to_json())
         return
-    rows = ", ".join(f"{name}: {end:,}" for name, end in result.streams.items())
     click.echo(
-        f"{result.path} has the rows of each stream up to {rows}, "
+        f"{result.path} has the rows of each stream up to {text.ends(result.streams)}, "
         f"{text.plural(len(result.checkpoints), 'checkpoint')}, {text.size(result.stored_bytes)} "
         f"({result.seconds:.1f} s)"
     )
