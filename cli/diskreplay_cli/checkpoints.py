@@ -72,8 +72,7 @@ def restore(path: str, name: str, stream: str | None, as_json: bool) -> None:
     from diskreplay.ops.checkpoints import restore as run
 
     result = run(path, name, stream)
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     dropped = "; the checkpoint is dropped" if result.dropped else ""
     click.echo(

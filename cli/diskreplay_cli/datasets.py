@@ -145,8 +145,7 @@ def export(
             path, out, name, selection=Selection(episodes, min_return, envs, names, where),
             allow_loss=allow_loss, overwrite=overwrite, compression=compression, progress=update,
         )  # fmt: skip
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     click.echo(
         f"{out}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} "
@@ -191,8 +190,7 @@ def import_(
             source, path, format_name, append=append, capacity=capacity, observation_space=observation_space,
             action_space=action_space, frame_stack=frame_stack, progress=update,
         )  # fmt: skip
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     click.echo(
         f"{path}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} from "

@@ -32,8 +32,7 @@ def push(path: str, url: str, as_json: bool) -> None:
     from diskreplay.ops.remote import push as run
 
     result = run(path, url)
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     click.echo(
         f"{result.url} has the rows of each stream up to {text.ends(result.streams)}; "
@@ -53,8 +52,7 @@ def pull(url: str, path: str, as_json: bool) -> None:
         result = run(
             url, path, progress=lambda done, total: update(done, total, f"{text.size(done)} of {text.size(total)}")
         )
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     click.echo(
         f"{result.path} has the rows of each stream up to {text.ends(result.streams)}, "
@@ -79,8 +77,7 @@ def gc(url: str, older_than: float, dry_run: bool, as_json: bool) -> None:
     from diskreplay.ops.remote import gc as run
 
     result = run(url, older_than, dry_run=dry_run)
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     click.echo(
         f"{'would remove' if dry_run else 'removed'} {text.plural(result.removed, 'object')}, "

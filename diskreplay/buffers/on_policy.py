@@ -39,7 +39,7 @@ from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID, Schema
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Schema
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
 
@@ -410,7 +410,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         log = self._stream.log
         ids = np.arange(log.first_id, log.stop_id)
         rows, envs = log.locate(ids)
-        first = (log.take(START, rows, envs) != CONTINUES) | (rows == log.begin)
+        first = log.begins(rows, envs) | (rows == log.begin)
         begins: Ids = ids[first & log.take(VALID, rows, envs)]
         return begins
 
