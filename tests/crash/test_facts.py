@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from helpers import tale as tales
 from helpers.crashing import PATH
-from helpers.effort import examples
+from helpers.effort import examples, stride
 
 import diskreplay as dr
 from diskreplay import schema
@@ -19,8 +19,9 @@ from diskreplay.testing import small_thresholds
 class Tale(tales.Tale):
     """Episodes with facts."""
 
-    EVERY = 100
-    said = 0
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity, stride(100, "crash points"))
+        self.said = 0
 
     @staticmethod
     def seen(buffer: dr.ReplayBuffer) -> tales.Seen:

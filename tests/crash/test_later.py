@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import tale as tales
 from helpers.crashing import PATH
-from helpers.effort import examples
+from helpers.effort import examples, stride
 
 import diskreplay as dr
 from diskreplay.buffers import stored
@@ -25,10 +25,8 @@ LATER: dict[str, Any] = {"state": ((2,), np.float32), "wide": ((300,), np.float3
 class Tale(tales.Tale):
     """Rows with values that were written later."""
 
-    EVERY = 30
-
     def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, later=LATER)
+        super().__init__(capacity, stride(30, "crash points"), later=LATER)
         self.rng = np.random.default_rng(0)
 
     @staticmethod

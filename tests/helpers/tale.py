@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from helpers.crashing import PATH, leftovers, survivors, verify
-from helpers.effort import examples, stride
+from helpers.effort import examples
 
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
@@ -32,9 +32,6 @@ class Tale(abc.ABC):
         points: crash points explored.
     """
 
-    EVERY: int
-    """Of the crash points that are like others, one of so many is looked at in the sampled form."""
-
     @staticmethod
     @abc.abstractmethod
     def seen(buffer: dr.ReplayBuffer) -> Seen:
@@ -44,8 +41,8 @@ class Tale(abc.ABC):
     def touch(self, buffer: dr.ReplayBuffer) -> None:
         """A writer that goes on after a crash, and finds what it has given."""
 
-    def __init__(self, capacity: int, **options: Any) -> None:
-        """``options`` are those of ``create``."""
+    def __init__(self, capacity: int, every: int, **options: Any) -> None:
+        """Of crash points that are like others it looks at one of ``every``; ``options`` are those of ``create``."""
         self.disk = SimulatedDisk()
         self.disk.mkdir("/shelf")
         self.disk.sync_dir("/")
@@ -58,7 +55,7 @@ class Tale(abc.ABC):
         self.points = 0
         self.known: set[int] = set()
         self.situations: set[tuple[str, str]] = set()
-        self.every = stride(self.EVERY, "crash points")
+        self.every = every
         self.step = 0
 
     # The workload
