@@ -29,7 +29,7 @@ class DiskReplayError(Exception):
 
 
 class MisuseWarning(UserWarning):
-    """What is added has the signs of a mistake that is easily made; the message says what to write instead."""
+    """What is given has the signs of a mistake that is easily made; the message says what to write instead."""
 
 
 class RemoteWarning(UserWarning):

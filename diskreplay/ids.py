@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.errors import InputError
+
 Ids = NDArray[np.int64]
 
 STREAM_SHIFT = 48
@@ -27,6 +29,18 @@ def unpack(ids: Ids, num_envs: int) -> tuple[Ids, Ids]:
         return local, np.zeros(len(local), np.int64)
     rows, envs = np.divmod(local, num_envs)
     return rows, envs
+
+
+def checked_ids(index: Any) -> Ids:
+    """Ids that a caller gave, as a new int64 array ``(B,)``; InputError where they are none."""
+    given = np.asarray(index)
+    if given.shape == (0,):  # of no dtype that says anything: an empty list is an array of floats
+        return np.empty(0, np.int64)
+    if given.dtype.kind not in "iu" or given.ndim != 1:
+        raise InputError(f"index must be integers of shape (B,), got {given.dtype} {given.shape}")
+    if given.dtype.kind == "u" and given.max() > np.iinfo(np.int64).max:
+        raise InputError(f"index {given.max()} names no transition: every index is below 2**63")
+    return given.astype(np.int64)
 
 
 def stream_of(ids: Any) -> Any:

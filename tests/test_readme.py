@@ -39,6 +39,20 @@ def test_the_first_program_goes_on_when_it_is_started_again(tmp_path, monkeypatc
         assert names["first"] == 2_000 * (started - 1)
 
 
+@pytest.mark.parametrize(
+    "used",
+    [("dr.RateLimiter(",), ("dr.Mixture.open(",), ("dr.Recent(",), ("rb.begin_episode(", "rb.select("),
+     ("later=", "rb.write(")],
+    ids=["a limiter", "Mixture", "Recent", "facts", "later"],
+)  # fmt: skip
+def test_the_guide_shows_what_users_wished_for_in_thirty_lines(used):
+    """Programs that :func:`test_each_example_runs_by_itself` runs; empty lines do not count."""
+    shown = [block for block in blocks(ROOT / "docs/guide.md", "python") if all(name in block for name in used)]
+    assert shown
+    for block in shown:
+        assert len([line for line in block.splitlines() if line.strip()]) <= 30
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
 

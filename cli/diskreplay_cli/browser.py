@@ -48,8 +48,7 @@ def report(path: str, out: str, episodes: tuple[int, ...], limit: float, as_json
 
     with output.progress("writing the page", counted=False) as update:
         result = run(path, out, episodes=episodes, limit_mb=limit, progress=lambda done, total: update(done, total))
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     played = ", ".join(f"{number}" for number in result.episodes) or "none"
     click.echo(

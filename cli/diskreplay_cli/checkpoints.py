@@ -35,8 +35,7 @@ def list_(path: str, as_json: bool) -> None:
     else:
         rows = [
             (
-                line.name, text.moment(line.time),
-                ", ".join(f"{name}: {end:,}" for name, (_, end) in line.rows.items()),
+                line.name, text.moment(line.time), text.ends({name: end for name, (_, end) in line.rows.items()}),
                 text.shortened(json.dumps(line.metadata), 40) if line.metadata else "",
             )
             for line in lines
@@ -73,8 +72,7 @@ def restore(path: str, name: str, stream: str | None, as_json: bool) -> None:
     from diskreplay.ops.checkpoints import restore as run
 
     result = run(path, name, stream)
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     dropped = "; the checkpoint is dropped" if result.dropped else ""
     click.echo(

@@ -145,8 +145,7 @@ def export(
             path, out, name, selection=Selection(episodes, min_return, envs, names, where),
             allow_loss=allow_loss, overwrite=overwrite, compression=compression, progress=update,
         )  # fmt: skip
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     click.echo(
         f"{out}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} "
@@ -191,8 +190,7 @@ def import_(
             source, path, format_name, append=append, capacity=capacity, observation_space=observation_space,
             action_space=action_space, frame_stack=frame_stack, progress=update,
         )  # fmt: skip
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     click.echo(
         f"{path}: {text.plural(result.transitions, 'transition')} of {text.plural(result.episodes, 'episode')} from "
@@ -366,8 +364,8 @@ def _cell(value: Any) -> str:
 def diff(one: str, other: str, as_json: bool) -> int:
     """Find the first difference between the stores at ONE and OTHER. Exit status 1 when there is one.
 
-    Episodes are compared bit for bit, in order; how they are spread over streams, environments and chunks does not
-    count.
+    Episodes are compared bit for bit, in order, then the facts of them, then what was written to steps later; how they
+    are spread over streams, environments and chunks does not count.
     """
     from diskreplay.ops.diff import diff as run
 

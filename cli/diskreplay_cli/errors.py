@@ -11,12 +11,13 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
-from diskreplay.errors import DiskReplayError
+from diskreplay.errors import DiskReplayError, MisuseWarning, RemoteWarning
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -40,6 +41,25 @@ def ending_interrupts() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Warnings of the library stand on stderr without a place in its code; others are shown as Python shows them."""
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(
+            message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:  # fmt: skip
+            if issubclass(category, MisuseWarning | RemoteWarning):
+                click.echo(f"diskreplay: warning: {message}", err=True)
+            else:
+                shown(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
+
+
 class OneLineErrors(click.Group):
     """A group whose errors have no traceback; anything but the errors named above is a defect and keeps its own."""
 
@@ -52,7 +72,7 @@ class OneLineErrors(click.Group):
         **extra: Any,
     ) -> Any:
         try:
-            with ending_interrupts():
+            with ending_interrupts(), plain_warnings():
                 status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
         except BrokenPipeError:

@@ -218,8 +218,7 @@ def compact(path: str, dry_run: bool, as_json: bool) -> None:
         result = run(
             path, dry_run=dry_run, progress=lambda done, total: update(done, total, f"{text.size(done)} written anew")
         )
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     verb = "would become" if dry_run else "became"
     kept = f"; {text.size(result.kept_bytes)} stay in last shards and for checkpoints" if result.kept_bytes else ""

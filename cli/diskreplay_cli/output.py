@@ -7,7 +7,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -27,6 +27,9 @@ from rich.text import Text
 
 from diskreplay_cli import text
 
+if TYPE_CHECKING:
+    from diskreplay.ops.result import Result
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the facts as one JSON document.")
 
 
@@ -38,6 +41,13 @@ def console() -> Console:
 def print_json(document: Mapping[str, Any]) -> None:
     """JSON has no infinities; ours never get into the facts, so that one would be a defect."""
     click.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+def printed_json(result: Result, as_json: bool) -> bool:
+    """Prints what a command did as one document, where that is asked for; whether it was."""
+    if as_json:
+        print_json(result.to_json())
+    return as_json
 
 
 def print_wrapped(line: str) -> None:

@@ -32,13 +32,11 @@ def push(path: str, url: str, as_json: bool) -> None:
     from diskreplay.ops.remote import push as run
 
     result = run(path, url)
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
-    rows = ", ".join(f"{name}: {end:,}" for name, end in result.streams.items())
     click.echo(
-        f"{result.url} has the rows of each stream up to {rows}; {text.size(result.sent_bytes)} sent in "
-        f"{text.plural(result.requests, 'request')} ({result.seconds:.1f} s)"
+        f"{result.url} has the rows of each stream up to {text.ends(result.streams)}; "
+        f"{text.size(result.sent_bytes)} sent in {text.plural(result.requests, 'request')} ({result.seconds:.1f} s)"
     )
 
 
@@ -54,12 +52,10 @@ def pull(url: str, path: str, as_json: bool) -> None:
         result = run(
             url, path, progress=lambda done, total: update(done, total, f"{text.size(done)} of {text.size(total)}")
         )
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
-    rows = ", ".join(f"{name}: {end:,}" for name, end in result.streams.items())
     click.echo(
-        f"{result.path} has the rows of each stream up to {rows}, "
+        f"{result.path} has the rows of each stream up to {text.ends(result.streams)}, "
         f"{text.plural(len(result.checkpoints), 'checkpoint')}, {text.size(result.stored_bytes)} "
         f"({result.seconds:.1f} s)"
     )
@@ -81,8 +77,7 @@ def gc(url: str, older_than: float, dry_run: bool, as_json: bool) -> None:
     from diskreplay.ops.remote import gc as run
 
     result = run(url, older_than, dry_run=dry_run)
-    if as_json:
-        output.print_json(result.to_json())
+    if output.printed_json(result, as_json):
         return
     click.echo(
         f"{'would remove' if dry_run else 'removed'} {text.plural(result.removed, 'object')}, "

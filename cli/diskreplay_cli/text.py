@@ -52,6 +52,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def ends(streams: Mapping[str, int]) -> str:
+    """The row that each stream ends at."""
+    return ", ".join(f"{name}: {end:,}" for name, end in streams.items())
+
+
 def moment(seconds: float) -> str:
     """A time as the local clock shows it, and how long ago that is."""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

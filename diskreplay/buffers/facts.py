@@ -11,8 +11,8 @@ import numpy as np
 from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import InputError
 from diskreplay.index.episodes import Episode, around, newest
-from diskreplay.index.facts import Facts, Noted
-from diskreplay.index.where import NAME, OWN
+from diskreplay.index.facts import MAX_NAME, MAX_SEED, Facts, Noted, is_name
+from diskreplay.index.where import OWN
 from diskreplay.schema import VALID
 from diskreplay.storage.metadata import plain
 
@@ -23,8 +23,6 @@ MAX_BYTES = 4096
 """Of the JSON of one episode's facts."""
 MAX_DEPTH = 16
 """Levels of lists and objects in it."""
-MAX_NAME = 64
-"""Characters of a fact's name."""
 
 
 def begin(appender: Appender, env: int | None, given: Mapping[str, Any]) -> None:
@@ -108,7 +106,7 @@ def checked(given: Mapping[str, Any], before: Mapping[str, Any]) -> Facts:
     Scalars and arrays of numpy become numbers and lists.
     """
     for name in given:
-        if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > MAX_NAME:
+        if not is_name(name):
             raise InputError(
                 f"the name of a fact must be a word of at most {MAX_NAME} letters, digits and '_', got {name!r:.100}"
             )
@@ -160,7 +158,7 @@ def _told(name: str, value: Any) -> Any:
     if value is None:
         return None
     if name == "seed":
-        return check_count("seed", value, least=0, most=(1 << 64) - 1)
+        return check_count("seed", value, least=0, most=MAX_SEED)
     if name == "success":
         return check_flag("success", value)
     if name == "tags":

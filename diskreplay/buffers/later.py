@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.inputs import Slot
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.ids import STREAM_SHIFT, Ids, stream_of
+from diskreplay.ids import STREAM_SHIFT, Ids, checked_ids, stream_of
 from diskreplay.index.later import Bytes, Encoded, encode
 from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import VALID, Schema
@@ -55,25 +55,28 @@ class LaterWriter:
 
     def write(self, name: str, index: Any, values: Any) -> None:
         """Values of a column for the rows that ``index`` names; InputError, before any change, for what is wrong."""
+        places, given = self.checked(name, index, values)
+        if len(places):
+            flat = np.ascontiguousarray(given).reshape(len(places), -1).view(np.uint8)
+            self._give(self._columns[name][0], places, flat)
+
+    def checked(self, name: str, index: Any, values: Any) -> tuple[Ids, NDArray[Any]]:
+        """Places and values of those rows that are in the window; InputError for what is wrong."""
         if name not in self._columns:
             known = ", ".join(map(repr, self._columns)) or "none: create(..., later={name: dtype}) declares them"
             raise InputError(f"write: there is no column {name!r} that is written later; there are {known}")
-        number, column = self._columns[name]
-        ids = np.asarray(index)
-        if ids.dtype.kind not in "iu" or ids.ndim != 1:
-            raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
-        given = self._slots[name].check_steps(values, len(ids))
+        _, column = self._columns[name]
+        ids = checked_ids(index)
+        none = not len(ids) and isinstance(values, list | tuple) and not values  # which has no shape to be checked
+        given = self._slots[name].check_steps(np.empty((0, *column.shape), column.dtype) if none else values, len(ids))
         if self._finite and column.dtype.kind in "fc" and not np.isfinite(given).all():
             row = np.argwhere(~np.isfinite(given))[0].tolist()
             raise InputError(
                 f"{name}: must be finite, as the store was made with finite=True, got {given[tuple(row)]} at {row}; "
                 "nothing was written"
             )
-        ids, given = self._present(ids.astype(np.int64, copy=False), given)
-        if not len(ids):
-            return
-        flat = np.ascontiguousarray(given).reshape(len(ids), -1).view(np.uint8)
-        self._give(number, ids - (self._stream.log.stream << STREAM_SHIFT), flat)
+        ids, given = self._present(ids, given)
+        return ids - (self._stream.log.stream << STREAM_SHIFT), given
 
     def _present(self, ids: Ids, values: NDArray[Any]) -> tuple[Ids, NDArray[Any]]:
         """The ids that are in the window, with their values; InputError for those that were never given."""
@@ -81,7 +84,7 @@ class LaterWriter:
         least, most = (int(ids.min()), int(ids.max())) if len(ids) else (log.first_id, -1)
         if least < log.first_id or most >= log.stop_id:
             wrong = ids[(stream_of(ids) != log.stream) | (ids >= log.stop_id)]
-            if len(wrong) and stream_of(wrong[0]) != log.stream:
+            if len(wrong) and wrong[0] >= 0 and stream_of(wrong[0]) != log.stream:
                 raise InputError(
                     f"index {wrong[0]} is of the stream number {stream_of(wrong[0])}; this buffer writes the stream "
                     f"{self._stream.disk.name!r}, number {log.stream}, and can write values for rows of that alone"

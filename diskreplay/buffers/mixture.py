@@ -21,21 +21,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import shares
+from diskreplay.buffers import checkpointing
+from diskreplay.buffers.checkpointing import State
 from diskreplay.buffers.joining import Joint
 from diskreplay.buffers.loader import Loader
+from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import restore_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
-from diskreplay.buffers.stored import LATEST, State
 from diskreplay.checks import check_count
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
-from diskreplay.ids import Ids
+from diskreplay.ids import Ids, checked_ids
 from diskreplay.interrupts import held_back
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import named, place
 from diskreplay.sampling.mixture import has_priorities
-from diskreplay.sampling.window import Prioritized, checked_ids, checked_updates
+from diskreplay.sampling.window import Prioritized, checked_updates
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views import registry
@@ -226,6 +228,34 @@ class Mixture(Generic[SomeBatch]):
                 if here.any():
                     part.update_priorities(own[here], errors[here])
 
+    def write(self, name: str, index: Any, values: Any) -> None:
+        """Gives values of a column that is written later to the parts that are written; those of others are ignored.
+
+        Args:
+            name: of the column.
+            index: ``(B,)`` integers, of batches of this mixture. Those that have left the window since are ignored.
+            values: ``(B, *shape)``, as ``write`` of a buffer takes them; of a repeated index the last one counts.
+
+        Raises InputError, with nothing written, for what ``write`` of a buffer refuses, and ReadOnlyError where no part
+        is written.
+        """
+        numbers, own = self.split(index)
+        written = {id(part) for part in self._written()}
+        rows = values if isinstance(values, list | tuple) else np.atleast_1d(np.asarray(values))
+        if len(rows) != len(own):
+            raise InputError(f"{name}: must have a value for each of the {len(own)} indices, got {len(rows)}")
+        given = []
+        for number, part in enumerate(self._parts):
+            if id(part) in written:
+                here = np.flatnonzero(numbers == number)
+                chosen = rows[here] if isinstance(rows, np.ndarray) else [rows[at] for at in here.tolist()]
+                given.append((part, own[here], chosen))
+                part._check_write(name, own[here], chosen)
+        with held_back():
+            for part, ids, chosen in given:
+                if len(ids):
+                    part.write(name, ids, chosen)
+
     def get(self, index: Any) -> SomeBatch:
         """The transitions that ``index``, int64 ``(B,)`` of batches of this mixture, names, in this order.
 
@@ -290,8 +320,8 @@ class Mixture(Generic[SomeBatch]):
                 part._store.check_new_checkpoint(name)
             mark = {STATE: {KEEPER: _key(keeper._store)}}
             for part in others:
-                part._checkpoint_with(name, metadata, lambda: (mark, {}))
-            keeper._checkpoint_with(name, metadata, self._state)
+                checkpointing.make(part, name, metadata, lambda: (mark, {}))
+            checkpointing.make(keeper, name, metadata, self._state)
 
     @property
     def checkpoints(self) -> list[str]:

@@ -20,6 +20,7 @@ from diskreplay import returns, spaces
 from diskreplay import schema as schemas
 from diskreplay.buffers.either import open_or_make, reopening
 from diskreplay.buffers.inputs import Freedoms, rounded
+from diskreplay.buffers.opening import create_store, open_store
 from diskreplay.buffers.options import (
     FrameOptions,
     LayoutOptions,
@@ -30,7 +31,7 @@ from diskreplay.buffers.options import (
     shared,
 )
 from diskreplay.buffers.passes import Passes, Slices
-from diskreplay.buffers.stored import StoredBuffer, create_store, open_store
+from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_count, check_flag, check_share
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
 from diskreplay.ids import Ids
@@ -38,7 +39,7 @@ from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID, Schema
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Schema
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
 
@@ -409,7 +410,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         log = self._stream.log
         ids = np.arange(log.first_id, log.stop_id)
         rows, envs = log.locate(ids)
-        first = (log.take(START, rows, envs) != CONTINUES) | (rows == log.begin)
+        first = log.begins(rows, envs) | (rows == log.begin)
         begins: Ids = ids[first & log.take(VALID, rows, envs)]
         return begins
 

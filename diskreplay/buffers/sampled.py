@@ -12,13 +12,15 @@ from diskreplay import notebooks
 from diskreplay.buffers import owners, shuffle
 from diskreplay.buffers.either import open_or_make, reopening
 from diskreplay.buffers.loader import MOST_BEGUN, Loader, begun_ahead
+from diskreplay.buffers.opening import APPEND, create_store, open_store
 from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings
-from diskreplay.buffers.stored import APPEND, StoredBuffer, create_store, open_store
+from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, EvictedError, InputError, NotEnoughDataError
+from diskreplay.ids import checked_ids
 from diskreplay.index.log import NEVER, NOW
 from diskreplay.paths import PathLike
 from diskreplay.reading import blocks
@@ -316,10 +318,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Raises EvictedError where one has left the window, InputError where one was never given.
         """
-        ids = np.atleast_1d(np.asarray(index))
-        if ids.dtype.kind not in "iu" or ids.ndim != 1:
-            raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
-        ids = ids.astype(np.int64)
+        ids = checked_ids(np.atleast_1d(np.asarray(index)))
 
         def draft(reads: Reads) -> Batch:
             self._streams.check(self._view, ids)

@@ -18,20 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import notebooks
-from diskreplay.buffers import copies, forks, provenance, unclosed
+from diskreplay.buffers import checkpointing, copies, forks, pushes, unclosed
 from diskreplay.buffers.appender import Appender
 from diskreplay.buffers.companion import Companion
 from diskreplay.buffers.facts import annotate, begin
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.buffers.later import LaterWriter
-from diskreplay.buffers.options import RUN_DEFAULTS, OpenOptions, RunOptions
+from diskreplay.buffers.options import RUN_DEFAULTS, RunOptions
 from diskreplay.buffers.selection import Selection
-from diskreplay.buffers.state import rng_to_json, set_rng
+from diskreplay.buffers.state import set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
-from diskreplay.checks import check_count
 from diskreplay.errors import (
-    CheckpointError,
     ClosedError,
     CorruptionError,
     DiskReplayError,
@@ -39,24 +37,17 @@ from diskreplay.errors import (
     ReadOnlyError,
     RemoteWarning,
     StateError,
-    StoreNotFoundError,
 )
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.where import Where
 from diskreplay.interrupts import held_back
-from diskreplay.paths import PathLike, full_path
 from diskreplay.reading import blocks
 from diskreplay.reading.reads import Empty, Reads
-from diskreplay.remote import checkpoints, joining
+from diskreplay.remote import checkpoints
 from diskreplay.remote.files import RemoteFiles
-from diskreplay.remote.objects import ObjectStore, checked_url, connect, is_url
-from diskreplay.remote.place import place
-from diskreplay.remote.push import Push, check_pushable
-from diskreplay.remote.pushing import Pushing
+from diskreplay.remote.objects import connect
 from diskreplay.schema import INFO, LATER, Schema
-from diskreplay.storage.files import LocalFiles
-from diskreplay.storage.metadata import plain
-from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
+from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.batch import Batch
 
@@ -65,20 +56,8 @@ if TYPE_CHECKING:
 
 COMMIT_BYTES = 64 << 20
 """Encoded bytes that may wait in RAM for a commit."""
-APPEND = "a"
-"""The mode of a buffer that opens only the stream that it writes."""
-LATEST = "latest"
-"""Of checkpoints: the newest one, whatever its name is."""
-CLOSE_SECONDS = 60.0
-"""How long `close` waits for what is not pushed yet."""
-PIN_ATTEMPTS = 50
-"""How often a checkpoint is written anew because another stream's writer evicted meanwhile what it pins."""
 WAITING_ROWS = 64
 """After every so many rows it is counted how many bytes wait."""
-
-
-State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
-"""Of a checkpoint: facts for JSON, and arrays ``(n,)`` by name."""
 
 
 class StoredBuffer:
@@ -127,6 +106,8 @@ class StoredBuffer:
         self._lock = threading.RLock()
         """Held while the index in RAM is read or changed; never during a write to disk."""
         self._closed = False
+        self._ending = False
+        """Whether the last commit was made, and the buffer is open until it is pushed."""
         self._companion: Companion | None = None
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
@@ -141,22 +122,12 @@ class StoredBuffer:
                 self._appender.resume(written.pending())
                 self._later = LaterWriter(store.schema, written, self._streams.writer)
             self._last_commit = time.monotonic()
-            self._pushing = self._begin_pushing(options["remote"], options["push_seconds"])
+            self._pushing = pushes.begin(self, options["remote"], options["push_seconds"])
             forks.watch(self)
             self._call_off = unclosed.watch(self) if self._streams.writer is not None else None
         except BaseException:
             self._streams.release()
             raise
-
-    def _begin_pushing(self, url: str | None, seconds: float) -> Pushing | None:
-        """What pushes the stream that is written, where it is to be pushed."""
-        writer = self._streams.writer
-        if url is None or writer is None:
-            return None
-        check_pushable(self._store)
-        pushing = Pushing(Push(self._store, writer.name, ObjectStore(url)), seconds)
-        pushing.committed(writer.commit_record)
-        return pushing
 
     # What the classes over this one add
 
@@ -394,6 +365,12 @@ class StoredBuffer:
             if self._later.waiting_bytes > COMMIT_BYTES:
                 self.commit()
 
+    def _check_write(self, name: str, index: Any, values: Any) -> None:
+        """Raises what :meth:`write` would, and writes nothing."""
+        with self._lock:
+            self._writable().check()
+            self._later.checked(name, index, values)
+
     def _extend(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
         extra: Mapping[str, Any],
@@ -435,14 +412,7 @@ class StoredBuffer:
             self._commit(self._writable())
             if self._companion is not None:
                 self._companion.committed()
-            self._committed()
-
-    def _committed(self) -> None:
-        """Has what is durable here pushed."""
-        if self._pushing is not None and self._streams.writer is not None:
-            if (conflict := self._pushing.new_conflict()) is not None:
-                warnings.warn(f"nothing of {self.path!r} is pushed: {conflict}", RemoteWarning, stacklevel=4)
-            self._pushing.committed(self._streams.writer.commit_record)
+            pushes.committed(self)
 
     def push(self, timeout: float | None = None) -> None:
         """Commits, and waits until the remote store has everything: rows, and the checkpoints of this store.
@@ -497,56 +467,7 @@ class StoredBuffer:
 
         Raises InputError or CheckpointError for a bad name or metadata, and what :meth:`commit` raises.
         """
-        self._checkpoint_with(name, metadata, lambda: ({}, {}))
-
-    def _checkpoint_with(self, name: str, metadata: Mapping[str, Any] | None, beside: Callable[[], State]) -> None:
-        """As :meth:`checkpoint`; ``beside`` gives more that it is to hold, and is called with the lock held."""
-        files = self._store.files
-        if isinstance(files, RemoteFiles):
-            self._checkpoint_there(files, name, plain("metadata", metadata or {}), beside)
-            return
-        with self._write_lock:
-            writer = self._writable()
-            if self._streams.only_written:
-                raise StateError(
-                    f"the buffer {self.path!r} was opened with mode='a' and knows its own stream alone: make "
-                    "checkpoints, which are of all streams, in a process that opens the store with mode='r+'"
-                )
-            given = plain("metadata", metadata or {})
-            self._store.check_new_checkpoint(name)
-            self.commit()
-            for _ in range(PIN_ATTEMPTS):
-                checkpoint, arrays = self._cut(name, given, beside)
-                if self._store.write_checkpoint(writer, checkpoint, arrays):
-                    self._committed()
-                    return
-                self.refresh()
-            raise CheckpointError(f"checkpoint {name!r}: other writers evict faster than their rows can be pinned")
-
-    def _cut(
-        self, name: str, given: dict[str, Any], beside: Callable[[], State]
-    ) -> tuple[Checkpoint, dict[str, NDArray[Any]]]:
-        """A checkpoint of this moment, and its arrays."""
-        with self._lock:
-            self._check_open()
-            state, arrays = self._state()
-            cut = self._streams.commits
-            state["rng"] = rng_to_json(self._rng)
-            for more in (beside, self._companion.state if self._companion is not None else None):
-                facts, values = more() if more is not None else ({}, {})
-                state, arrays = {**state, **facts}, {**arrays, **values}
-        return Checkpoint(name, cut, state, given, time.time()), arrays
-
-    def _checkpoint_there(
-        self, files: RemoteFiles, name: str, given: dict[str, Any], beside: Callable[[], State]
-    ) -> None:
-        """As :meth:`checkpoint`, of a remote store: over the commits that this buffer stands at."""
-        with self._write_lock:
-            for _ in range(PIN_ATTEMPTS):
-                if checkpoints.write(self._store, files, *self._cut(name, given, beside)):
-                    return
-                self.refresh()
-            raise CheckpointError(f"checkpoint {name!r}: shards that it needs are removed faster than it is made")
+        checkpointing.make(self, name, metadata)
 
     def drop_checkpoint(self, name: str) -> None:
         """Forgets a checkpoint; the next commit gives back the space that only it needed.
@@ -638,7 +559,7 @@ class StoredBuffer:
         unsent = self._end_pushing()  # before signals wait: the network may take its time
         with held_back(), self._write_lock:
             try:
-                if not self._closed and self._streams.writer is not None:
+                if not (self._closed or self._ending) and self._streams.writer is not None:
                     self._commit_last(self._streams.writer)
             except DiskReplayError:
                 self._finish()
@@ -654,15 +575,7 @@ class StoredBuffer:
 
     def _end_pushing(self) -> Exception | None:
         """Commits and pushes what is left; what kept that from being done."""
-        if self._pushing is None or self._closed:
-            return None
-        try:
-            with held_back(), self._write_lock:
-                if self._streams.writer is not None:
-                    self._commit_last(self._streams.writer)
-        except DiskReplayError:
-            return None  # which closing will say
-        return self._pushing.end(CLOSE_SECONDS)
+        return pushes.end(self)
 
     def _commit_last(self, writer: StreamWriter) -> None:
         """The commit of :meth:`close`; StateError where there can be none, and something is lost by that."""
@@ -753,83 +666,6 @@ class StoredBuffer:
         self._check_open()
         if self._streams.writer is None:
             raise ReadOnlyError(f"the buffer {self.path!r} was opened with mode='r'; open it with mode='r+' to write")
+        if self._ending:
+            raise ClosedError(f"the buffer {self.path!r} is being closed, and takes no more rows")
         return self._streams.writer
-
-
-def create_store(
-    path: PathLike, schema: Schema, settings: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[Store, str]:
-    """A new store at ``path``, and its one stream."""
-    if is_url(path):
-        raise InputError(
-            f"rows are added to a local store, which is pushed: create(path, ..., remote={checked_url(path)!r})"
-        )
-    stream = options["stream"] or FIRST_STREAM
-    kept = {**settings, **provenance.setting(options)}
-    objects = ObjectStore(options["remote"]) if options["remote"] is not None else None
-    store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream)
-    if objects is not None:
-        joining.claim(objects, store)
-    return store, stream
-
-
-def open_store(
-    path: PathLike, num_envs: int | None, capacity: int | None,
-    check: Callable[[Mapping[str, Any], Schema], object], options: OpenOptions, modes: tuple[str, ...] = ("r", "r+"),
-) -> tuple[Store, str | None, Checkpoint | None]:  # fmt: skip
-    """The store at ``path``, the stream to write in it, made where it is new, and the checkpoint to return to.
-
-    ``check`` is given the settings that were stored and the schema, before a stream is made; ``modes`` are allowed.
-    """
-    mode, checkpoint = options["mode"], options["checkpoint"]
-    if mode not in modes:
-        raise InputError(f"mode must be {' or '.join(map(repr, modes))}, got {mode!r}")
-    if mode == APPEND and checkpoint is not None:
-        raise InputError(f"mode='a' goes on from the last commit; open the checkpoint {checkpoint!r} with mode='r+'")
-    if options["remote"] is not None and mode == "r":
-        raise InputError("remote= is where a buffer that writes is pushed to; to read a remote store, open its URL")
-    if mode != "r" and is_url(path):
-        raise InputError(
-            "a store under a URL is opened with mode='r'; to add rows, open a local one with "
-            f"remote={checked_url(path)!r}"
-        )
-    full, files = place(path, options["files"], options["mirror"], options["mirror_bytes"])
-    try:
-        store = Store(full, files)
-    except StoreNotFoundError:
-        if options["remote"] is None or checkpoint not in (None, LATEST):
-            raise
-        objects = ObjectStore(options["remote"])
-        joined = joining.join(objects, full, files, options["stream"], num_envs, capacity)
-        if joined is None:
-            raise
-        store = joined
-        options = {**options, "stream": store.stream_names()[0]}
-    cut = _checkpoint(store, checkpoint, options["or_last_commit"]) if checkpoint is not None else None
-    check({**store.settings, **(cut.state if cut else {})}, store.schema)
-    if mode == "r":
-        return store, None, cut
-    stream = store.stream_names()[0] if options["stream"] is None else options["stream"]
-    if store.has_stream(stream):
-        store.check_stream(stream, num_envs, capacity)
-    elif cut is not None:
-        raise CheckpointError(f"checkpoint {checkpoint!r} knows no stream {stream!r}")
-    else:
-        store.create_stream(
-            stream,
-            check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
-            check_count("capacity", capacity if capacity is not None else store.schema.capacity),
-        )
-    return store, stream, cut
-
-
-def _checkpoint(store: Store, name: str, or_last_commit: bool) -> Checkpoint | None:
-    if name != LATEST or LATEST in store.checkpoint_names():
-        return store.checkpoint(name)
-    latest = store.latest_checkpoint()
-    if latest is None and not or_last_commit:
-        raise CheckpointError(
-            f"the store {store.path!r} has no checkpoint yet; make one with checkpoint(name), or open the last commit "
-            "with or_last_commit=True"
-        )
-    return latest

@@ -42,7 +42,7 @@ def give_up(buffer: StoredBuffer) -> None:
 
 def _end(buffer: StoredBuffer, ending: bool) -> None:
     writer = buffer._streams.writer
-    if buffer._closed or writer is None or not writer.held:
+    if buffer._closed or buffer._ending or writer is None or not writer.held:
         return
     # Nobody else can hold the locks of what is forgotten.
     if not buffer._write_lock.acquire(timeout=EXIT_SECONDS if ending else 0):

@@ -163,13 +163,13 @@ def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
     start, complete = log.begin, False
     for high in range(row + 1, log.begin, -LOOKED_ROWS):
         rows = np.arange(max(log.begin, high - LOOKED_ROWS), high)
-        first = np.flatnonzero(log.take(START, rows, np.full(len(rows), env)) != CONTINUES)
+        first = np.flatnonzero(log.begins(rows, np.full(len(rows), env)))
         if len(first):
             start, complete = int(rows[first[-1]]), True
             break
     for low in range(row + 1, log.end, LOOKED_ROWS):
         rows = np.arange(low, min(low + LOOKED_ROWS, log.end))
-        first = np.flatnonzero(log.take(START, rows, np.full(len(rows), env)) != CONTINUES)
+        first = np.flatnonzero(log.begins(rows, np.full(len(rows), env)))
         if len(first):
             return start, int(rows[first[0]]), complete
     return start, None, complete

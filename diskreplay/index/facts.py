@@ -15,11 +15,13 @@ import json
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from diskreplay.index.where import NAME
 
 SLACK_BYTES = 64 << 10
 """By which the log may grow, beside doubling, before it is looked at what of it is dead."""
@@ -27,6 +29,9 @@ SLACK_EPISODES = 1024
 """By which the episodes in RAM may grow, beside doubling, before the dead are looked for."""
 MAX_LINE = 8192
 """Bytes of a line: the facts of an episode have half of it at most."""
+MAX_NAME = 64
+"""Characters of a fact's name."""
+MAX_SEED = (1 << 64) - 1
 SHARED_LENGTH = 64
 """Characters of a text that is shared by all facts that have it."""
 NOWHERE = -1
@@ -214,7 +219,7 @@ class FactLog:
         if any(type(number) is not int or number < 0 for number in numbers) or not isinstance(facts, dict):
             raise ValueError(f"{stored!r} are no facts of an episode")
         tags = facts.get("tags")
-        if tags is not None and (type(tags) is not list or not all(type(tag) is str for tag in tags)):
+        if tags is not None and not _MEANINGS["tags"](tags):
             raise ValueError(f"tags must be texts, got {tags!r:.100}")
         if env >= self.num_envs or (stop is not None and stop <= row):
             raise ValueError(f"there is no episode from row {row} to {stop} of environment {env}")
@@ -278,6 +283,10 @@ class FactLog:
 
     # Reading
 
+    def living_bytes(self, first_row: int) -> int:
+        """Bytes of the lines that count, of episodes in a window from ``first_row`` on."""
+        return sum(one.size for one in self._noted.values() if _alive(one, first_row))
+
     def overlapping(self) -> list[tuple[int, int]]:
         """Row and environment of what is noted of an episode that others are noted of, too."""
         places = sorted((one.env, one.row, one.stop) for one in self._noted.values())
@@ -286,6 +295,15 @@ class FactLog:
             for (before, _, stop), (env, row, _) in itertools.pairwise(places)
             if before == env and (stop is None or stop > row)
         ]
+
+    def wrong(self) -> Iterator[tuple[int, int, str]]:
+        """Row and environment of what is noted and no writer may give, and what is wrong with it."""
+        for one in self._noted.values():
+            for name, value in one.facts.items():
+                if not is_name(name):
+                    yield one.row, one.env, f"{name!r:.100} is no name of a fact"
+                elif value is not None and not _MEANINGS.get(name, _anything)(value):
+                    yield one.row, one.env, f"{name} cannot be {value!r:.100}"
 
     def find(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> list[Facts]:
         """The facts of the episodes that begin, in the window, at these rows ``(n,)``; empty where there are none."""
@@ -300,6 +318,23 @@ class FactLog:
             for at in late:
                 found[at] = reaching.get(int(envs[at]), nothing)
         return list(map(FACTS_OF, found))
+
+
+def is_name(name: Any) -> bool:
+    """Whether it can be the name of a fact."""
+    return isinstance(name, str) and NAME.fullmatch(name) is not None and len(name) <= MAX_NAME
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+_MEANINGS: dict[str, Callable[[Any], bool]] = {
+    "seed": lambda value: type(value) is int and 0 <= value <= MAX_SEED,
+    "success": lambda value: type(value) is bool,
+    "tags": lambda value: type(value) is list and all(type(tag) is str for tag in value),
+}
+"""Of the facts whose meaning is known: whether a value is one that they can have."""
 
 
 def _no_number(text: str) -> None:

@@ -197,7 +197,7 @@ class LaterLog:
         """
         end, begin, living = self._looked
         if self.end - end > max(SLACK_BYTES, living) or self.log.begin - begin > self.log.rows:
-            living = self._living()
+            living = self.living_bytes()
             self._looked = self.end, self.log.begin, living
         left = LOOK_SHARE * grown + LOOK_BYTES
         if self.end - self.begin <= 2 * living + SLACK_BYTES:
@@ -211,7 +211,7 @@ class LaterLog:
             if self.begin >= last or self.end - self.begin <= 2 * living + SLACK_BYTES:
                 return
 
-    def _living(self) -> int:
+    def living_bytes(self) -> int:
         """Bytes of all values that count, with their places."""
         log, found = self.log, 0
         rows = np.arange(log.begin, log.end) % log.table.length

@@ -271,11 +271,16 @@ class StreamLog:
             return f"the newest row, {self.end - 1}, lacks the patch with its next observation"
         return None
 
+    def begins(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
+        """Whether a row does not continue the one before it: what stands there, if it is a step, begins an episode."""
+        found: NDArray[np.bool_] = self.take(START, rows, envs) != CONTINUES
+        return found
+
     def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
         """Whether a row's environment does not go on in the next row, as far as is known."""
         done = self.take(TERMINATED, rows, envs) | self.take(TRUNCATED, rows, envs)
         following = rows + 1 < self.end
-        starts = self.take(START, np.where(following, rows + 1, rows), envs) != CONTINUES
+        starts = self.begins(np.where(following, rows + 1, rows), envs)
         cut: NDArray[np.bool_] = done | (following & starts)
         return cut
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.errors import MisuseWarning
 from diskreplay.index.episodes import Episode, EpisodeTable
 from diskreplay.index.facts import FactLog, Facts
-from diskreplay.index.where import MISSING, Where, part_of
+from diskreplay.index.where import MISSING, OWN, WORDS, Where, part_of
 
 End = Literal["terminated", "truncated", "both", "cut", "running"]
 ENDS: tuple[End, ...] = ("running", "cut", "truncated", "terminated", "both")
+
+TOLD = frozenset(("seed", "success", "tags"))
+"""Facts whose meaning is known, which are asked for of stores that have none."""
+LIKENESS = 0.7
+"""From which on a name may be another one misspelt: 1 of equals."""
+MOST_NAMES = 16
+"""That a message lists."""
 
 
 def end_of(episode: Episode) -> End:
@@ -72,8 +82,21 @@ def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]
             return [end_of(episode) for episode in episodes]
         return _of_facts([episode.facts for episode in episodes], name)
 
+    _warn_of_unknown(where, episodes)
     found: list[bool] = where.matches(column, len(episodes)).tolist()
     return found
+
+
+def _warn_of_unknown(where: Where, episodes: Sequence[Episode]) -> None:
+    """MisuseWarning where a condition asks for a fact of the user's that no episode has: it may be misspelt."""
+    known = {name for episode in episodes for name in episode.facts}
+    for name in sorted(where.facts - known - TOLD) if episodes else ():
+        near = difflib.get_close_matches(name, sorted(known | OWN.difference(WORDS) | TOLD), 1, LIKENESS)
+        there = f"there are {', '.join(map(repr, sorted(known)[:MOST_NAMES]))}" if known else "they have none"
+        warnings.warn(
+            f"no episode has a fact {name!r}; " + (f"did you mean {near[0]!r}?" if near else there), MisuseWarning,
+            stacklevel=3,
+        )  # fmt: skip
 
 
 def _of_facts(known: Sequence[dict[str, Any]], name: str) -> list[Any]:

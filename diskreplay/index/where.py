@@ -77,6 +77,9 @@ class _Token(NamedTuple):
 class Where:
     """A selection that was read.
 
+    Attributes:
+        facts: the names of facts that it asks for.
+
     >>> where = Where("length >= 2 and tag = 'expert'")
     >>> columns = {"length": np.array([1, 2, 3]), "tags": [["expert"], ["expert"], []]}
     >>> where.matches(columns.__getitem__, 3).tolist()
@@ -90,6 +93,7 @@ class Where:
         if len(text) > MAX_LENGTH:
             raise InputError(f"where has {len(text):,} characters; at most {MAX_LENGTH:,} are read")
         self.text = text
+        self.facts: set[str] = set()
         self._tokens = _tokens(text)
         self._next = 0
         self._test = self._any(0)
@@ -155,6 +159,8 @@ class Where:
             raise self._wrong("a name such as return, length, tag or a fact, 'not' or '('")
         self._next += 1
         name = ALIASES.get(token.text, token.text)
+        if name not in (*NUMBERS, *TEXTS):
+            self.facts.add(name.partition(".")[0])
         sign = self._take(*_SIGNS)
         if sign is not None:
             return self._compared(name, _SIGNS[sign.text])

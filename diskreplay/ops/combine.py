@@ -61,7 +61,7 @@ def merge(
         paths: of stores with the same spaces, columns and frame stacks. ``out`` refuses NaN and infinity if all of them
             do; its continuity is that of flags if that of one is; its provenance is what all of them have in common,
             and as ``sources`` each one that is another.
-        allow_loss: go on where frame stacks cannot be rebuilt.
+        allow_loss: go on where frame stacks cannot be rebuilt, and without values that were written later.
         progress: called with transitions done and in all.
 
     Raises InputError for stores that do not fit together, and what opening them raises.
@@ -117,7 +117,7 @@ def split(
         outs: the new stores; ``pong.replay`` becomes ``pong-1.replay``, ``pong-2.replay`` and so on if empty.
         seed: of the dealing.
         where: a condition on the episodes, as of :meth:`ReplayBuffer.select`: the others are left out.
-        allow_loss: go on where frame stacks cannot be rebuilt.
+        allow_loss: go on where frame stacks cannot be rebuilt, and without values that were written later.
         progress: called with transitions done and in all.
 
     Raises:

@@ -1,14 +1,21 @@
 """Where two stores differ first.
 
 Episodes are compared in the order of streams, environments and rows, bit for bit; how they are spread over streams,
-environments and rows, chunked and compressed, does not count. Where single frames are stored, the stacks that begin an
-episode are compared, too: what they are padded with, or the older frames that have left the window. Values
-that were written later are not compared.
+environments and rows, chunked and compressed, does not count. These are looked at one after another, each only where
+all before it are the same:
+
+1. Spaces, columns and how observations are stacked.
+2. The steps, and how many there are.
+3. The facts of the episodes.
+4. What was written to the steps later: which have a value, and which one.
+5. Where single frames are stored, the stacks that begin an episode: what they are padded with, or the older frames that
+   have left the window.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,17 +26,20 @@ from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.selection import SelectedStore, open_selected
-from diskreplay.formats.core.transitions import Source, Transitions, by_episode
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Arrays, Source, Transitions, by_episode
 from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
 from diskreplay.ops.convert import PLAIN, counted
 from diskreplay.ops.signals import Progress
 from diskreplay.paths import PathLike
+from diskreplay.schema import KNOWN
 
 Array = NDArray[Any]
 
 EPISODES = 64
 """Whose first stacks are compared at once."""
+NONE = "none"
+"""What a store has that has no such fact or value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Difference:
         what: the property or column.
         one, other: what each store has there.
         episode: how many episodes come before it, None where all of both stores is meant.
-        step: of the episode.
+        step: of the episode, None where all of it is meant.
         element: the first different element's place in the column's array, where that has axes.
     """
 
@@ -55,7 +65,8 @@ class Difference:
         return {**dataclasses.asdict(self), "element": list(self.element)}
 
     def __str__(self) -> str:
-        place = f"episode {self.episode}, step {self.step}: " if self.episode is not None else ""
+        step = f", step {self.step}" if self.step is not None else ""
+        place = f"episode {self.episode}{step}: " if self.episode is not None else ""
         element = f"[{', '.join(map(str, self.element))}]" if self.element else ""
         return f"{place}{self.what}{element}: {self.one} and {self.other}"
 
@@ -71,11 +82,13 @@ def diff(one: PathLike, other: PathLike, *, progress: Progress | None = None) ->
     """
     with open_selected(one) as a, open_selected(other) as b:
         mine, theirs = a.source(stacked=True), b.source(stacked=True)
-        found = _layouts(mine.layout, theirs.layout)
+        found = _layouts(mine.layout, theirs.layout) or _columns_later(a, b)
         if found is None:
             found = _steps(counted(mine, progress), theirs)
         if found is None and (mine.steps, mine.episodes) != (theirs.steps, theirs.episodes):
             found = Difference("transitions", f"{mine.steps:,}", f"{theirs.steps:,}")
+        if found is None:
+            found = _facts(a, b) or _written_later(a, b)
         if found is None and not mine.layout.stacked:
             found = _first_stacks(a, b)
         return found
@@ -90,6 +103,11 @@ def _layouts(one: Layout, other: Layout) -> Difference | None:
     return None
 
 
+def _columns_later(one: SelectedStore, other: SelectedStore) -> Difference | None:
+    mine, theirs = ({c.name: f"{c.dtype} {c.shape}" for c in part.schema.later} for part in (one, other))
+    return None if mine == theirs else Difference("columns written later", str(mine), str(theirs))
+
+
 def _steps(one: Source, other: Source) -> Difference | None:
     """The first difference among the steps that both have."""
     episode = step = 0
@@ -101,6 +119,55 @@ def _steps(one: Source, other: Source) -> Difference | None:
         if mine.last[-1]:
             episode, step = episode + 1, 0
     return None
+
+
+def _facts(one: SelectedStore, other: SelectedStore) -> Difference | None:
+    """The first episode of which another fact is known; that has the first name, in the order of the alphabet."""
+    for at, (mine, theirs) in enumerate(zip(one.episodes, other.episodes, strict=True)):
+        for name in sorted({*mine.facts, *theirs.facts}):
+            a, b = (
+                json.dumps(episode.facts[name], sort_keys=True) if name in episode.facts else NONE
+                for episode in (mine, theirs)
+            )
+            if a != b:
+                return Difference(f"fact {name!r}", a, b, episode=at)
+    return None
+
+
+def _written_later(one: SelectedStore, other: SelectedStore) -> Difference | None:
+    """The first step to which another value was written later, and the first column that has one there."""
+    row_bytes = sum(column.item_bytes for column in one.schema.later)
+    if not row_bytes:
+        return None
+    ends = np.cumsum([episode.length for episode in one.episodes])
+    mine, theirs, count = one.ids(), other.ids(), max(1, BLOCK_BYTES // row_bytes)
+    for start in range(0, len(mine), count):
+        a, b = one.written_later(mine[start : start + count]), other.written_later(theirs[start : start + count])
+        places = [
+            (at, column.name)
+            for column in one.schema.later
+            for values in (column.name, column.name + KNOWN)
+            if (at := _unequal(a[values], b[values])) is not None
+        ]
+        if places:
+            at, name = min(places, key=lambda place: place[0])
+            return _value_later(a, b, name, at, *_step(ends, start + at))
+    return None
+
+
+def _value_later(a: Arrays, b: Arrays, name: str, at: int, episode: int, step: int) -> Difference:
+    """The difference of two values that were written later, of which one may be none."""
+    if a[name + KNOWN][at] != b[name + KNOWN][at]:
+        one, other = (str(part[name][at]) if part[name + KNOWN][at] else NONE for part in (a, b))
+        return Difference(name, one, other, episode=episode, step=step)
+    element = _element(a[name][at], b[name][at])
+    return Difference(name, str(a[name][at][element]), str(b[name][at][element]), episode, step, element)
+
+
+def _step(ends: Array, at: int) -> tuple[int, int]:
+    """Episode and step of the transition ``at``; ``ends`` are those of the episodes."""
+    episode = int(np.searchsorted(ends, at, side="right"))
+    return episode, at - int(ends[episode - 1] if episode else 0)
 
 
 def _first_stacks(one: SelectedStore, other: SelectedStore) -> Difference | None:
@@ -152,9 +219,14 @@ def _first(mine: Transitions, theirs: Transitions) -> Difference | None:
     if not found:
         return None
     step, what, a, b = min(found, key=lambda one: one[0])
-    places = np.argwhere(_bits(a[step]) != _bits(b[step]))
-    element = tuple(places[0].tolist()) if a.ndim > 1 else ()
+    element = _element(a[step], b[step])
     return Difference(what, str(a[step][element]), str(b[step][element]), step=step, element=element)
+
+
+def _element(a: Array, b: Array) -> tuple[int, ...]:
+    """The first place in which two values, which are not the same, differ."""
+    first: list[int] = np.argwhere(_bits(a) != _bits(b))[0].tolist()
+    return tuple(first)
 
 
 def _unequal(a: Array, b: Array) -> int | None:

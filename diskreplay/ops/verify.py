@@ -22,7 +22,8 @@ Of each checkpoint:
 
 Of each commit of both:
 
-9. The facts of episodes can be read, and no two are of one episode (:mod:`diskreplay.ops.verify_facts`).
+9. The facts of episodes can be read, no two are of one episode, and names and those whose meaning is known are as they
+   must be (:mod:`diskreplay.ops.verify_facts`).
 10. What was written later can be read, and is of rows that are there (:mod:`diskreplay.ops.verify_later`).
 
 Reading changes nothing and works beside a live writer: what that evicts meanwhile is no problem. Memory is bounded by

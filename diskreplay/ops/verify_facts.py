@@ -1,4 +1,4 @@
-"""The facts of a stream's episodes: lines that can be read, of episodes that do not overlap."""
+"""The facts of a stream's episodes: lines that can be read, of episodes that do not overlap, named as facts must be."""
 
 from __future__ import annotations
 
@@ -26,3 +26,5 @@ def check_facts(name: str, reader: ColumnReader, view: Commit, found: Findings) 
         return
     for row, env in facts.overlapping():
         found.add(f"the facts of row {row} of environment {env} are of an episode that others are of, too", **place)
+    for row, env, what in facts.wrong():
+        found.add(f"the facts of row {row} of environment {env}: {what}", **place)

@@ -93,7 +93,11 @@ class Samples:
 
         A value that is not known is zeros; beside each column that is written later it stands which are.
         """
-        found = {column.name: self.values(column) for column in self.schema.extra_columns}
+        return {**{column.name: self.values(column) for column in self.schema.extra_columns}, **self.written_later()}
+
+    def written_later(self) -> dict[str, Array]:
+        """The columns that are written later alone, and which values are known, as :meth:`extra` has them."""
+        found: dict[str, Array] = {}
         for column in self.schema.later:
             places = self.resident(place_of(column.name))
             known: Array = places > 0

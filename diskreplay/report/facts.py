@@ -21,7 +21,7 @@ from diskreplay.index.selecting import end_of
 from diskreplay.ops.compact import compact
 from diskreplay.ops.result import Result
 from diskreplay.report.source import Source, to_real
-from diskreplay.schema import REWARD, VALID, Column
+from diskreplay.schema import INFO, LATER, REWARD, VALID, Column
 from diskreplay.storage.store import Checkpoint
 
 BLOCK_ROWS = 1 << 15
@@ -106,7 +106,8 @@ class Holes:
 
     Attributes:
         evicted: by column, decoded bytes of rows that have left their windows, in shards of which a window or a
-            checkpoint needs other rows yet.
+            checkpoint needs other rows yet. Of the logs of facts and of values written later: bytes of all that no
+            episode or row of a window shows, as it has left with them, or was said anew.
         dead_bytes: older chunks and indexes on disk that ``diskreplay compact`` would give back.
         kept_bytes: likewise, in shards that it leaves as they are.
     """
@@ -118,7 +119,11 @@ class Holes:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A column of the schema as a reader sees it."""
+    """A column of the schema as a reader sees it.
+
+    Attributes:
+        space: of observations and actions; of a column that is written later, that it is.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -407,11 +412,21 @@ def _holes(source: Source) -> Holes | None:
         return None  # damaged, or evicted meanwhile
     steps = sum((one.end - one.begin) * one.num_envs for one in source.facts.streams)
     held = {one.name: one.raw_bytes for one in source.facts.columns}
+    needed = {one.name: steps * one.item_bytes for one in source.schema.columns}
+    needed |= {path: count for path, count in _needed_of_logs(source).items() if path in held}
     return Holes(
-        {one.name: max(0, held.get(one.name, 0) - steps * one.item_bytes) for one in source.schema.columns},
+        {name: max(0, held.get(name, 0) - count) for name, count in needed.items()},
         compacted.bytes_before - compacted.bytes_after,
         compacted.kept_bytes,
     )
+
+
+def _needed_of_logs(source: Source) -> dict[str, int]:
+    """Bytes of each log that episodes and rows of the windows show."""
+    return {
+        INFO: sum(rows.stream.facts.living_bytes(rows.log.begin) for rows in source.streams),
+        LATER: sum(rows.stream.later.living_bytes() for rows in source.streams),
+    }
 
 
 # The schema
@@ -424,7 +439,8 @@ def _leaves(source: Source) -> tuple[Leaf, ...]:
     of |= {column.name: str(space) for column, space in zip(
         schema.action_columns, spaces.leaf_spaces(schema.action_space), strict=True)}  # fmt: skip
     frames = {column.name: stack.frames for column, stack in zip(schema.obs_columns, schema.stacks, strict=True)}
+    of |= {name: f"written later, {count:,} known" for name, count in source.facts.later.items()}
     return tuple(
         Leaf(one.name, one.shape, one.dtype.name, of.get(one.name, ""), frames.get(one.name, 1))
-        for one in schema.columns
+        for one in (*schema.columns, *schema.later)
     )

@@ -60,7 +60,7 @@ def report(
     limit_mb: float = LIMIT_MB,
     progress: Progress | None = None,
 ) -> Report:
-    """Writes the store at ``path`` as a page into ``out``, replacing a file that is there.
+    """Writes the store at ``path`` as a page into ``out``, replacing a file that is there, or that a link leads to.
 
     Args:
         path: of the store.

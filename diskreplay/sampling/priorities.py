@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import checked_number
-from diskreplay.ids import Ids
+from diskreplay.ids import Ids, checked_ids
 from diskreplay.sampling.window import (
     Prioritized,
     Remembered,
     Standings,
     Window,
     Windows,
-    checked_ids,
     checked_updates,
     refused_update,
 )

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, check_share, checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.ids import Ids
+from diskreplay.ids import Ids, checked_ids
 from diskreplay.sampling.uniform import accepted, transitions
-from diskreplay.sampling.window import Standings, Window, Windows, checked_ids
+from diskreplay.sampling.window import Standings, Window, Windows
 
 Floats = NDArray[np.float64]
 

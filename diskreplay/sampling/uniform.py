@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import NotEnoughDataError
-from diskreplay.ids import Ids
+from diskreplay.ids import Ids, checked_ids
 from diskreplay.index.log import NOW
-from diskreplay.sampling.window import Standings, Windows, checked_ids
+from diskreplay.sampling.window import Standings, Windows
 
 MAX_DRAWN_SHARE = 0.5
 """Of the windows, in ids that are drawn before the transitions are listed instead."""

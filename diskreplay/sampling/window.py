@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids
+from diskreplay.ids import Ids, checked_ids
 
 Standings = Callable[[Ids], NDArray[np.int8]]
 """The :class:`~diskreplay.index.log.Standing` of each id of the windows."""
@@ -117,14 +117,6 @@ def checked_draw(sampler: Sampler, drawn: Any, size: int) -> tuple[Ids, NDArray[
     if weights.dtype.kind not in "fiu" or weights.shape != (size,):
         raise InputError(f"{sampler!r}.sample must give {size} numbers as weights, got {weights.dtype} {weights.shape}")
     return ids.astype(np.int64), weights.astype(np.float32)
-
-
-def checked_ids(ids: Any) -> Ids:
-    """Ids as an int64 array ``(B,)``; InputError where they are none."""
-    given = np.asarray(ids)
-    if given.dtype.kind not in "iu" or given.ndim != 1:
-        raise InputError(f"index must be integers of shape (B,), got {given.dtype} {given.shape}")
-    return given.astype(np.int64)
 
 
 def checked_updates(ids: Any, priorities: Any) -> tuple[Ids, NDArray[np.float64]]:

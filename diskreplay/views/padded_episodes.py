@@ -15,7 +15,7 @@ from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import CONTINUES, START, VALID, Schema
+from diskreplay.schema import VALID, Schema
 from diskreplay.views.batch import EpisodeBatch, by_item
 from diskreplay.views.transition import transitions
 from diskreplay.views.view import View, keep
@@ -48,7 +48,7 @@ class PaddedEpisodes(View):
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         rows, envs = stream.log.locate(ids)
-        begins = stream.log.take(VALID, rows, envs) & (stream.log.take(START, rows, envs) != CONTINUES)
+        begins = stream.log.take(VALID, rows, envs) & stream.log.begins(rows, envs)
         found = np.full(len(ids), NEVER, np.int8)
         here = np.flatnonzero(begins)
         found[here] = np.where(stream.spans().is_cut(rows[here], envs[here]), NOW, LATER)

@@ -16,7 +16,7 @@ from diskreplay.index.log import LATER, NEVER, NOW
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import CONTINUES, START, VALID, Schema
+from diskreplay.schema import VALID, Schema
 from diskreplay.views.batch import SequenceBatch, by_item
 from diskreplay.views.transition import transitions
 from diskreplay.views.view import View, keep
@@ -77,7 +77,7 @@ class Sequence(View):
         found = np.full(len(ids), NEVER, np.int8)
         begins = stream.log.take(VALID, rows, envs) & (rows % self.stride == 0)
         if not self.across:
-            begins |= stream.log.take(VALID, rows, envs) & (stream.log.take(START, rows, envs) != CONTINUES)
+            begins |= stream.log.take(VALID, rows, envs) & stream.log.begins(rows, envs)
         here = np.flatnonzero(begins)
         stop, cut = self._stop(stream, rows[here], envs[here])
         enough = stop - rows[here] >= (self.burn_in + 1 if self.pad else self.steps)
@@ -100,7 +100,7 @@ class Sequence(View):
 
         samples, mask = unroll(schema, streams, ids, held, self.steps, reads)
         batch = transitions(samples, 1, self.gamma, ids, weight)
-        is_first = samples.each(lambda stream, rows, envs: stream.log.take(START, rows, envs) != CONTINUES)
+        is_first = samples.each(lambda stream, rows, envs: stream.log.begins(rows, envs))
         fields = by_item(batch, *mask.shape)
         return SequenceBatch(**fields, mask=mask, is_first=is_first.reshape(mask.shape))
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from helpers import driver
 from helpers.crashes import kill
+from helpers.driver import OPEN
 from helpers.effort import examples
 
 import diskreplay as dr
-from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError, ReadOnlyError
+from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.index.facts import FactLog
-from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
@@ -26,7 +27,6 @@ from diskreplay.storage.stream import write_commit
 from diskreplay.testing import small_thresholds
 
 LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
-OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
 
 
 def create(path: pathlib.Path, capacity: int = 1000, num_envs: int = 1, **options: Any) -> dr.ReplayBuffer:
@@ -86,23 +86,29 @@ def seen(buffer: dr.ReplayBuffer) -> list[tuple[int, int, int, dict[str, Any]]]:
     return [(episode.start, episode.env, episode.stop, episode.facts) for episode in buffer.episodes]
 
 
-class Driver:
-    """The same random operations on a store and on the model."""
+class Driver(driver.Driver):
+    """Facts of episodes, given before, at the end of, and long after them."""
 
     def __init__(self, path: pathlib.Path, seed: int) -> None:
-        self.path = path
-        self.rng = np.random.default_rng(seed)
-        self.envs = int(self.rng.choice([1, 1, 3]))
-        rows = int(self.rng.choice([7, 40, 1000]))
-        self.model = Model(self.envs, rows)
-        self.buffer = create(path, rows * self.envs, self.envs)
-        self.committed = self.model.copy()
-        self.checkpoints: dict[str, Model] = {}
+        super().__init__(path, seed, [7, 40, 1000])
         self.at = [0.0] * self.envs
         self.fresh = [True] * self.envs
-        self.sequence = 0
-        self.reader: dr.ReplayBuffer | None = None
-        self.counts: collections.Counter[str] = collections.Counter()
+
+    def create(self, rows: int) -> tuple[dr.ReplayBuffer, Model]:
+        return create(self.path, rows * self.envs, self.envs), Model(self.envs, rows)
+
+    def check(self, buffer: dr.ReplayBuffer, model: Model) -> None:
+        assert seen(buffer) == model.window()
+
+    def weights(self) -> dict[Callable[[], None], float]:
+        return {
+            self.add: 8, self.begin: 4, self.annotate: 3, self.annotate_old: 2, self.commit: 3, self.reopen: 1,
+            self.checkpoint: 1, self.go_back: 1, self.read: 2, self.compact: 0.4,
+        }  # fmt: skip
+
+    def jump(self) -> None:
+        self.at = [float(self.rng.integers(1 << 20)) + 0.5 for _ in range(self.envs)]
+        self.fresh = [True] * self.envs
 
     def draw(self) -> dict[str, Any]:
         every = {
@@ -116,6 +122,7 @@ class Driver:
 
     def add(self) -> None:
         for _ in range(int(self.rng.integers(1, 12))):
+            before = self.sequence()
             now = np.array(self.at, np.float32)
             invalid = self.rng.random(self.envs) < 0.05 if self.envs > 1 else np.zeros(1, bool)
             ended = self.rng.random(self.envs) < 0.2
@@ -139,9 +146,7 @@ class Driver:
             )  # fmt: skip
             self.at = (now + 1 + 100 * (ended | invalid)).tolist()
             self.model.end += 1
-            if self.sequence != self.buffer.stats()["streams"]["0"]["sequence"]:  # it has committed by itself
-                self.committed = self.model.copy()
-                self.sequence = self.buffer.stats()["streams"]["0"]["sequence"]
+            self.settle(before)
 
     def begin(self) -> None:
         env = int(self.rng.integers(self.envs)) if self.rng.random() < 0.7 else None
@@ -175,86 +180,6 @@ class Driver:
                 if run.env == episode.env and max(run.start, begin) == episode.start and run.stop > begin
             ]  # fmt: skip
             run.facts.update(told)
-
-    def commit(self) -> None:
-        self.buffer.commit()
-        self.committed = self.model.copy()
-
-    def reopen(self) -> None:
-        if self.rng.random() < 0.5:
-            self.buffer.close()
-            self.committed = self.model.copy()
-        else:
-            kill(self.buffer)
-        self.buffer = dr.ReplayBuffer.open(self.path, **OPEN)
-        self.model = self.committed.copy()
-        self.jump()
-
-    def jump(self) -> None:
-        """Goes on with another observation than any before: the next steps begin episodes."""
-        self.at = [float(self.rng.integers(1 << 20)) + 0.5 for _ in range(self.envs)]
-        self.fresh = [True] * self.envs
-
-    def checkpoint(self) -> None:
-        name = f"c{len(self.checkpoints)}-{self.counts['checkpoint']}"
-        self.buffer.checkpoint(name)
-        self.committed = self.model.copy()
-        self.checkpoints[name] = self.model.copy()
-
-    def go_back(self) -> None:
-        if not self.checkpoints:
-            return
-        self.buffer.close()
-        self.committed = self.model.copy()
-        name = str(self.rng.choice(list(self.checkpoints)))
-        with dr.ReplayBuffer.open(self.path, mode="r", checkpoint=name) as looking:
-            assert seen(looking) == self.checkpoints[name].window()
-        try:
-            self.buffer = dr.ReplayBuffer.open(self.path, checkpoint=name, **OPEN)
-            self.model = self.checkpoints[name].copy()
-            self.committed = self.model.copy()
-        except CheckpointError:
-            self.buffer = dr.ReplayBuffer.open(self.path, **OPEN)
-            self.model = self.committed.copy()
-            doomed = list(self.checkpoints)[-1]
-            self.buffer.drop_checkpoint(doomed)
-            del self.checkpoints[doomed]
-        self.jump()
-
-    def read(self) -> None:
-        if self.reader is None or self.rng.random() < 0.2:
-            if self.reader is not None:
-                self.reader.close()
-            self.reader = dr.ReplayBuffer.open(self.path, mode="r")
-        self.reader.refresh()
-        assert seen(self.reader) == self.committed.window()
-
-    def compact(self) -> None:
-        self.buffer.close()
-        self.committed = self.model.copy()
-        compact(self.path)
-        self.buffer = dr.ReplayBuffer.open(self.path, **OPEN)
-        self.model = self.committed.copy()
-        self.jump()
-
-    def run(self, steps: int) -> None:
-        weights = {
-            self.add: 8, self.begin: 4, self.annotate: 3, self.annotate_old: 2, self.commit: 3, self.reopen: 1,
-            self.checkpoint: 1, self.go_back: 1, self.read: 2, self.compact: 0.4,
-        }  # fmt: skip
-        shares = np.array(list(weights.values())) / sum(weights.values())
-        for _ in range(steps):
-            do = list(weights)[int(self.rng.choice(len(weights), p=shares))]
-            self.counts[do.__name__] += 1
-            self.sequence = self.buffer.stats()["streams"]["0"]["sequence"]
-            do()
-            assert seen(self.buffer) == self.model.window(), do.__name__
-        self.buffer.close()
-        result = verify(self.path)
-        assert result.ok, result.problems
-        for name, model in self.checkpoints.items():
-            with dr.ReplayBuffer.open(self.path, mode="r", checkpoint=name) as looking:
-                assert seen(looking) == model.window()
 
 
 @pytest.mark.parametrize("seed", range(examples(40, least=6)))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from helpers.crashes import kill
+from helpers import driver
+from helpers.driver import OPEN
 from helpers.effort import examples
 
 import diskreplay as dr
 from diskreplay import schema
-from diskreplay.errors import CheckpointError, CorruptionError, InputError, ReadOnlyError, SchemaError
+from diskreplay.errors import CorruptionError, InputError, ReadOnlyError, SchemaError
 from diskreplay.ids import pack
 from diskreplay.index import later
 from diskreplay.ops.combine import merge, split
@@ -32,7 +33,6 @@ from diskreplay.storage.stream import write_commit
 from diskreplay.testing import small_thresholds
 
 LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
-OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
 LATER: dict[str, Any] = {
     "state": ((3,), np.float32), "value": np.float64, "wide": ((300, 2), np.int16), "flag": bool,
 }  # fmt: skip
@@ -89,30 +89,31 @@ class Model:
         return Model(self.envs, self.rows, self.end, set(self.valid), {n: dict(of) for n, of in self.values.items()})
 
 
-class Driver:
-    """The same random operations on a store and on the model."""
+class Driver(driver.Driver):
+    """Values of columns that are written later."""
 
     def __init__(self, path: pathlib.Path, seed: int) -> None:
-        self.path = path
-        self.rng = np.random.default_rng(seed)
-        self.envs = int(self.rng.choice([1, 1, 3]))
-        rows = int(self.rng.choice([7, 40, 300]))
-        self.model = Model(self.envs, rows)
-        self.buffer = create(path, rows * self.envs, self.envs)
-        self.committed = self.model.copy()
-        self.checkpoints: dict[str, Model] = {}
+        super().__init__(path, seed, [7, 40, 300])
         self.at = 0.0
-        self.reader: dr.ReplayBuffer | None = None
-        self.counts: collections.Counter[str] = collections.Counter()
 
-    def settle(self, before: int) -> None:
-        """Where the buffer has committed by itself, the model has."""
-        if self.buffer.stats()["streams"]["0"]["sequence"] != before:
-            self.committed = self.model.copy()
+    def create(self, rows: int) -> tuple[dr.ReplayBuffer, Model]:
+        return create(self.path, rows * self.envs, self.envs), Model(self.envs, rows)
+
+    def check(self, buffer: dr.ReplayBuffer, model: Model) -> None:
+        check(buffer, model.values, self.envs)
+
+    def weights(self) -> dict[Callable[[], None], float]:
+        return {
+            self.add: 6, self.write: 9, self.commit: 4, self.reopen: 1, self.checkpoint: 1, self.go_back: 1,
+            self.read: 2, self.compact: 0.4,
+        }  # fmt: skip
+
+    def jump(self) -> None:
+        self.at = float(self.rng.integers(1 << 20)) + 0.5
 
     def add(self) -> None:
         for _ in range(int(self.rng.integers(1, 12))):
-            before = self.buffer.stats()["streams"]["0"]["sequence"]
+            before = self.sequence()
             invalid = self.rng.random(self.envs) < 0.1
             ended = self.rng.random(self.envs) < 0.2
             obs = np.full((self.envs, 1), self.at, np.float32)
@@ -141,78 +142,6 @@ class Driver:
             place: value for place, value in zip(places, values, strict=True) if place[0] >= log["begin"]
         })  # fmt: skip
         self.settle(before)
-
-    def commit(self) -> None:
-        self.buffer.commit()
-        self.committed = self.model.copy()
-
-    def reopen(self) -> None:
-        if self.rng.random() < 0.5:
-            self.buffer.close()
-            self.committed = self.model.copy()
-        else:
-            kill(self.buffer)
-        self.opened(dr.ReplayBuffer.open(self.path, **OPEN), self.committed)
-
-    def opened(self, buffer: dr.ReplayBuffer, model: Model) -> None:
-        self.buffer, self.model, self.committed = buffer, model.copy(), model.copy()
-        self.at = float(self.rng.integers(1 << 20)) + 0.5
-
-    def checkpoint(self) -> None:
-        name = f"c{len(self.checkpoints)}-{self.counts['checkpoint']}"
-        self.buffer.checkpoint(name)
-        self.committed = self.model.copy()
-        self.checkpoints[name] = self.model.copy()
-
-    def look(self, name: str) -> None:
-        with dr.ReplayBuffer.open(self.path, mode="r", checkpoint=name) as looking:
-            check(looking, self.checkpoints[name].values, self.envs)
-
-    def go_back(self) -> None:
-        if not self.checkpoints:
-            return
-        self.buffer.close()
-        self.committed = self.model.copy()
-        name = str(self.rng.choice(list(self.checkpoints)))
-        self.look(name)
-        try:
-            self.opened(dr.ReplayBuffer.open(self.path, checkpoint=name, **OPEN), self.checkpoints[name])
-        except CheckpointError:
-            self.opened(dr.ReplayBuffer.open(self.path, **OPEN), self.committed)
-            doomed = list(self.checkpoints)[-1]
-            self.buffer.drop_checkpoint(doomed)
-            del self.checkpoints[doomed]
-
-    def read(self) -> None:
-        if self.reader is None or self.rng.random() < 0.2:
-            if self.reader is not None:
-                self.reader.close()
-            self.reader = dr.ReplayBuffer.open(self.path, mode="r")
-        self.reader.refresh()
-        check(self.reader, self.committed.values, self.envs)
-
-    def compact(self) -> None:
-        self.buffer.close()
-        self.committed = self.model.copy()
-        compact(self.path)
-        self.opened(dr.ReplayBuffer.open(self.path, **OPEN), self.committed)
-
-    def run(self, steps: int) -> None:
-        weights = {
-            self.add: 6, self.write: 9, self.commit: 4, self.reopen: 1, self.checkpoint: 1, self.go_back: 1,
-            self.read: 2, self.compact: 0.4,
-        }  # fmt: skip
-        shares = np.array(list(weights.values())) / sum(weights.values())
-        for _ in range(steps):
-            do = list(weights)[int(self.rng.choice(len(weights), p=shares))]
-            self.counts[do.__name__] += 1
-            do()
-            check(self.buffer, self.model.values, self.envs)
-        self.buffer.close()
-        result = verify(self.path)
-        assert result.ok, result.problems
-        for name in self.checkpoints:
-            self.look(name)
 
 
 @pytest.mark.parametrize("seed", range(examples(40, least=6)))
@@ -452,6 +381,52 @@ def test_open_or_create_names_other_columns(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match=r"later is \{'v'"):
         dr.ReplayBuffer.open_or_create(tmp_path / "a", LINE, TURN, capacity=1000, later={"w": np.float32})
     dr.ReplayBuffer.open_or_create(tmp_path / "a", LINE, TURN, capacity=1000, later={"v": np.float32}).close()
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("none", [[], (), np.empty(0, np.int64), np.empty(0, np.uint64)], ids=repr)
+def test_to_write_nothing_does_nothing(tmp_path: pathlib.Path, shape: tuple[int, ...], none: Any) -> None:
+    """As where a mask leaves none of a batch: lists have no dtype and no shape then."""
+    with create(tmp_path / "a", later={"v": (shape, np.float32)}) as buffer:
+        play(buffer, 5)
+        buffer.commit()
+        buffer.write("v", none, [])
+        buffer.write("v", none, np.empty((0, *shape), np.float32))
+        assert not buffer._later.unwritten
+        assert len(buffer.get(none)) == 0
+        with pytest.raises(InputError, match="must have shape"):
+            buffer.write("v", none, np.empty((0, 2, 2), np.float32))
+        with pytest.raises(InputError, match="no column 'w'"):
+            buffer.write("w", none, [])
+        with pytest.raises(InputError, match="must have shape"):
+            buffer.write("v", [1], [])
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (np.array([1, 2**63], np.uint64), "index 9223372036854775808 names no transition: every index is below"),
+        ([2**64 - 1], "index 18446744073709551615 names no transition: every index is below"),
+        ([-1], "index -1 names no transition"),
+        ([5], "index 5 names no transition: it was never given"),
+        ([1 << 48], "of the stream number 1; this buffer writes the stream '0'"),
+        ([0.5], r"index must be integers of shape \(B,\), got float64 \(1,\)"),
+        ([[1]], r"index must be integers of shape \(B,\), got int64 \(1, 1\)"),
+        ([True], r"index must be integers of shape \(B,\), got bool"),
+    ],
+    ids=str,
+)
+def test_an_index_that_is_none_is_named(tmp_path: pathlib.Path, index: Any, message: str) -> None:
+    with create(tmp_path / "a", later={"v": np.float32}) as buffer:
+        play(buffer, 5)
+        buffer.commit()
+        with pytest.raises(InputError, match=message):
+            buffer.write("v", index, np.ones(np.shape(index)[:1], np.float32))
+        assert not buffer._later.unwritten
+        with pytest.raises(InputError):
+            buffer.get(index)
+        buffer.write("v", np.array([1], np.uint64), [1.0])
+        assert buffer.get(np.array([1], np.uint64)).extra["v"].tolist() == [1]
 
 
 def test_a_store_without_such_columns_has_no_trace_of_them(tmp_path: pathlib.Path) -> None:

@@ -174,6 +174,91 @@ def test_priorities_go_to_the_part_that_they_are_of(tmp_path: pathlib.Path) -> N
         plain.update_priorities([0], [1.0])
 
 
+def with_states(folder: pathlib.Path, later: Any = None) -> list[dr.ReplayBuffer]:
+    """Two stores of 20 steps, with a column that is written later."""
+    line, turn, buffers = gymnasium.spaces.Box(-1000, 1000, (1,)), gymnasium.spaces.Discrete(2), []
+    later = later or {"state": ((2,), np.float32)}
+    for part in range(2):
+        path = folder / f"{part}.replay"
+        buffer = dr.ReplayBuffer.create(path, line, turn, capacity=20, later=later, finite=True, seed=part, **OPEN)
+        for step in range(20):
+            buffer.add([step], 0, float(part), [step + 1], False, False)
+        buffer.commit()
+        buffers.append(buffer)
+    return buffers
+
+
+def test_values_written_later_go_to_the_part_that_they_are_of(tmp_path: pathlib.Path) -> None:
+    with dr.Mixture(with_states(tmp_path)) as mixture:
+        batch = mixture.sample(16)
+        values = np.arange(32, dtype=np.float32).reshape(16, 2)
+        last = dict(zip(batch.index.tolist(), values.tolist(), strict=True))
+        order = np.random.default_rng(0).permutation(16)
+        mixture.write("state", batch.index, values)
+        again = mixture.get(batch.index[order])
+        assert again.extra["state"].tolist() == [last[index] for index in again.index.tolist()]
+        for number, part in enumerate(mixture.parts):
+            known = part.get(part.items()).extra["state_known"]
+            numbers, own = mixture.split(np.unique(batch.index))
+            assert np.flatnonzero(known).tolist() == own[numbers == number].tolist()
+        mixture.write("state", batch.index[:2], [[0.1, 0.2], [0.3, 0.4]])  # lists, as a buffer takes them
+        mixture.write("state", [], [])
+        mixture.commit()
+        wanted = mixture.get(batch.index).extra["state"]
+    paths = [str(tmp_path / f"{part}.replay") for part in range(2)]
+    with dr.Mixture.open([(path, {"mode": "r"}) for path in paths]) as mixture:
+        assert (mixture.get(batch.index).extra["state"] == wanted).all()
+        with pytest.raises(ReadOnlyError):
+            mixture.write("state", batch.index, values)
+
+
+def test_a_wrong_value_writes_nothing_to_any_part_of_a_mixture(tmp_path: pathlib.Path) -> None:
+    with dr.Mixture(with_states(tmp_path)) as mixture:
+        both, ones = np.array([3, 4 | 1 << 59]), np.ones((2, 2), np.float32)
+        wrong: list[tuple[str, Any, Any, str]] = [
+            ("stat", both, ones, "no column 'stat'"),
+            ("state", both, ones[:1], "a value for each of the 2 indices, got 1"),
+            ("state", both, 1.0, "a value for each of the 2 indices, got 1"),
+            ("state", both, ones[:, :1], "must have shape"),
+            ("state", both, [[1, 1], [np.inf, 1]], "must be finite"),
+            ("state", [3, 25 | 1 << 59], ones, "index 25 names no transition"),
+            ("state", [3, 2 << 59], ones, "none of a mixture of 2 parts"),
+            ("state", [3, -1], ones, "none of a mixture of 2 parts"),
+            ("state", [3.0, 4.0], ones, "index must be integers"),
+        ]
+        for name, index, values, message in wrong:
+            with pytest.raises(InputError, match=message):
+                mixture.write(name, index, values)
+            assert not any(part._later.unwritten for part in mixture.parts)
+
+
+def test_values_for_parts_that_are_only_read_are_ignored(tmp_path: pathlib.Path) -> None:
+    for buffer in with_states(tmp_path):
+        buffer.close()
+    parts = [str(tmp_path / "0.replay"), (str(tmp_path / "1.replay"), {"mode": "r"})]
+    with dr.Mixture.open(parts) as mixture:
+        batch = mixture.sample(8)
+        mixture.write("state", batch.index, np.ones((8, 2), np.float32))
+        assert mixture.get(batch.index).extra["state_known"].tolist() == [True] * 4 + [False] * 4
+
+
+def test_an_interrupted_write_to_a_mixture_has_written_all_or_nothing(tmp_path: pathlib.Path) -> None:
+    with dr.Mixture(with_states(tmp_path)) as mixture:
+        index, values, seen = np.array([3, 4 | 1 << 59]), np.zeros((2, 2), np.float32), set()
+        interrupts = Interrupts(KeyboardInterrupt, by="signal")
+
+        def write() -> None:
+            mixture.write("state", index, values)
+
+        for number in range(0, interrupts.count(write), stride(7, "interrupts of a write to a mixture")):
+            values = values + 1
+            interrupts.interrupt(number, write)
+            written = mixture.get(index).extra["state"] == values
+            assert written.all() or not written.any()
+            seen.add(bool(written.all()))
+        assert seen == {True, False}
+
+
 def other(**changes: Any) -> Config:
     options = {"name": "other", "obs": Leaf((3,), np.float32), "capacity": 40, "columns": {"value": "f4"}}
     return Config(**{**options, **changes})

@@ -11,3 +11,8 @@ def test_letters_that_move_a_terminal_are_escaped() -> None:
     assert shown.isprintable()
     assert "ü" in shown
     assert json.loads(shown) == value
+
+
+def test_the_rows_that_streams_end_at() -> None:
+    assert text.ends({"0": 1234567, "actor-1": 0}) == "0: 1,234,567, actor-1: 0"
+    assert text.ends({}) == ""

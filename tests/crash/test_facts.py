@@ -3,65 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-import gymnasium
-import numpy as np
 import pytest
-from helpers.crashing import PATH, leftovers, survivors, verify
+from helpers import tale as tales
+from helpers.crashing import PATH
 from helpers.effort import examples, stride
 
 import diskreplay as dr
 from diskreplay import schema
-from diskreplay.errors import StoreNotFoundError
 from diskreplay.ops.compact import compact
-from diskreplay.testing import WRITES, Crash, FaultyFiles, Operation, SimulatedDisk, small_thresholds
-
-LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
-OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
-
-Seen = list[tuple[int, int, dict[str, Any]]]
+from diskreplay.testing import small_thresholds
 
 
-def seen(buffer: dr.ReplayBuffer) -> Seen:
-    """The episodes with their rows and facts."""
-    return [(episode.start, episode.stop, episode.facts) for episode in buffer.episodes]
+class Tale(tales.Tale):
+    """Episodes with facts."""
 
-
-class Tale:
-    """A workload on a disk in RAM; before each operation that writes, the disk is taken as a crash would leave it.
-
-    Attributes:
-        states: what the store may hold, the last acknowledged first; None where there need not be one.
-        checkpoints: those that must be there, with what they hold; ``unsure`` those being made or dropped.
-        points: crash points explored.
-    """
-
-    def __init__(self, capacity: int = 1000) -> None:
-        self.disk = SimulatedDisk()
-        self.disk.mkdir("/shelf")
-        self.disk.sync_dir("/")
-        self.files = FaultyFiles(self.disk)
-        self.files.decide = self.look
-        self.states: list[Seen | None] = [None]
-        self.checkpoints: dict[str, Seen] = {}
-        self.unsure: dict[str, Seen] = {}
-        self.capacity = capacity
-        self.points = 0
-        self.known: set[int] = set()
-        self.situations: set[tuple[str, str]] = set()
-        self.every = stride(100, "crash points")
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity, stride(100, "crash points"))
         self.said = 0
-        self.step = 0
 
-    # The workload
+    @staticmethod
+    def seen(buffer: dr.ReplayBuffer) -> tales.Seen:
+        """The episodes with their rows and facts."""
+        return [(episode.start, episode.stop, episode.facts) for episode in buffer.episodes]
 
-    def create(self) -> None:
-        self.states = [None, []]
-        self.buffer = dr.ReplayBuffer.create(PATH, LINE, TURN, capacity=self.capacity, files=self.files, **OPEN)
-        self.states = [[]]
+    def touch(self, buffer: dr.ReplayBuffer) -> None:
+        buffer.begin_episode(seed=77)
+        buffer.add([1e6], 0, 1.0, [1e6 + 1], False, False)
+        buffer.annotate_episode(success=True)
+        assert self.seen(buffer)[-1][2] == {"seed": 77, "success": True}
 
     def episode(self, length: int = 4, ends: bool = True, tell: str = "both") -> None:
         """An episode whose facts are given at its start, at its end, both or never."""
@@ -74,92 +45,6 @@ class Tale:
         self.step += 10
         if tell in ("end", "both"):
             self.buffer.annotate_episode(success=bool(self.said % 3), note=f"episode {self.said} " * (self.said % 4))
-
-    @contextlib.contextmanager
-    def coming(self) -> Iterator[None]:
-        now = seen(self.buffer)
-        self.states = [self.states[0], now]
-        yield
-        self.states = [now]
-
-    def commit(self) -> None:
-        with self.coming():
-            self.buffer.commit()
-
-    def checkpoint(self, name: str) -> None:
-        self.unsure[name] = seen(self.buffer)
-        with self.coming():
-            self.buffer.checkpoint(name)
-        self.checkpoints[name] = self.unsure.pop(name)
-
-    def drop(self, name: str) -> None:
-        self.unsure[name] = self.checkpoints.pop(name)
-        self.buffer.drop_checkpoint(name)
-        del self.unsure[name]
-
-    def close(self) -> None:
-        with self.coming():
-            self.buffer.commit()
-        self.buffer.close()
-
-    def open(self, checkpoint: str | None = None) -> None:
-        if checkpoint is not None:
-            self.states = [self.states[0], self.checkpoints[checkpoint]]
-        self.buffer = dr.ReplayBuffer.open(PATH, files=self.files, checkpoint=checkpoint, **OPEN)
-        self.states = [seen(self.buffer)]
-        self.step += 1000
-
-    # The moments
-
-    def look(self, operation: Operation) -> None:
-        if operation.name not in WRITES:
-            return
-        for kind, disk in survivors(self.disk, self.points, examples(1)):
-            self.points += 1
-            print_of = hash((repr(disk.contents()), repr(disk.after_power_loss().contents()), repr(self.states)))
-            if print_of in self.known:
-                continue
-            self.known.add(print_of)
-            situation = operation.name, kind.split()[0] + " some of it" * ("." in kind)
-            if len(self.known) % self.every and situation in self.situations:
-                continue
-            self.situations.add(situation)
-            try:
-                self.check(disk)
-            except BaseException as error:
-                error.add_note(f"crash point {self.points}: {kind} before {operation}")
-                raise
-
-    def check(self, disk: SimulatedDisk) -> None:
-        """What is on a disk after a crash is what was promised, goes on, and is there after the next one."""
-        try:
-            with dr.ReplayBuffer.open(PATH, mode="r", files=disk) as reader:
-                found = seen(reader)
-                names = reader.checkpoints
-        except StoreNotFoundError:
-            assert None in self.states
-            return
-        assert found in self.states
-        assert self.checkpoints.keys() <= set(names) <= (self.checkpoints | self.unsure).keys()
-        self.check_checkpoints(disk, names)
-        with dr.ReplayBuffer.open(PATH, files=disk, **OPEN) as buffer:
-            assert seen(buffer) == found
-            buffer.begin_episode(seed=77)
-            buffer.add([1e6], 0, 1.0, [1e6 + 1], False, False)
-            buffer.annotate_episode(success=True)
-            expected = seen(buffer)
-            assert expected[-1][2] == {"seed": 77, "success": True}
-        verify(disk)
-        assert leftovers(disk) == []
-        after = disk.after_power_loss()
-        with dr.ReplayBuffer.open(PATH, mode="r", files=after) as reader:
-            assert seen(reader) == expected
-        self.check_checkpoints(after, names)
-
-    def check_checkpoints(self, disk: SimulatedDisk, names: list[str]) -> None:
-        for name in names:
-            with dr.ReplayBuffer.open(PATH, mode="r", checkpoint=name, files=disk) as then:
-                assert seen(then) == (self.checkpoints | self.unsure)[name]
 
 
 def a_life(tale: Tale) -> None:
@@ -255,27 +140,8 @@ def test_facts_after_a_crash_at_every_operation(workload: Callable[[Tale], None]
 
 @pytest.mark.parametrize("seed", range(examples(20, least=3)))
 def test_facts_through_crash_after_crash(seed: int) -> None:
-    """Dies at a random operation of a commit, again and again; what it finds is what was, or what was on its way."""
-    rng = random.Random(seed)
     with small_thresholds():
-        tale = Tale(20)
-        tale.files.decide = lambda operation: None
-        tale.create()
-        for _ in range(12):
-            for _ in range(rng.randrange(1, 4)):
-                tale.episode(rng.randrange(1, 6), tell=rng.choice(["start", "end", "both", "never"]))
-            possible = [tale.states[0], seen(tale.buffer)]
-            tale.files.crash_at(rng.randrange(1, 60))
-            try:
-                tale.buffer.commit()
-                possible = possible[1:]
-                tale.files.heal()
-                tale.buffer.close()
-            except Crash:
-                tale.disk = rng.choice([tale.disk.after_kill(), tale.disk.after_power_loss(rng)])
-            tale.files = FaultyFiles(tale.disk)
-            with dr.ReplayBuffer.open(PATH, mode="r", files=tale.disk) as reader:
-                assert seen(reader) in possible
-            tale.open()
-            assert tale.states[0] in possible
-            verify(tale.disk)
+        told = Tale(20)
+        told.through_crashes(
+            seed, lambda rng: told.episode(rng.randrange(1, 6), tell=rng.choice(["start", "end", "both", "never"]))
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import pathlib
+import re
 import struct
 from typing import Any
 
@@ -218,6 +219,11 @@ class Stream:
         runs = sorted((env, row, stop) for (row, env), (stop, _) in found.items())
         for (one, _, stop), (other, row, _) in itertools.pairwise(runs):
             assert one != other or stop <= row  # I29
+        for _, facts in found.values():
+            assert all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,63}", name) for name in facts)  # I29
+            assert type(facts.get("success")) in (bool, type(None))  # I29
+            assert all(type(tag) is str for tag in facts.get("tags") or [])  # I29
+            assert facts.get("seed") is None or 0 <= facts["seed"] < 1 << 64  # I29
         return {place: told for place, told in found.items() if told[0] > self.begin}
 
     def read_later(self, folder: pathlib.Path, seal: str) -> dict[str, dict[tuple[int, int], np.ndarray]]:

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from diskreplay.errors import InputError
 from diskreplay.formats.core.target import final_path, replacing
 
 
@@ -27,6 +28,49 @@ def test_it_takes_the_name_and_leaves_nothing_beside(kind: str, tmp_path: pathli
             (temporary / "b" if kind == "directory" else temporary).write_text(text)
         assert names(tmp_path) == ["a"]
         assert (tmp_path / "a" / "b" if kind == "directory" else tmp_path / "a").read_text() == text
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_symbolic_link_stays_and_what_it_leads_to_is_replaced(
+    kind: str, absolute: bool, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "there").mkdir()
+    link, real = tmp_path / "link", tmp_path / "there" / "a"
+    (tmp_path / "second").symlink_to(real if absolute else pathlib.Path("there", "a"))
+    link.symlink_to("second")
+    real.mkdir() if kind == "directory" else real.write_text("old")
+    for text in ("one", "two"):
+        with replacing(link, kind, overwrite=True, recognise=lambda _: True) as temporary:
+            if kind == "directory":
+                temporary.mkdir()
+            (temporary / "b" if kind == "directory" else temporary).write_text(text)
+        assert (real / "b" if kind == "directory" else real).read_text() == text
+        assert link.readlink() == pathlib.Path("second")
+        assert (names(tmp_path), names(real.parent)) == (["link", "second", "there"], ["a"])
+
+
+def test_a_symbolic_link_to_what_is_not_there_yet_stays(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "link").symlink_to("a")
+    with replacing(tmp_path / "link", "file", overwrite=True) as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "a").read_text() == "new"
+
+
+def test_symbolic_links_that_cannot_be_written_through(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "nowhere").symlink_to("missing/a")
+    for name, overwrite, message in (
+        ("link", False, "exists; choose another name"), ("circle", True, "leads in a circle"),
+        ("nowhere", True, "there is no directory"), ("nowhere", False, "exists; choose another name"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message), replacing(tmp_path / name, "file", overwrite=overwrite):
+            raise AssertionError("nothing is written")
+    assert names(tmp_path) == ["a", "circle", "link", "nowhere"]
+    assert (tmp_path / "a").read_text() == "old"
 
 
 def test_an_error_leaves_what_was_there(tmp_path: pathlib.Path) -> None:

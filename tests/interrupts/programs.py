@@ -15,9 +15,10 @@ Whatever else comes out of these is wrong.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -47,6 +48,15 @@ GOALS = view_model.GOAL_CONFIGS[0]
 
 small = mock.patch.multiple(ring, FIRST_LENGTH=4)
 """While this holds, the arrays in RAM grow within a few rows."""
+
+
+@contextlib.contextmanager
+def reopened(files: SimulatedDisk) -> Iterator[dr.ReplayBuffer]:
+    """The store at :data:`PATH`, in which nothing is wrong, opened by who comes after the program."""
+    outcome = verify(PATH, files=files)
+    assert outcome.ok, [str(problem) for problem in outcome.problems]
+    with dr.ReplayBuffer.open(PATH, files=files, **OPTIONS) as buffer:
+        yield buffer
 
 
 class Program:

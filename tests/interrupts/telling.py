@@ -7,10 +7,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from interrupts.programs import OPTIONS, PATH, Program
+from interrupts.programs import OPTIONS, PATH, Program, reopened
 
 import diskreplay as dr
-from diskreplay.ops.verify import verify
 from diskreplay.testing import SimulatedDisk
 
 LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
@@ -142,14 +141,11 @@ class Telling(Program):
         self.buffer.close()
 
     def again(self, kept: bool) -> None:
-        outcome = verify(PATH, files=self.files)
-        assert outcome.ok, [str(problem) for problem in outcome.problems]
         self.reader.close()
-        with dr.ReplayBuffer.open(PATH, files=self.files, **OPTIONS) as buffer:
-            self.buffer = buffer
+        with reopened(self.files) as self.buffer:
             if kept:
-                assert seen(buffer) == self.expected
+                assert seen(self.buffer) == self.expected
             self.at = self.at + 1000
-            buffer.begin_episode(seed=5)
+            self.buffer.begin_episode(seed=5)
             self.rows(1)
-            assert [facts for _, _, facts in seen(buffer)[-2:]] == [{"seed": 5}, {"seed": 5}]
+            assert [facts for _, _, facts in seen(self.buffer)[-2:]] == [{"seed": 5}, {"seed": 5}]

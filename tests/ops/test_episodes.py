@@ -156,3 +156,70 @@ def test_diff_sees_stacks_that_reach_back_behind_the_window(path: str, tmp_path:
     assert found.other == "0"
     assert diff(path, path) is None
     assert diff(tmp_path / "c", tmp_path / "c") is None
+
+
+LATER = {"value": np.float32, "state": ((300,), np.float32), "small": ((2, 2), np.complex64)}
+"""The state is read from disk, the others are in RAM."""
+
+
+def written_later(path: str, change: str = "") -> str:
+    """A store of three episodes with values written later and facts; one thing in it may be another."""
+    later = {**LATER, "value": np.float64} if change == "dtype" else LATER
+    with dr.ReplayBuffer.create(path, spaces.Discrete(99), spaces.Discrete(2), capacity=60, later=later) as buffer:
+        for step in range(24):
+            if step % 8 == 0:
+                buffer.begin_episode(seed=step, tags=["a", "b"])
+            buffer.add(step, 0, 0.0, step + 1, step % 8 == 7, False)
+        rng, steps = np.random.default_rng(0), np.arange(4, 20)
+        state = rng.normal(size=(16, 300)).astype(np.float32)
+        state[3, 7], state[6, 123] = np.nan, -0.0 if change == "state" else 0.0
+        buffer.write("state", steps, state)
+        buffer.write("small", steps, np.full((16, 2, 2), 1 + 1j))
+        if change == "small":
+            buffer.write("small", [9], np.full((1, 2, 2), [[1 + 1j, 1 + 1j], [1 + 1j, 1 + 2j]]))
+        if change == "order":  # the log has other bytes, and the same says of each step
+            buffer.write("state", steps[::-1], state[::-1].copy())
+        if change == "zero":
+            buffer.write("value", [20], [0.0])
+        if change == "fact":
+            buffer.annotate_episode(buffer.episodes[1], success=True)
+        if change == "seed":
+            buffer.annotate_episode(buffer.episodes[2], seed=3)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "episode", "step", "element", "one_and_other"),
+    [
+        ("dtype", "columns written later", None, None, (), ("float32 ()", "float64 ()")),
+        ("state", "state", 1, 2, (123,), ("0.0", "-0.0")),
+        ("small", "small", 1, 1, (1, 1), ("(1+1j)", "(1+2j)")),
+        ("zero", "value", 2, 4, (), ("none", "0.0")),
+        ("fact", "fact 'success'", 1, None, (), ("none", "true")),
+        ("seed", "fact 'seed'", 2, None, (), ("16", "3")),
+    ],
+)
+def test_diff_compares_values_written_later_and_facts(
+    change: str, what: str, episode: int | None, step: int | None, element: tuple[int, ...],
+    one_and_other: tuple[str, str], tmp_path: pathlib.Path,
+) -> None:  # fmt: skip
+    a, b = written_later(str(tmp_path / "a")), written_later(str(tmp_path / "b"), change)
+    found = diff(a, b)
+    assert found is not None
+    assert (found.what, found.episode, found.step, found.element) == (what, episode, step, element)
+    assert one_and_other[0] in found.one
+    assert one_and_other[1] in found.other
+    assert what in str(found)
+    back = diff(b, a)
+    assert back is not None
+    assert (back.what, back.one, back.other) == (what, found.other, found.one)
+
+
+def test_diff_looks_at_values_written_later_not_at_their_log(tmp_path: pathlib.Path) -> None:
+    a, b = written_later(str(tmp_path / "a")), written_later(str(tmp_path / "b"), "order")
+    assert diff(a, b) is None
+    assert diff(a, a) is None
+    merge(tmp_path / "copy", [a], allow_loss=True)
+    found = diff(a, tmp_path / "copy")
+    assert found is not None
+    assert (found.what, found.other) == ("columns written later", "{}")

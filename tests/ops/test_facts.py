@@ -19,7 +19,7 @@ from helpers.effort import places
 
 import diskreplay as dr
 from diskreplay import formats
-from diskreplay.errors import CorruptionError, InputError, NotEnoughDataError
+from diskreplay.errors import CorruptionError, InputError, MisuseWarning, NotEnoughDataError
 from diskreplay.formats.selection import Selection
 from diskreplay.ops.combine import merge, split
 from diskreplay.ops.compact import compact
@@ -273,6 +273,44 @@ def test_facts_that_overlap_are_a_problem(tmp_path: pathlib.Path) -> None:
     assert "are of an episode that others are of" in problem.what
 
 
+WRONG: dict[str, tuple[bytes, str]] = {
+    "a space": (b'{"the seed":1}', "'the seed' is no name"),
+    "a digit first": (b'{"7":1}', "'7' is no name"),
+    "no letter of ASCII": (b'{"gr\\u00fcn":1}', "is no name"),
+    "nothing": (b'{"":1}', "'' is no name"),
+    "a long one": (b'{"' + b"a" * 65 + b'":1}', "is no name"),
+    "a seed below zero": (b'{"seed":-1}', "seed cannot be -1"),
+    "a large seed": (b'{"seed":18446744073709551616}', "seed cannot be"),
+    "a success that is no boolean": (b'{"success":1}', "success cannot be 1"),
+}
+
+
+@pytest.mark.parametrize(("facts", "what"), WRONG.values(), ids=list(WRONG))
+def test_names_and_meanings_of_facts_are_checked(tmp_path: pathlib.Path, facts: bytes, what: str) -> None:
+    """A store with them can be read, as what they say breaks nothing."""
+    path = make(tmp_path / "a.replay", 3)
+    with dr.ReplayBuffer.open(path) as buffer:
+        writer, log = buffer._streams.writer, buffer._appender.log
+        assert writer is not None
+        writer.put_info(b"[0,4,0,%s]\n" % facts)  # of the first episode, of which nothing was said
+        writer.commit(log.begin, log.patch_begin, buffer._lock, 0)
+    (problem,) = verify(path).problems
+    assert what in problem.what
+    assert "row 0 of environment 0" in problem.what
+    assert len(told(path)) == 3
+    assert repair(path).ok
+
+
+def test_names_and_meanings_of_facts_as_writers_give_them_are_no_problem(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.replay"
+    with dr.ReplayBuffer.create(path, LINE, TURN, capacity=9) as buffer:
+        buffer.begin_episode(seed=2**64 - 1, success=None, tags=None, _=1, **{"a" * 64: {"any name": [1, None]}})
+        buffer.add([0.0], 0, 0.0, [1.0], True, False)
+        buffer.begin_episode(seed=0, success=np.True_, tags=[])
+        buffer.add([2.0], 0, 0.0, [3.0], True, False)
+    assert verify(path).ok
+
+
 def test_every_byte_of_the_facts_is_watched(tmp_path: pathlib.Path) -> None:
     path = make(tmp_path / "a.replay", 6)
     wanted, data = told(path), shards(path)[0].read_bytes()
@@ -313,6 +351,29 @@ def test_the_commands(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     cut(store)
     assert "the facts of its episodes" in run("verify", store).output
     assert "its rows stay" in run("verify", "--repair", store).output
+
+
+@pytest.mark.filterwarnings("default::diskreplay.errors.MisuseWarning")
+def test_a_fact_that_no_episode_has_is_named(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.warns(MisuseWarning, match="no episode has a fact 'notes'; did you mean 'note'"):
+        assert episodes(store, where="notes = 'a'") == []
+    lines = []
+    for words in (
+        ["episodes", store],
+        ["export", store, tmp_path / "e.replay"],
+        ["split", store, tmp_path / "c", tmp_path / "d", "--fraction", 0.5],
+    ):
+        done = run(*words, "--where", "not (scene.floor = 3 or lenght = 3)")
+        lines += done.stderr.splitlines()
+        assert done.exit_code == 0
+    assert lines == 3 * [
+        "diskreplay: warning: no episode has a fact 'lenght'; did you mean 'length'?",
+        "diskreplay: warning: no episode has a fact 'scene'; there are 'note', 'seed', 'tags'",
+    ]
+    for known in ("success", "not success = true", "seed = 1", "tag = 'x'", "note = null", "env = 0 and end = 'cut'"):
+        assert run("episodes", store, "--where", known).stderr == ""
+    make(tmp_path / "untold", 0)
+    assert run("episodes", tmp_path / "untold", "--where", "lenght").stderr == ""
 
 
 def test_a_record_whose_facts_begin_after_their_end(store: pathlib.Path) -> None:

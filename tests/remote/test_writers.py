@@ -8,10 +8,11 @@ import shutil
 import threading
 
 import pytest
-from remote.world import RUN, SPACES, URL, Life, read, reader, rows_of, under
+from remote.world import RUN, SPACES, URL, Life, observation, read, reader, rows_of, under
 
 import diskreplay as dr
-from diskreplay.errors import InputError, RemoteConflictError, RemoteError, StoreExistsError
+from diskreplay.compat.keeper import Keeper
+from diskreplay.errors import ClosedError, InputError, RemoteConflictError, RemoteError, StoreExistsError
 from diskreplay.remote import numbers, pushing
 from diskreplay.remote.push import Push
 from diskreplay.remote.pushing import Pushing
@@ -311,6 +312,66 @@ def test_a_buffer_that_was_dropped_does_not_stop_the_next_one(tmp_path: pathlib.
         again.buffer.push(60)
         again.buffer.close()
     assert read(objects, tmp_path / "m") == sorted(again.window())
+
+
+class Counting(Keeper):
+    """Counts how often it saves."""
+
+    saves = 0
+
+    def save(self) -> None:
+        self.saves += 1
+        super().save()
+
+
+def test_closing_saves_once_and_takes_nothing_while_it_pushes(tmp_path: pathlib.Path) -> None:
+    """What a thread adds after the last commit would be here, and silently not there."""
+    objects, refused = FaultyObjects(SimulatedObjects()), []
+    with under(objects):
+        life = Life(tmp_path / "a", remote=URL, push_seconds=3600.0)
+        keeper = life.buffer._companion = Counting(life.buffer)
+        life.add(9)
+        life.buffer.push(60)
+        row, after = observation(0, 0, 9), observation(0, 0, 10)
+        life.buffer.add(row, 4, 9.0, after, False, True)  # not committed
+        life.rows.append((0, 0, 9, 9))
+
+        def adding(index: int, request: object) -> None:
+            try:
+                life.buffer.add(after, 0, 10.0, row, False, False)
+            except ClosedError as error:
+                refused.append(str(error))
+
+        objects.decide = adding
+        life.buffer.close()
+    assert refused
+    assert {line.rpartition(" is ")[2] for line in refused} == {"being closed, and takes no more rows"}
+    assert keeper.saves == 1
+    assert Store(life.path, LocalFiles()).checkpoint_names() == ["held"]
+    assert read(objects.inner, tmp_path / "m") == sorted(life.window())
+    with dr.ReplayBuffer.open(life.path, mode="r") as buffer:
+        assert len(buffer) == 10
+
+
+def test_a_close_that_is_interrupted_while_it_pushes_leaves_the_buffer_open(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = SimulatedObjects()
+    with under(objects):
+        life = Life(tmp_path / "a", remote=URL)
+        life.add(9)
+
+        def interrupted(self: Pushing, timeout: float | None) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Pushing, "end", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                life.buffer.close()
+        life.add(9)
+        life.buffer.close()
+        life.buffer.close()
+    assert read(objects, tmp_path / "m") == sorted(life.window())
 
 
 def test_a_failure_that_no_second_try_mends_is_raised_at_once(

@@ -120,6 +120,42 @@ def test_holes_are_what_compact_would_give_back_and_rows_that_have_left(path: st
     assert after == dataclasses.replace(before, dead_bytes=0)
 
 
+def test_columns_written_later_are_in_the_schema_and_their_dead_values_in_the_storage(path: str) -> None:
+    later = {"state": ((300,), np.float32), "seen": np.int64}
+    with made.create(path, capacity=10, later=later) as buffer:
+        for number in range(3):
+            buffer.begin_episode(note=f"episode {number}")
+            made.play(buffer, number, 5)
+        for _ in range(4):
+            buffer.write("state", np.arange(7, 12), np.zeros((5, 300)))
+        buffer.write("seen", np.arange(14, 15), [1])
+        buffer.annotate_episode(note="episode 2, told anew")
+        buffer.commit()
+        buffer.annotate_episode(note="episode 2, once more")
+    overview = facts_of.overview(Source(path))
+    assert overview.holes is not None
+    assert {(one.name, one.shape, one.dtype, one.space) for one in overview.schema if one.name in later} == {
+        ("state", (300,), "float32", "written later, 5 known"),
+        ("seen", (), "int64", "written later, 1 known"),
+    }
+    raw = {one.name: one.raw_bytes for one in Source(path).facts.columns}
+    block, place = 8, 8
+    assert raw["later/values"] == 4 * (block + 5 * (place + 1200)) + block + place + 8
+    assert raw["later/values"] - overview.holes.evicted["later/values"] == 5 * (place + 1200) + place + 8
+    lines = [[5, 10, 0, {"note": "episode 1"}], [10, None, 0, {"note": "episode 2, once more"}]]
+    living = sum(len(json.dumps(line, separators=(",", ":"))) + 1 for line in lines)
+    assert raw["info"] - overview.holes.evicted["info"] == living
+    assert overview.holes.evicted["info"] > 0
+
+
+def test_a_store_without_logs_has_no_holes_in_them(path: str) -> None:
+    with made.create(path) as buffer:
+        made.play(buffer, 0, 3)
+    holes = facts_of.overview(Source(path)).holes
+    assert holes is not None
+    assert not {"info", "later/values"} & holes.evicted.keys()
+
+
 def test_holes_of_a_damaged_store_are_not_said(path: str) -> None:
     made.make(path)
     next(pathlib.Path(path, "streams/0/obs/state").glob("c.*")).write_bytes(b"")

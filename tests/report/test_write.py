@@ -230,6 +230,15 @@ def test_the_page_is_replaced_and_nothing_else_is_left(path: str, out: pathlib.P
     assert sorted(file.name for file in out.parent.iterdir()) == ["a.replay", "report.html"]
 
 
+def test_the_page_is_written_through_a_symbolic_link(path: str, out: pathlib.Path) -> None:
+    made.make(path)
+    out.symlink_to(out.with_name("latest.html"))
+    for _ in range(2):
+        assert report(path, out).file == str(out)
+        assert out.is_symlink()
+        assert Page(out.with_name("latest.html")).data["played"]
+
+
 def test_every_script_is_in_the_page() -> None:
     folder = pathlib.Path(shown.__file__).with_name("page")
     assert sorted(SCRIPTS) == sorted(file.name for file in folder.glob("*.js"))

@@ -67,8 +67,8 @@ class LogRows:
         self.store = store
         self.name = name
         self.schema: Schema = store.schema
-        self._stream = open_stream(store, name, ChunkCache(0))
-        self.log = self._stream.log
+        self.stream = open_stream(store, name, ChunkCache(0))
+        self.log = self.stream.log
 
     def __len__(self) -> int:
         """Transitions in the window."""
@@ -77,7 +77,7 @@ class LogRows:
     @property
     def episodes(self) -> list[Episode]:
         """Episodes of the window, by first row, then environment."""
-        return episodes(self.log, self._stream.facts)
+        return episodes(self.log, self.stream.facts)
 
     def blocks(self, env: int, spans: Sequence[tuple[int, int]] | None = None) -> Iterator[Transitions]:
         """Transitions of one environment, in order, a few MB at a time.
@@ -91,7 +91,7 @@ class LogRows:
         row_bytes = sum(column.item_bytes for column in self.schema.columns)
         step = max((c.chunk_rows for c in self.schema.columns if not c.resident), default=1)
         size = max(1, BLOCK_BYTES // row_bytes // step) * step
-        walks = {name: ChunkWalk(column, env) for name, column in self._stream.disk.rows.items()}
+        walks = {name: ChunkWalk(column, env) for name, column in self.stream.disk.rows.items()}
         try:
             for begin, end in [(self.log.begin, self.log.end)] if spans is None else spans:
                 for start in range(begin // size * size, end, size):
@@ -99,7 +99,7 @@ class LogRows:
                     if len(steps):
                         yield steps
         except CorruptionError as error:
-            self._explain(error)
+            self.explain(error)
 
     def valid_rows(self, env: int, spans: Sequence[tuple[int, int]]) -> Array:
         """The rows of the spans that are transitions, int64: those that :meth:`blocks` gives."""
@@ -126,7 +126,7 @@ class LogRows:
         """
         if self.schema.continuity != "flags":
             return  # a row with another next observation ends its episode
-        walks = {name: ChunkWalk(self._stream.disk.rows[name], env) for name in names}
+        walks = {name: ChunkWalk(self.stream.disk.rows[name], env) for name in names}
         inner = [np.arange(start, stop - 1) for start, stop in episodes]
         rows = np.concatenate(inner) if inner else np.empty(0, np.int64)
         numbers = self.log.patch_numbers(rows, np.full_like(rows, env))
@@ -143,16 +143,16 @@ class LogRows:
                     for row, patch in places
                 )
         except CorruptionError as error:
-            self._explain(error)
+            self.explain(error)
 
     def frames(self, column: Column, env: int, start: int, stop: int) -> Iterator[Array]:
         """The frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""
-        walk = ChunkWalk(self._stream.disk.rows[column.name], env)
+        walk = ChunkWalk(self.stream.disk.rows[column.name], env)
         try:
             for row in range(start, stop):
                 yield walk.read(row, row + 1)[0]
         except CorruptionError as error:
-            self._explain(error)
+            self.explain(error)
 
     def values(self, column: Column, env: int, start: int, stop: int) -> Array:
         """The values ``(stop - start, *shape)`` of rows ``[start, stop)`` of any column; transitions or not.
@@ -162,35 +162,35 @@ class LogRows:
         if column.name in self.log.resident:
             return self.log.span(column.name, start, stop)[:, env]
         try:
-            return ChunkWalk(self._stream.disk.rows[column.name], env).read(start, stop)
+            return ChunkWalk(self.stream.disk.rows[column.name], env).read(start, stop)
         except CorruptionError as error:
-            self._explain(error)
+            self.explain(error)
 
     def refresh(self) -> bool:
         """Goes on to the stream's last commit; whether there was a newer one.
 
         Raises StateError where only opening the stream anew helps: its writer went back to a checkpoint.
         """
-        disk = self._stream.disk
+        disk = self.stream.disk
         newest = stream.read_commit(self.store.files, disk.path)
         if newest == disk.commit_record:
             return False
         if newest.timeline != disk.commit_record.timeline or not isinstance(disk, stream.StreamReader):
             raise StateError(f"the stream {self.name!r} went back to a checkpoint: open it anew")
         disk.load(newest)
-        self._stream.catch_up()
+        self.stream.catch_up()
         return True
 
     def final_frame(self, column: Column, env: int, row: int) -> Array:
         """The true next observation of a row, ``(*shape)``."""
-        walk = ChunkWalk(self._stream.disk.rows[column.name], env)
+        walk = ChunkWalk(self.stream.disk.rows[column.name], env)
         found: Array = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)[0]
         return found
 
-    def _explain(self, error: CorruptionError) -> NoReturn:
+    def explain(self, error: CorruptionError) -> NoReturn:
         """Raises StateError where a live writer evicted the rows; else the error itself, for a shard is damaged."""
         newest = stream.read_commit(self.store.files, self.store.stream_path(self.name))
-        ours = self._stream.disk.commit_record
+        ours = self.stream.disk.commit_record
         if (newest.begin, newest.timeline) != (ours.begin, ours.timeline):
             raise StateError(
                 f"the stream {self.name!r} evicted rows while they were read; close its writer, or read a copy"
@@ -251,7 +251,7 @@ class LogRows:
         if name in self.log.patches.arrays:
             held: Array = self.log.patches.span(name, patch, patch + 1)[0]
             return held
-        values: Array = self._stream.disk.patches[name].read_rows(patch, patch + 1)[0, 0]
+        values: Array = self.stream.disk.patches[name].read_rows(patch, patch + 1)[0, 0]
         return values
 
 

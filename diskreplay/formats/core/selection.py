@@ -12,21 +12,25 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.errors import InputError
+from diskreplay.errors import CorruptionError, InputError
 from diskreplay.formats.core.format import Holds, Loss
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.rows import LogRows, open_rows
 from diskreplay.formats.core.transitions import Source, Transitions
-from diskreplay.ids import pack
+from diskreplay.ids import Ids, pack
 from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import chosen
 from diskreplay.index.where import Where
 from diskreplay.paths import PathLike
+from diskreplay.reading.reads import Reads
+from diskreplay.reading.samples import Samples
 from diskreplay.remote.place import named
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema import START, Start
@@ -137,6 +141,29 @@ class SelectedStore:
         cuts = sum(not (episode.terminated or episode.truncated) for episode in self.episodes)
         facts = tuple(episode.facts for episode in self.episodes)
         return Source(layout, self.steps, kept, len(self._chosen), cuts, facts=facts if any(facts) else ())
+
+    def ids(self) -> Ids:
+        """Of all steps, in the order in which they are read: int64 ``(steps,)``."""
+        none = np.empty(0, np.int64)
+        return np.concatenate(
+            [none] + [pack(e.stream, np.arange(e.start, e.stop), e.env, rows.log.num_envs) for rows, e in self._chosen]
+        )
+
+    def written_later(self, ids: Ids) -> dict[str, NDArray[Any]]:
+        """What was written later to steps: arrays ``(n, *shape)`` by column, and which values are known.
+
+        Raises CorruptionError for a damaged chunk, StateError when a live writer evicted a row before it was read.
+        """
+        reads = Reads()
+        try:
+            found = Samples(self.schema, [rows.stream for rows in self.streams], ids, reads=reads).written_later()
+            reads.finish()
+        except CorruptionError as error:
+            for rows in self.streams:
+                if rows.name == error.stream:
+                    rows.explain(error)
+            raise
+        return found
 
     def losses(self, holds: Holds, between: Callable[[], object] = lambda: None) -> list[Loss]:
         """What a format that holds just this would lose; nothing of count 0.

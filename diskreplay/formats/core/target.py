@@ -27,7 +27,8 @@ def replacing(
 ) -> Iterator[pathlib.Path]:
     """A free path near ``target``: what is there at the end takes its place, and goes away after an error.
 
-    What a process left that was killed goes away when the same target is written again.
+    What a process left that was killed goes away when the same target is written again. Where ``target`` is a symbolic
+    link, it stays, and what it leads to is replaced.
 
     Args:
         target: the file or directory to be.
@@ -38,6 +39,9 @@ def replacing(
     Raises InputError when something is there that is not to be replaced, or no directory to write into.
     """
     _check(target, kind, overwrite, recognise)
+    if target.is_symlink():
+        target = _led_to(target)
+        _check(target, kind, overwrite, recognise)
     files, parent = LocalFiles(), str(target.parent)
     temporaries.sweep(files, parent, target.name)
     folder, lock = temporaries.take(files, parent, target.name)
@@ -54,6 +58,15 @@ def replacing(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         lock.release()
+
+
+def _led_to(link: pathlib.Path) -> pathlib.Path:
+    """What a symbolic link leads to, which need not be there."""
+    with contextlib.suppress(OSError, RuntimeError):  # Python 3.13 gives back a link that leads in a circle
+        found = link.resolve()
+        if not found.is_symlink():
+            return found
+    raise InputError(f"{str(link)!r} is a symbolic link that leads in a circle")
 
 
 def _exchange(temporary: pathlib.Path, target: pathlib.Path) -> None:

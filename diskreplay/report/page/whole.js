@@ -70,7 +70,7 @@ function wholePage(overview, leftOut, written) {
     table(["Column", "#On disk", "", "#Raw", "#Evicted", "#Ratio", "Codec", "#Shards", "#Rows a chunk", "In RAM"], [...facts.columns].sort((a, b) => b.stored_bytes - a.stored_bytes).map((one) => [
       one.name, bytes(one.stored_bytes), meter(one.stored_bytes / most), bytes(one.raw_bytes), one.name in gone ? bytes(gone[one.name]) : "–", one.stored_bytes ? times(one.ratio) : "–", one.codec, whole(one.files), whole(one.chunk_rows), one.resident ? "yes" : "no"]), "Columns on disk"),
     el("p", { class: "muted", id: "holes" }, holes
-      ? `Holes: diskreplay compact would give back ${bytes(holes.dead_bytes)}; ${bytes(holes.kept_bytes)} more are dead and stay until the next shard is full, or a checkpoint is dropped. Evicted is what of the raw bytes has left the window, in shards that are still needed.`
+      ? `Holes: diskreplay compact would give back ${bytes(holes.dead_bytes)}; ${bytes(holes.kept_bytes)} more are dead and stay until the next shard is full, or a checkpoint is dropped. Evicted is what of the raw bytes has left the window, or was said anew in a log, in shards that are still needed.`
       : "What holes there are cannot be said of a damaged store."),
     table(["Stream", "#Transitions", "Window", "#Environments", "#No transition", "#Patches", "Last commit", "Writer"], facts.streams.map((one) => {
       const rows = (one.end - one.begin) * one.num_envs;

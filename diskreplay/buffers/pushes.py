@@ -1,0 +1,54 @@
+"""A buffer whose stream is pushed to a remote store: from when on, what of it, and until when."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from diskreplay.errors import DiskReplayError, RemoteWarning
+from diskreplay.interrupts import held_back
+from diskreplay.remote.objects import ObjectStore
+from diskreplay.remote.push import Push, check_pushable
+from diskreplay.remote.pushing import Pushing
+
+if TYPE_CHECKING:
+    from diskreplay.buffers.stored import StoredBuffer
+
+CLOSE_SECONDS = 60.0
+"""How long `close` waits for what is not pushed yet."""
+
+
+def begin(buffer: StoredBuffer, url: str | None, seconds: float) -> Pushing | None:
+    """What pushes the stream that is written, where it is to be pushed."""
+    writer = buffer._streams.writer
+    if url is None or writer is None:
+        return None
+    check_pushable(buffer._store)
+    pushing = Pushing(Push(buffer._store, writer.name, ObjectStore(url)), seconds)
+    pushing.committed(writer.commit_record)
+    return pushing
+
+
+def committed(buffer: StoredBuffer) -> None:
+    """Has what is durable here pushed."""
+    if buffer._pushing is not None and buffer._streams.writer is not None:
+        if (conflict := buffer._pushing.new_conflict()) is not None:
+            warnings.warn(f"nothing of {buffer.path!r} is pushed: {conflict}", RemoteWarning, stacklevel=4)
+        buffer._pushing.committed(buffer._streams.writer.commit_record)
+
+
+def end(buffer: StoredBuffer) -> Exception | None:
+    """Commits and pushes what is left; what kept that from being done. From the commit on the buffer takes nothing."""
+    if buffer._pushing is None or buffer._closed:
+        return None
+    try:
+        with held_back(), buffer._write_lock:
+            if buffer._streams.writer is not None and not buffer._ending:
+                buffer._commit_last(buffer._streams.writer)
+            buffer._ending = True
+        return buffer._pushing.end(CLOSE_SECONDS)
+    except DiskReplayError:
+        return None  # which closing will say
+    except BaseException:
+        buffer._ending = False  # it stays open, to be closed again
+        raise
