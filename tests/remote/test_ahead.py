@@ -5,6 +5,7 @@ Requests wait at gates of the tests, so that what is under way meanwhile is know
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import re
@@ -474,7 +475,7 @@ def test_columns_of_one_batch_are_asked_for_at_once(tmp_path: pathlib.Path) -> N
     ) as buffer:
         rng = np.random.default_rng(0)
         steps = [{n: rng.integers(0, 256, world.WIDTH, np.uint8) for n in "abc"} for _ in range(65)]
-        for before, after in zip(steps, steps[1:], strict=False):
+        for before, after in itertools.pairwise(steps):
             buffer.add(before, 0, 0.0, after, False, False)
     from diskreplay.remote.push import Push
     from diskreplay.storage.files import LocalFiles
