@@ -246,6 +246,17 @@ def main() -> None:
             f"Opening receives {received / 1e6:.1f} MB; the first batch of {BATCH} takes {first} requests and "
             f"{more / 1e6:.0f} MB; the whole store is {len(objects.objects)} objects of {objects.stored / 1e6:.0f} MB."
         )
+        limited = pushed(path, LATENCY)
+        limited.bandwidth = BANDWIDTH
+        batches = sampled_cold(limited, scratch / "mirror-filling")
+        told = ", ".join(
+            f"{count:,} after {batches[count - 1][0]:.2f} s and {batches[count - 1][2] / 1e6:,.0f} MB"
+            for count in (1, 10, 100, 1000)
+            if count <= len(batches)
+        )
+        lines.append(
+            f"`sample({BATCH})` from a cold mirror, {1e3 * LATENCY:.0f} ms a request, {BANDWIDTH / 1e6:.0f} MB/s: {told}."
+        )
         times = sampled(path, objects, scratch / "mirror-warm", ROUNDS)
         rows.append(
             Figure(

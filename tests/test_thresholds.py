@@ -95,6 +95,7 @@ NO_THRESHOLD = {
     "buffers.limiter.POLL_SECONDS": "how often is looked at what another process has done",
     "buffers.limiter.PUBLISHED_SHARE": "when the other process is told; what each may do does not depend on it",
     "buffers.limiter.TOLERANCE": SETTING,
+    "buffers.loader.MOST_BEGUN": "how many batches of a remote store are downloaded at once",
     "buffers.mixture.MAX_PARTS": LIMIT,
     "buffers.mixture.MAX_STREAMS": LIMIT,
     "buffers.mixture.PART_SHIFT": "the bits of an index that are its part's",

@@ -95,9 +95,10 @@ class Source:
         """Goes on to the newest commits; whether there were any."""
         before = {one.name: (one.timeline, one.sequence) for one in self.facts.streams}
         try:
-            if isinstance(self.store.files, RemoteFiles):
-                self.store.files.refresh()
-            store = open_store(self.path)
+            files = self.store.files
+            if isinstance(files, RemoteFiles):
+                files.refresh()
+            store = Store(self.path, files) if isinstance(files, RemoteFiles) else open_store(self.path)
             if store.schema.identity != self.schema.identity:  # removed, and made anew
                 self._read(store)
                 return True

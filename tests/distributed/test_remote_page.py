@@ -6,11 +6,17 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+import diskreplay as dr
 
 ROOT = pathlib.Path(__file__).parents[2]
 URL = "s3://bucket/cartpole.replay"
@@ -121,6 +127,46 @@ def test_commands_on_urls(environment: dict[str, str], collected: pathlib.Path, 
     assert "removed 0 objects" in command(environment, "gc", URL)
     command(environment, "checkpoints", "drop", URL, "trainer-0")
     assert "trainer-0" not in command(environment, "checkpoints", "list", URL)
+
+
+def test_view_shows_a_url_beside_its_collectors(
+    environment: dict[str, str], collected: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    url = "s3://bucket/viewed.replay"
+    collector = tmp_path / "collector.py"
+    collector.write_text((collected / "collector.py").read_text().replace(URL, url))
+    run(environment, str(collector), str(tmp_path / "one"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "diskreplay_cli", "view", url],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as viewing:  # fmt: skip
+        assert viewing.stdout is not None
+        page = viewing.stdout.readline().strip()
+        assert page.startswith("http://127.0.0.1:"), page
+
+        def ask(route: str) -> Any:
+            with urllib.request.urlopen(page + route, timeout=120) as answer:
+                return json.loads(answer.read())
+
+        try:
+            overview = ask("overview")
+            assert (overview["path"], overview["facts"]["transitions"]) == (url, 3000)
+            assert SECRET not in json.dumps(overview)
+            with dr.ReplayBuffer.open(tmp_path / "one", mode="r") as local:
+                first = local.episodes[3]
+            shown = ask(f"episode?key={first.stream}.{first.env}.{first.start}")
+            rewards = next(series for series in shown["series"] if series["name"] == "reward")
+            assert rewards["curves"][0]["values"] == [1] * first.length
+            assert not shown["damaged"]
+            run(environment, str(collector), str(tmp_path / "two"))
+            stop = time.monotonic() + 120
+            while ask("stamp")["stamp"] == overview["stamp"]:  # it looks again once a second
+                assert time.monotonic() < stop
+                time.sleep(0.1)
+            assert ask("overview")["facts"]["transitions"] == 6000
+        finally:
+            viewing.send_signal(signal.SIGINT)
+        assert viewing.wait(120) == 0
 
 
 @pytest.mark.parametrize(
