@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from diskreplay.errors import CorruptionError, InputError, RemoteConflictError, RemoteError
-from diskreplay.remote import bundles, numbers
+from diskreplay.remote import bundles, conditions, numbers
 from diskreplay.remote import objects as storage
 from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import NEW, Object, Objects, TakenError
@@ -177,6 +177,7 @@ class Push:
             found = self._look(metadata.NAME)
             if found is not None:
                 break
+            self._check_conditions()
             with contextlib.suppress(TakenError):
                 self.put(metadata.NAME, numbers.root(document, self._name), NEW)
                 return self._name
@@ -189,6 +190,10 @@ class Push:
                 f"{self._objects.url!r} holds another store than {self._store.path!r}; push to another URL"
             )
         return numbers.first(there)
+
+    def _check_conditions(self) -> None:
+        conditions.check(self._objects, self._name)
+        self.sent.requests, self.sent.puts = self.sent.requests + 4, self.sent.puts + 3
 
     def _groups(self) -> None:
         for key in (STREAMS, CHECKPOINTS, *(f"{self._prefix}/{group}" for group in stream.groups(self._store.schema))):
