@@ -438,6 +438,7 @@ class StoredBuffer:
         if self._pushing is not None and self._streams.writer is not None:
             if (conflict := self._pushing.new_conflict()) is not None:
                 warnings.warn(f"nothing of {self.path!r} is pushed: {conflict}", RemoteWarning, stacklevel=4)
+            self._warn_of_names(self._pushing, 5)
             self._pushing.committed(self._streams.writer.commit_record)
 
     def push(self, timeout: float | None = None) -> None:
@@ -455,6 +456,15 @@ class StoredBuffer:
                 raise InputError("there is nowhere to push to: open the buffer with remote='s3://bucket/name'")
             self.commit()
         self._pushing.wait(timeout)
+        self._warn_of_names(self._pushing, 3)
+
+    def _warn_of_names(self, pushing: Pushing, level: int) -> None:
+        """Says which checkpoints are not pushed since another's has their name, once each."""
+        for name in pushing.newly_taken():
+            warnings.warn(
+                f"the checkpoint {name!r} is here alone: at {pushing.stats()['url']!r} another's has that name; make it "
+                "under another name", RemoteWarning, stacklevel=level,
+            )  # fmt: skip
 
     def _commit(self, writer: StreamWriter) -> None:
         log = self._appender.log
@@ -614,6 +624,8 @@ class StoredBuffer:
         again.
         """
         unsent = self._end_pushing()  # before signals wait: the network may take its time
+        if self._pushing is not None and not self._closed:
+            self._warn_of_names(self._pushing, 3)
         with held_back(), self._write_lock:
             try:
                 if not self._closed and self._streams.writer is not None:

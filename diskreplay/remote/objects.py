@@ -146,8 +146,11 @@ class ObjectStore:
     def _pieces(self, key: str, found: Any) -> Iterator[bytes]:
         stream = iter(found.stream(min_chunk_size=PIECE_BYTES))
         while True:
-            with self._requests(key, "downloading"):
-                piece = next(stream, None)
+            try:
+                with self._requests(key, "downloading"):
+                    piece = next(stream, None)
+            except FileNotFoundError as error:
+                raise RemoteError(f"{self.url}/{key} was removed while it was downloaded; try again") from error
             if piece is None:
                 return
             yield bytes(piece)

@@ -331,7 +331,7 @@ def translate(action: str, path: str, kept: str = "the last commit is intact") -
 
 def unreadable(path: str, error: OSError) -> OSError:
     """What to raise when a file that is there cannot be read."""
-    if isinstance(error, DiskFullError):
+    if isinstance(error, WriteFailedError):
         return error  # of the disk that was to take its copy
     cure = "close files, or raise the limit (ulimit -n)" if error.errno in NO_DESCRIPTORS else "mend the disk"
     return ReadFailedError(
