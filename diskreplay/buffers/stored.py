@@ -624,8 +624,7 @@ class StoredBuffer:
         again.
         """
         unsent = self._end_pushing()  # before signals wait: the network may take its time
-        if self._pushing is not None and not self._closed:
-            self._warn_of_names(self._pushing, 3)
+        pushing = None if self._closed else self._pushing
         with held_back(), self._write_lock:
             try:
                 if not self._closed and self._streams.writer is not None:
@@ -634,6 +633,8 @@ class StoredBuffer:
                 self._finish()
                 raise
             self._finish()
+        if pushing is not None:
+            self._warn_of_names(pushing, 3)
         if unsent is not None:
             warnings.warn(
                 f"not everything of {self.path!r} is pushed, and all of it is here; 'diskreplay push' sends the rest: "

@@ -22,12 +22,6 @@ def _remote(life: Life, *names: str) -> tuple[Any, ...]:
     return tuple(said[name] for name in names)
 
 
-def _back(life: Life, name: str) -> None:
-    life.buffer.close()
-    life.buffer = dr.ReplayBuffer.open(life.path, checkpoint=name, remote=URL, **RUN)
-    life.rows, life.timeline = list(life.saved[name]), life.timeline + 1
-
-
 def test_rows_that_wait_and_rows_that_are_lost_are_counted_after_going_back(tmp_path: pathlib.Path) -> None:
     objects = FaultyObjects(SimulatedObjects())
     with under(objects):
@@ -40,8 +34,10 @@ def test_rows_that_wait_and_rows_that_are_lost_are_counted_after_going_back(tmp_
         life.add(15)
         life.buffer.push(300)
         assert _remote(life, "pushed_rows", "lag_rows", "lost_rows") == (50, 0, 0)
+        life.buffer.close()
         objects.fail_at(0, times=None)
-        _back(life, "c")
+        life.buffer = dr.ReplayBuffer.open(life.path, checkpoint="c", remote=URL, **RUN)
+        life.rows, life.timeline = list(life.saved["c"]), 1
         assert _remote(life, "lag_rows", "lost_rows") == (20, 0)
         life.add(8)
         assert _remote(life, "lag_rows", "lost_rows") == (20, 8)  # the window is full

@@ -6,12 +6,16 @@ is gone.
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
 import time
 import traceback
+import urllib.request
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from distributed.remote.proxy import Answer, Late, Mute, Proxy
@@ -218,3 +222,56 @@ def test_a_server_that_ignores_conditions_is_refused(
         assert ObjectStore(url).list("") == []
     assert rows_of(life.buffer) == life.window()
     life.buffer.close()
+
+
+def test_a_right_that_is_missing_is_said_and_what_is_granted_is_used(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that checks signatures and policies, of a user who may read, and then write."""
+    import boto3
+
+    url = "s3://bucket/granted.replay"
+    with serving("moto", tmp_path) as endpoint, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+
+        def iam(key: dict[str, str] | None) -> Any:
+            of, secret = (key["AccessKeyId"], key["SecretAccessKey"]) if key else ("any", "any")
+            session = boto3.Session(aws_access_key_id=of, aws_secret_access_key=secret, region_name="us-east-1")
+            return session.client("iam", endpoint_url=endpoint)
+
+        def allow(client: Any, user: str, *actions: str) -> None:
+            statement = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+            document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+            client.put_user_policy(UserName=user, PolicyName="policy", PolicyDocument=document)
+
+        keys = {}
+        for user in "collector", "administrator":
+            iam(None).create_user(UserName=user)
+            keys[user] = iam(None).create_access_key(UserName=user)["AccessKey"]
+        allow(iam(None), "administrator", "*")
+        administrator = iam(keys["administrator"])
+        allow(administrator, "collector", "s3:GetObject", "s3:ListBucket")
+        checked = urllib.request.Request(f"{endpoint}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"})
+        urllib.request.urlopen(checked).close()
+        secret = keys["collector"]["SecretAccessKey"]
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": keys["collector"]["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": secret,
+            "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": endpoint,
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        life = Life(tmp_path / "a")
+        life.add(20)
+        with pytest.raises(RemoteError) as refused:
+            life.push(ObjectStore(url))
+        _check_said(refused.value, url, "AccessDenied: .*; look at the credentials and at what they may do")
+        assert secret not in "".join(traceback.format_exception(refused.value))
+        allow(administrator, "collector", "s3:*")
+        life.push(ObjectStore(url))
+        with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
+            assert sorted(rows_of(reader)) == sorted(life.window())
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+            with pytest.raises(RemoteError) as refused:
+                dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "n")
+            _check_said(refused.value, url, "SignatureDoesNotMatch: .*; look at the credentials")
+            reader.refresh()  # it has its credentials
+        life.buffer.close()
