@@ -462,8 +462,8 @@ class StoredBuffer:
         """Says which checkpoints are not pushed since another's has their name, once each."""
         for name in pushing.newly_taken():
             warnings.warn(
-                f"the checkpoint {name!r} is here alone: at {pushing.stats()['url']!r} another's has that name; make it "
-                "under another name", RemoteWarning, stacklevel=level,
+                f"the checkpoint {name!r} is here alone: at {pushing.url!r} another's has that name; make it under "
+                "another name", RemoteWarning, stacklevel=level,
             )  # fmt: skip
 
     def _commit(self, writer: StreamWriter) -> None:

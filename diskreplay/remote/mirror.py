@@ -80,13 +80,15 @@ class Mirror:
             )
         with self._lock:
             self._coming += of.size
-            self._make_room(of.size)
         try:
+            fs.make_dirs(self._files, self.directory)  # somebody may have removed it
+            with self._lock:
+                self._make_room(of.size)
             return self._write(of, pieces)
         except OSError as error:
             if error.errno not in FULL:
                 raise WriteFailedError(
-                    error.errno, f"the mirror {self.directory!r} takes no copy of {of.key!r}: {os.strerror(error.errno)}; "
+                    error.errno, f"the mirror {self.directory!r} takes no copy of {of.key!r}: {error.strerror}; "
                     "mend the cause, or name another directory (mirror=...)",
                 ) from error  # fmt: skip
             self._sweep(0)
@@ -110,7 +112,6 @@ class Mirror:
 
     def _write(self, of: Object, pieces: Iterable[bytes]) -> str:
         target = self._path(of)
-        fs.make_dirs(self._files, self.directory)  # somebody may have removed it
         temporary, lock = temporaries.take(self._files, self.directory, TEMPORARY)
         try:
             inside = os.path.join(temporary, "copy")

@@ -236,7 +236,10 @@ class ObjectStore:
             raise
         except (errors.BaseError, OSError, ValueError) as error:
             text = str(error)
-            if isinstance(error, errors.NotFoundError | FileNotFoundError) and failures.code(text) not in failures.BUCKET:
+            if (
+                isinstance(error, errors.NotFoundError | FileNotFoundError)
+                and failures.code(text) not in failures.BUCKET
+            ):
                 raise FileNotFoundError(2, "there is no such object", place) from None
             if isinstance(error, errors.AlreadyExistsError | errors.PreconditionError):
                 raise TakenError(place) from None

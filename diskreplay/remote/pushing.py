@@ -36,6 +36,7 @@ class Pushing:
 
     def __init__(self, push: Push, push_seconds: float = 0.0) -> None:
         self._push = push
+        self.url = push.url
         self._push_seconds = push_seconds
         self._begun = -math.inf
         """When the last push began."""
@@ -139,7 +140,7 @@ class Pushing:
                 reached = sent.reached(newest)
                 behind, lost = newest.end - max(reached, newest.begin), lost + max(0, newest.begin - reached)
             return {
-                "url": self._push.url,
+                "url": self.url,
                 "pushed_rows": sent.end,
                 "lag_rows": behind,
                 "lag_seconds": round(time.time() - self._waits_since, 3) if behind else 0.0,

@@ -88,7 +88,7 @@ def _start(name: str, folder: pathlib.Path) -> tuple[subprocess.Popen[bytes], st
         ),
         "localbucket": ([_program("localbucket"), "--port", str(port), str(data)], {}),
     }[name]
-    with open(folder / "log", "ab") as log:
+    with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             words, env={**os.environ, **own}, cwd=folder, stdin=subprocess.PIPE, stdout=log, stderr=log
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import shutil
 
@@ -14,11 +13,12 @@ from diskreplay.errors import RemoteConflictError, StoreNotFoundError, WriteFail
 from diskreplay.testing import SimulatedObjects
 
 
-def test_a_mirror_that_was_removed_is_made_anew(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("mirror_bytes", [1 << 30, 30_000])
+def test_a_mirror_that_was_removed_is_made_anew(mirror_bytes: int, tmp_path: pathlib.Path) -> None:
     life, objects = Life(tmp_path / "a"), SimulatedObjects()
     life.add(37)
     life.push(objects)
-    with reader(objects, tmp_path / "m") as buffer:
+    with reader(objects, tmp_path / "m", mirror_bytes=mirror_bytes) as buffer:
         rows_of(buffer, buffer.items()[:3])
         shutil.rmtree(tmp_path / "m")
         assert sorted(rows_of(buffer)) == sorted(life.window())
@@ -35,7 +35,7 @@ def test_a_mirror_that_cannot_be_made_anew_is_named(tmp_path: pathlib.Path) -> N
         (tmp_path / "m").write_text("a file")
         with pytest.raises(WriteFailedError, match=r"the mirror '.*/m' takes no copy of .*; mend the cause"):
             rows_of(buffer)
-        os.unlink(tmp_path / "m")
+        (tmp_path / "m").unlink()
         assert sorted(rows_of(buffer)) == sorted(life.window())
     life.buffer.close()
 

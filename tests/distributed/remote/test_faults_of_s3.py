@@ -160,9 +160,7 @@ def test_a_missing_bucket_is_said_and_a_store_is_made_once_it_is_there(
         assert sorted(rows_of(reader)) == sorted(life.window())
 
 
-def test_a_large_upload_takes_its_time_and_a_question_does_not(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_upload_takes_its_time_and_a_question_does_not(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(storage, "RETRY_SECONDS", 0.1)
     objects = ObjectStore("s3://bucket/slow-upload")
