@@ -203,7 +203,7 @@ class Push:
 
     def _check_conditions(self) -> None:
         conditions.check(self._objects, self._name)
-        self.sent.requests, self.sent.puts = self.sent.requests + 4, self.sent.puts + 3
+        self.sent.requests, self.sent.puts = self.sent.requests + 5, self.sent.puts + 4
 
     def _groups(self) -> None:
         for key in (STREAMS, CHECKPOINTS, *(f"{self._prefix}/{group}" for group in stream.groups(self._store.schema))):

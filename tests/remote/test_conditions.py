@@ -36,6 +36,13 @@ class HalfIgnoring(Ignoring):
         return NEW if tag == NEW else None
 
 
+class Quoting(SimulatedObjects):
+    """Compares tags with their quotation marks, so that none is ever the same: Ceph's gateway of 2021 does."""
+
+    def put(self, key: str, data: bytes, tag: str | None = None) -> str:
+        return super().put(key, data, f'"{tag}"' if tag else tag)
+
+
 KINDS = pytest.mark.parametrize("kind", [Ignoring, HalfIgnoring])
 
 
@@ -81,12 +88,20 @@ def test_a_store_that_is_there_is_not_joined_and_not_replaced(kind: type[Ignorin
     life.buffer.close()
 
 
+def test_storage_that_refuses_conditions_that_hold_is_refused(tmp_path: pathlib.Path) -> None:
+    objects = Quoting()
+    with under(objects), pytest.raises(RemoteError, match=r"a condition that holds \(If-Match\) are refused"):
+        dr.ReplayBuffer.create(tmp_path / "a", *SPACES, capacity=9, **LAYOUT, remote=URL)
+    assert objects.data == {}
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_storage_that_keeps_conditions_and_fails_is_not_taken_for_one_that_ignores_them(fault: str) -> None:
     counted = FaultyObjects(SimulatedObjects())
     conditions.check(counted, "0")
     requests = len(counted.requests)
-    assert requests == 4
+    assert requests == 5
     for index in range(requests):
         objects = FaultyObjects(SimulatedObjects())
         objects.fail_at(index, fault)  # type: ignore[arg-type]
