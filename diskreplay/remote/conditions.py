@@ -1,7 +1,7 @@
 """Whether storage keeps conditions on puts.
 
-Some ignores them, and then two writers would replace each other's rows. Some refuses puts whose condition holds, since
-it compares tags with their quotation marks, and then a store could be made and not be written.
+Some ignores them, and then two writers would replace each other's rows. Some may refuse puts whose condition holds, and
+then a store could be made and not be written.
 
 It is looked once, by who makes a remote store or joins it, before anything else is put: an object beside the claims of
 numbers, where Zarr readers do not look, is put where there is none, then on a condition that holds and on two that do

@@ -36,8 +36,8 @@ class HalfIgnoring(Ignoring):
         return NEW if tag == NEW else None
 
 
-class Quoting(SimulatedObjects):
-    """Compares tags with their quotation marks, so that none is ever the same: Ceph's gateway of 2021 does."""
+class Refusing(SimulatedObjects):
+    """Compares tags with something else, so that none is ever the same."""
 
     def put(self, key: str, data: bytes, tag: str | None = None) -> str:
         return super().put(key, data, f'"{tag}"' if tag else tag)
@@ -89,7 +89,7 @@ def test_a_store_that_is_there_is_not_joined_and_not_replaced(kind: type[Ignorin
 
 
 def test_storage_that_refuses_conditions_that_hold_is_refused(tmp_path: pathlib.Path) -> None:
-    objects = Quoting()
+    objects = Refusing()
     with under(objects), pytest.raises(RemoteError, match=r"a condition that holds \(If-Match\) are refused"):
         dr.ReplayBuffer.create(tmp_path / "a", *SPACES, capacity=9, **LAYOUT, remote=URL)
     assert objects.data == {}

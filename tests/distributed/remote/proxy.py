@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """A request: its method, and who asks."""
+    """A request: its method, who asks, and on which condition."""
 
     method: str
     authorization: str
+    if_match: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,9 @@ class Proxy:
 
     def _handle(self, at: http.server.BaseHTTPRequestHandler) -> None:
         body = at.rfile.read(int(at.headers.get("Content-Length") or 0))
-        decided = self.decide(Asked(at.command, at.headers.get("Authorization") or ""))
+        decided = self.decide(
+            Asked(at.command, *(at.headers.get(name) or "" for name in ("Authorization", "If-Match")))
+        )
         if isinstance(decided, Mute):
             self._ended.wait()
             at.close_connection = True

@@ -25,7 +25,7 @@ from remote.world import LAYOUT, SPACES, Life, rows_of
 import diskreplay as dr
 from diskreplay.errors import RemoteError
 from diskreplay.remote import objects as storage
-from diskreplay.remote.objects import NEW, ObjectStore
+from diskreplay.remote.objects import NEW, ObjectStore, TakenError
 from diskreplay.remote.push import Push
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
@@ -220,6 +220,34 @@ def test_a_server_that_ignores_conditions_is_refused(
         assert ObjectStore(url).list("") == []
     assert rows_of(life.buffer) == life.window()
     life.buffer.close()
+
+
+def test_a_server_that_compares_tags_with_their_quotation_marks_is_written_all_the_same(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ceph's gateway 16 does: no quoted tag is ever the one that it keeps."""
+    url = "s3://bucket/a.replay"
+    (tmp_path / "server").mkdir()
+    with serving("ministack", tmp_path / "server") as endpoint, Proxy(endpoint) as proxy:
+        proxy.decide = lambda asked: _answer(412, "PreconditionFailed") if asked.if_match.startswith('"') else None
+        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": proxy.endpoint}.items():
+            monkeypatch.setenv(name, value)
+        objects = ObjectStore(url)
+        first = objects.put("x", b"1", NEW)
+        second = objects.put("x", b"2", first)
+        for _ in range(2):
+            with pytest.raises(TakenError):
+                objects.put("x", b"3", first)
+        assert objects.put("x", b"3", second) != second
+        objects.delete(["x"])
+        life = Life(tmp_path / "a", remote=url, push_seconds=0.1)
+        for _ in range(2):
+            life.add(20)
+            life.buffer.push(300)
+        assert life.buffer.stats()["remote"]["failures"] == 0
+        with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
+            assert sorted(rows_of(reader)) == sorted(life.window())
+        life.buffer.close()
 
 
 def test_a_right_that_is_missing_is_said_and_what_is_granted_is_used(
