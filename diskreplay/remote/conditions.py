@@ -21,8 +21,8 @@ OTHER = '"00000000000000000000000000000000"'
 """A tag that no object has."""
 ATTEMPTS = 10
 CURE = (
-    "nothing was made there. Use storage that keeps conditions on puts: S3, GCS, Azure, perhaps a newer version of your "
-    "server"
+    "nothing was made there. Use storage that keeps conditions on puts: S3, GCS, Azure, perhaps a newer version of "
+    "your server"
 )
 
 
