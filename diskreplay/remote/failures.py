@@ -6,6 +6,7 @@ password: of an answer, its code and its message alone are said.
 
 from __future__ import annotations
 
+import html
 import re
 
 EXPIRED = frozenset(("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired", "RequestExpired"))
@@ -49,7 +50,7 @@ def explained(text: str, refused: bool = False) -> str:
     status = re.search(r"status code: (\d{3}[A-Za-z -]*)", text)
     if said:
         message = re.search(r"<Message>([^<]*)</Message>", text)
-        cause = f"{said}: {' '.join(message[1].split())}" if message and message[1].strip() else said
+        cause = f"{said}: {html.unescape(' '.join(message[1].split()))}" if message and message[1].strip() else said
     elif status:
         cause = f"the storage answered {status[1].strip()}"
     elif re.search(r"\bTimedOut\b|kind: Timeout|operation timed out", text):

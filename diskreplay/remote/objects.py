@@ -218,9 +218,12 @@ class ObjectStore:
         return sorted((one for one in found if one.key.startswith(prefix)), key=lambda one: one.key)
 
     def delete(self, keys: Iterable[str]) -> None:
+        def ask(key: str) -> Any:
+            return self._obstore.delete(self._connections().question, key)
+
         for key in keys:
             try:
-                self._ask("deleting", key, functools.partial(self._obstore.delete, self._connections().question, key))
+                self._ask("deleting", key, functools.partial(ask, key))
             except FileNotFoundError:
                 continue
 

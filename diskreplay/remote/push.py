@@ -255,11 +255,11 @@ class Push:
 
     def _is_remote(self, record: Commit, ours: bool = True) -> None:
         """Notes a record that is remote; rows that are lost are those of the records that this push put."""
-        if record.tails and ours:
-            self.sent.lost_rows += max(0, record.begin - self.sent.reached(record))
+        lost = max(0, record.begin - self.sent.reached(record)) if record.tails and ours else 0
         self._remote = record
         self.sent.sequence, self.sent.end = record.sequence, record.end
         self.sent.timeline = record.timeline if record.tails else -1
+        self.sent.lost_rows += lost
 
     # Rows
 

@@ -61,6 +61,17 @@ def test_a_store_that_took_the_place_of_another_is_noticed_by_a_refresh(tmp_path
     other.buffer.close()
 
 
+def test_rows_of_a_store_that_was_removed_are_not_a_fault_of_the_disk(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(37)
+    life.push(objects)
+    with reader(objects, tmp_path / "m") as buffer:
+        objects.delete(list(objects.data))
+        with pytest.raises(StoreNotFoundError, match=f"no store at '{URL}' any more"):
+            rows_of(buffer)
+    life.buffer.close()
+
+
 def test_a_store_whose_document_was_written_otherwise_is_the_same(tmp_path: pathlib.Path) -> None:
     life, objects = Life(tmp_path / "a"), SimulatedObjects()
     life.add(7)

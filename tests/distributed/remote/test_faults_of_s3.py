@@ -65,7 +65,11 @@ REFUSALS = {
     "expired": (_answer(400, "ExpiredToken"), "ExpiredToken: .*; renew the credentials"),
     "redirect": (_answer(301, "PermanentRedirect", x_amz_bucket_region="eu-west-1"), r"name the bucket's region"),
     "region": (
-        _answer(400, "AuthorizationHeaderMalformed", "the region 'us-east-1' is wrong; expecting 'eu-west-1'"),
+        _answer(
+            400,
+            "AuthorizationHeaderMalformed",
+            "the region &#39;us-east-1&#39; is wrong; expecting &apos;eu-west-1&apos;",
+        ),
         r"expecting 'eu-west-1'; name the bucket's region \(AWS_REGION\)",
     ),
     "clock": (_answer(403, "RequestTimeTooSkewed"), "set this machine's clock"),
