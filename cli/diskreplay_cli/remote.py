@@ -38,6 +38,8 @@ def push(path: str, url: str, as_json: bool) -> None:
         f"{result.url} has the rows of each stream up to {text.ends(result.streams)}; "
         f"{text.size(result.sent_bytes)} sent in {text.plural(result.requests, 'request')} ({result.seconds:.1f} s)"
     )
+    for name in result.taken:
+        click.echo(f"the checkpoint {name!r} was not sent: another's has that name there", err=True)
 
 
 @click.command()

@@ -34,7 +34,17 @@ def committed(buffer: StoredBuffer) -> None:
     if buffer._pushing is not None and buffer._streams.writer is not None:
         if (conflict := buffer._pushing.new_conflict()) is not None:
             warnings.warn(f"nothing of {buffer.path!r} is pushed: {conflict}", RemoteWarning, stacklevel=4)
+        warn_of_names(buffer, buffer._pushing, 5)
         buffer._pushing.committed(buffer._streams.writer.commit_record)
+
+
+def warn_of_names(buffer: StoredBuffer, pushing: Pushing, level: int) -> None:
+    """Says which checkpoints are not pushed since another's has their name, once each."""
+    for name in pushing.newly_taken():
+        warnings.warn(
+            f"the checkpoint {name!r} is here alone: at {pushing.url!r} another's has that name; make it under "
+            "another name", RemoteWarning, stacklevel=level,
+        )  # fmt: skip
 
 
 def end(buffer: StoredBuffer) -> Exception | None:

@@ -429,6 +429,7 @@ class StoredBuffer:
                 raise InputError("there is nowhere to push to: open the buffer with remote='s3://bucket/name'")
             self.commit()
         self._pushing.wait(timeout)
+        pushes.warn_of_names(self, self._pushing, 4)
 
     def _commit(self, writer: StreamWriter) -> None:
         log = self._appender.log
@@ -532,7 +533,11 @@ class StoredBuffer:
         return self.refresh()
 
     def refresh(self) -> bool:
-        """Goes on to the newest commits of the streams that others write; whether anything changed."""
+        """Goes on to the newest commits of the streams that others write; whether anything changed.
+
+        Of a store under a URL, raises RemoteError where the storage fails, StoreNotFoundError where the store was
+        removed and RemoteConflictError where another has taken its place; the buffer stays where it was.
+        """
         files = self._store.files
         if isinstance(files, RemoteFiles) and not self._closed:
             files.refresh()
@@ -557,6 +562,7 @@ class StoredBuffer:
         again.
         """
         unsent = self._end_pushing()  # before signals wait: the network may take its time
+        pushing = None if self._closed else self._pushing
         with held_back(), self._write_lock:
             try:
                 if not (self._closed or self._ending) and self._streams.writer is not None:
@@ -567,6 +573,8 @@ class StoredBuffer:
             self._finish()
         if isinstance(self._store.files, RemoteFiles):
             self._store.files.stop()
+        if pushing is not None:
+            pushes.warn_of_names(self, pushing, 4)
         if unsent is not None:
             warnings.warn(
                 f"not everything of {self.path!r} is pushed, and all of it is here; 'diskreplay push' sends the rest: "

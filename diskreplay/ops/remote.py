@@ -39,6 +39,7 @@ class Pushed(Result):
         streams: rows of each that are remote now, by name.
         requests, sent_bytes: made and sent.
         seconds: it took.
+        taken: names of checkpoints that were not sent, since another's has the name there.
     """
 
     url: str
@@ -46,6 +47,7 @@ class Pushed(Result):
     requests: int
     sent_bytes: int
     seconds: float
+    taken: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +106,7 @@ def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
     return Pushed(
         there.url, {name: one.sent.end for name, one in pushes.items()}, sum(one.requests for one in sent),
         sum(one.sent_bytes for one in sent), time.perf_counter() - started,
+        tuple(dict.fromkeys(name for one in sent for name in one.taken)),
     )  # fmt: skip
 
 

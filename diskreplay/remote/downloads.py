@@ -7,6 +7,7 @@ a signal waits for none of them, and a copy that is half written is no copy (:mo
 from __future__ import annotations
 
 import collections
+import functools
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -27,15 +28,14 @@ class Download(Generic[Result]):
         self._result: Result | None = None
         self._error: BaseException | None = None
 
-    def run(self) -> None:
+    def run(self, before_end: Callable[[], None] = lambda: None) -> None:
         try:
             self._result = self._work()
         except BaseException as error:
             self._error = error
-
-    def end(self) -> None:
-        """Its result is there."""
-        self._done.set()
+        finally:
+            before_end()
+            self._done.set()
 
     def wait(self, seconds: float) -> None:
         """Waits for it so long at the most."""
@@ -88,7 +88,9 @@ class Downloads(Generic[Result]):
                     self._threads -= 1
                     return
                 name, download = self._waiting.popleft()
-            download.run()
-            with self._lock:
-                del self._under_way[name]  # first: who begins it again after its end gets a new one
-            download.end()
+            download.run(functools.partial(self._forget, name))
+
+    def _forget(self, name: str) -> None:
+        """Before its end: who begins it again after that gets a new one."""
+        with self._lock:
+            del self._under_way[name]

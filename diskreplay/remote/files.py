@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
+from diskreplay.errors import CorruptionError, DiskFullError, RemoteConflictError, RemoteError, StoreNotFoundError
 from diskreplay.remote import bundles, ranges
 from diskreplay.remote.ahead import STOP_SECONDS, Ahead, CalledOffError
 from diskreplay.remote.downloads import Download, Downloads
@@ -146,13 +146,18 @@ class RemoteFiles:
     # What is there
 
     def refresh(self) -> None:
-        """Looks again at what is there. RemoteError where that fails; what was known before stays."""
+        """Looks again at what is there.
+
+        Raises RemoteError where that fails, StoreNotFoundError where the store was removed, RemoteConflictError where
+        another is in its place; what was known before stays.
+        """
         self._check_process()
         with self._refreshing:
             before = self._listing
             listed = self._list()
             if listed.items() == before.there.items():
                 return
+            self._check_same(before.there, listed)
             moved = _moved(before.there, listed)
             records = {**before.records, **self._read_records(moved, listed)}
             for _ in range(ATTEMPTS):
@@ -167,6 +172,17 @@ class RemoteFiles:
                 raise RemoteError(f"streams of {self.url} go back to checkpoints again and again; try again")
             self._listing = _listing(listed, records)
             self._documents = {key: found for key, found in self._documents.items() if key in listed}
+
+    def _check_same(self, before: dict[str, Object], listed: dict[str, Object]) -> None:
+        """That the store under the URL is still the one that was opened."""
+        was, now = before.get(metadata.NAME), listed.get(metadata.NAME)
+        if was is None or was == now:
+            return
+        if now is None:
+            raise StoreNotFoundError(f"there is no store at {self.url!r} any more: it was removed since it was opened")
+        known = self._documents.get(metadata.NAME)
+        if known is not None and _schema(known[1]) != _schema(self._get(metadata.NAME)):
+            raise RemoteConflictError(f"at {self.url!r} is another store than the one that was opened: open it anew")
 
     @property
     def holds_streams(self) -> bool:
@@ -483,6 +499,14 @@ def _timeline(record: bytes | None) -> int | None:
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return found if type(found) is int else None
+
+
+def _schema(document: bytes) -> Any:
+    """What says which store it is, of a store's own document."""
+    try:
+        return json.loads(document)["attributes"][metadata.KEY]["schema"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def _is_plain(key: str) -> bool:

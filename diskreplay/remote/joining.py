@@ -10,7 +10,7 @@ from typing import Any
 
 from diskreplay.checks import check_key
 from diskreplay.errors import NotAStoreError, RemoteConflictError, StoreExistsError
-from diskreplay.remote import numbers
+from diskreplay.remote import conditions, numbers
 from diskreplay.remote.objects import NEW, Objects, TakenError, read
 from diskreplay.remote.push import ORIGIN_FILE
 from diskreplay.schema import Schema
@@ -54,15 +54,17 @@ def _root(objects: Objects) -> dict[str, Any] | None:
 def claim(objects: Objects, store: Store) -> None:
     """Makes a new local store the one under a URL; StoreExistsError, with the local one removed, where one is there."""
     document = json.loads(store.files.read(os.path.join(store.path, metadata.NAME)))
-    data = numbers.root(document, store.stream_names()[0])
+    name = store.stream_names()[0]
+    data = numbers.root(document, name)
     try:
         while True:
-            with contextlib.suppress(TakenError):
-                objects.put(metadata.NAME, data, NEW)
-                return
             there = found(objects)
             if there is None:
-                continue  # refused for a conflict with a put that was not done either
+                conditions.check(objects, name)
+                with contextlib.suppress(TakenError):  # for a conflict, too, with a put that was not done either
+                    objects.put(metadata.NAME, data, NEW)
+                    return
+                continue
             if there[0].identity == store.schema.identity:
                 return  # the answer of a first try was lost
             raise StoreExistsError(
@@ -99,6 +101,7 @@ def join(
             raise RemoteConflictError(
                 f"there is a stream {name!r} at {objects.url!r}, and who made it writes it: name another, or none"
             )
+    conditions.check(objects, beside)
     origin = secrets.token_hex(16)
     for _ in range(ATTEMPTS):
         number = numbers.free(objects, beside)

@@ -15,7 +15,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 
-from diskreplay.errors import DiskFullError, RemoteError
+from diskreplay.errors import DiskFullError, RemoteError, WriteFailedError
 from diskreplay.remote.objects import Object
 from diskreplay.storage import files as fs
 from diskreplay.storage import temporaries
@@ -72,7 +72,7 @@ class Mirror:
         """Makes the copy of an object from its bytes; its path.
 
         Raises RemoteError where they are fewer or more than the object's, DiskFullError where the disk is full: every
-        other copy is removed then.
+        other copy is removed then; WriteFailedError where the directory takes no copy for another reason.
         """
         if of.size > self.most_bytes:
             raise RemoteError(
@@ -80,12 +80,17 @@ class Mirror:
             )
         with self._lock:
             self._coming += of.size
-            self._make_room(of.size)
         try:
+            fs.make_dirs(self._files, self.directory)  # somebody may have removed it
+            with self._lock:
+                self._make_room(of.size)
             return self._write(of, pieces)
         except OSError as error:
             if error.errno not in FULL:
-                raise
+                raise WriteFailedError(
+                    error.errno, f"the mirror {self.directory!r} takes no copy of {of.key!r}: {error.strerror}; "
+                    "mend the cause, or name another directory (mirror=...)",
+                ) from error  # fmt: skip
             self._sweep(0)
             raise DiskFullError(
                 error.errno, f"the disk of the mirror {self.directory!r} is full; make room, lower mirror_bytes, or "

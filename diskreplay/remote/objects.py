@@ -14,12 +14,12 @@ import datetime
 import fcntl
 import functools
 import os
-import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from diskreplay.errors import InputError, RemoteError
+from diskreplay.remote import failures
 from diskreplay.remote.downloads import Download
 
 SCHEMES = ("s3", "gs", "az", "file")
@@ -27,10 +27,14 @@ NEW = ""
 """The tag of an object that is not there: a put on this condition makes one, and replaces none."""
 PIECE_BYTES = 8 << 20
 """Of a large object that is downloaded."""
+SMALL_BYTES = 256 << 10
+"""Of an object whose put is answered as soon as a question is."""
 RETRY_SECONDS = 60.0
 """How long a request is tried again before it has failed."""
+ANSWER_SECONDS = 30.0
+"""How long one try of a question (:class:`Connections`) may take, or the next bytes of a download."""
 TRANSFER_SECONDS = 600.0
-"""How long one try may take: a shard is put whole, and networks are slow."""
+"""How long one try of a transfer may take, whole: a shard is put at once, and networks are slow."""
 
 Answer = TypeVar("Answer")
 
@@ -131,49 +135,79 @@ class ObjectStore:
         self.url = checked_url(url)
         self._process = os.getpid()
         self._obstore = _obstore()
-        with _requests(self.url, "", "opening"):
-            self._store = connect(self.url)
+        self._connected: Connections | None = None
+        self._bare_tags = False
+        """Whether the storage compares tags without their quotation marks."""
+        with self._requests("", "opening"):
+            self._connections()
 
     def get(self, key: str, span: tuple[int, int] | None = None) -> tuple[Object, Iterable[bytes]]:
         options: Any = None if span is None else {"range": span}
-        found = self._ask("downloading", key, lambda: self._obstore.get(self._store, key, options=options))
+
+        def ask() -> Any:
+            return self._obstore.get(self._connections().download, key, options=options)
+
+        found = self._ask("downloading", key, ask)
         return _object(key, found.meta), self._pieces(key, found)
 
     def _pieces(self, key: str, found: Any) -> Iterator[bytes]:
         stream = iter(found.stream(min_chunk_size=PIECE_BYTES))
         while True:
-            with _requests(self.url, key, "downloading"):
-                piece = next(stream, None)
+            try:
+                with self._requests(key, "downloading"):
+                    piece = next(stream, None)
+            except FileNotFoundError as error:
+                raise RemoteError(f"{self.url}/{key} was removed while it was downloaded; try again") from error
             if piece is None:
                 return
             yield bytes(piece)
 
     def head(self, key: str) -> Object | None:
         try:
-            return _object(key, self._ask("looking for", key, lambda: self._obstore.head(self._store, key)))
+            found = self._ask("looking for", key, lambda: self._obstore.head(self._connections().question, key))
+            return _object(key, found)
         except FileNotFoundError:
             return None
 
     def put(self, key: str, data: bytes, tag: str | None = None) -> str:
+        bare = tag.strip('"') if tag else tag
+        if bare == tag:
+            return self._put(key, data, tag)
+        if not self._bare_tags:
+            try:
+                return self._put(key, data, tag)
+            except TakenError:
+                # Ceph's gateway compares the quotation marks, too, and what it keeps has none.
+                found = self.head(key)
+                if found is None or found.tag != tag:
+                    raise
+        made = self._put(key, data, bare)
+        self._bare_tags = True
+        return made
+
+    def _put(self, key: str, data: bytes, tag: str | None) -> str:
         mode: Any = "overwrite" if tag is None else "create" if tag == NEW else {"e_tag": tag}
         # Conditions do not go with uploads in parts; and what is small needs none.
         whole = tag is not None or len(data) <= PIECE_BYTES
         if tag and self.url.startswith("file://"):
             return self._put_local(key, data, tag)
+
+        def ask() -> Any:
+            connections = self._connections()
+            store = connections.question if len(data) <= SMALL_BYTES else connections.upload
+            return self._obstore.put(store, key, data, mode=mode, use_multipart=not whole)
+
         try:
-            answer = self._ask(
-                "uploading", key,
-                lambda: self._obstore.put(self._store, key, data, mode=mode, use_multipart=not whole),
-            )  # fmt: skip
+            answer = self._ask("uploading", key, ask)
         except FileNotFoundError as error:
-            if tag is None:
+            if not tag:
                 raise RemoteError(f"uploading {self.url}/{key} failed: there is no such bucket or folder") from error
             raise TakenError(key) from error  # so S3 says that there is nothing to replace
         return str(answer["e_tag"] or "")
 
     def _put_local(self, key: str, data: bytes, tag: str) -> str:
         """For a file system, which has no puts on a condition: who replaces looks before, one at a time."""
-        with _requests(self.url, key, "uploading"), _locked(self.url.partition("://")[2]):
+        with self._requests(key, "uploading"), _locked(self.url.partition("://")[2]):
             found = self.head(key)
             if found is None or found.tag != tag:
                 raise TakenError(key)
@@ -182,16 +216,19 @@ class ObjectStore:
     def list(self, prefix: str) -> list[Object]:
         def ask() -> list[Object]:
             # `obstore` lists below a prefix of whole parts.
-            listed = self._obstore.list(self._store, prefix.rpartition("/")[0] or None)
+            listed = self._obstore.list(self._connections().question, prefix.rpartition("/")[0] or None)
             return [_object(str(one["path"]), one) for page in listed for one in page]
 
         found = self._ask("listing", prefix, ask)
         return sorted((one for one in found if one.key.startswith(prefix)), key=lambda one: one.key)
 
     def delete(self, keys: Iterable[str]) -> None:
+        def ask(key: str) -> Any:
+            return self._obstore.delete(self._connections().question, key)
+
         for key in keys:
             try:
-                self._ask("deleting", key, functools.partial(self._obstore.delete, self._store, key))
+                self._ask("deleting", key, functools.partial(ask, key))
             except FileNotFoundError:
                 continue
 
@@ -201,40 +238,70 @@ class ObjectStore:
                 f"{action} {self.url}/{key}: a forked process has none of the threads that requests need; start it "
                 "with multiprocessing's 'spawn' or 'forkserver', or open the store in it"
             )
-        with _requests(self.url, key, action):
+        with self._requests(key, action):
             if threading.current_thread() is not threading.main_thread():
                 return ask()
             asked = Download(ask)  # a Ctrl-C is noticed while it is waited for, not in obstore itself
             threading.Thread(target=asked.run, name="diskreplay-request", daemon=True).start()
             return asked.result()
 
+    def _connections(self) -> Connections:
+        found = self._connected
+        if found is None:
+            found = self._connected = Connections.of(self.url)
+        return found
 
-class _requests:
-    """Turns obstore's errors inside into FileNotFoundError, TakenError or RemoteError that names the object."""
+    @contextlib.contextmanager
+    def _requests(self, key: str, action: str) -> Iterator[None]:
+        """Turns obstore's errors inside into FileNotFoundError, TakenError or RemoteError that names the object."""
+        place = f"{self.url}/{key}" if key else self.url
+        errors = self._obstore.exceptions
+        try:
+            yield
+        except (RemoteError, InputError, TakenError):
+            raise
+        except (errors.BaseError, OSError, ValueError) as error:
+            text = str(error)
+            if (
+                isinstance(error, errors.NotFoundError | FileNotFoundError)
+                and failures.code(text) not in failures.BUCKET
+            ):
+                raise FileNotFoundError(2, "there is no such object", place) from None
+            if isinstance(error, errors.AlreadyExistsError | errors.PreconditionError):
+                raise TakenError(place) from None
+            denied = errors.PermissionDeniedError | errors.UnauthenticatedError | PermissionError
+            refused = isinstance(error, denied)
+            if failures.is_of_credentials(text, refused):
+                self._connected = None  # the next request looks for credentials anew
+            # What obstore says is not shown beside ours: it repeats all that the storage said, secrets among it.
+            raise RemoteError(f"{action} {place} failed: {failures.explained(text, refused)}") from None
 
-    def __init__(self, url: str, key: str, action: str) -> None:
-        self._what = f"{action} {url}/{key}" if key else f"{action} {url}"
 
-    def __enter__(self) -> None:
-        return None
+@dataclasses.dataclass(frozen=True)
+class Connections:
+    """The storage at a URL as `obstore` has it, by how long a request may take.
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, RemoteError | InputError | TakenError):
-            return
-        errors = _obstore().exceptions
-        if isinstance(error, errors.NotFoundError | FileNotFoundError):
-            raise FileNotFoundError(2, "there is no such object", self._what.partition(" ")[2]) from error
-        if isinstance(error, errors.AlreadyExistsError | errors.PreconditionError):
-            raise TakenError(self._what) from error
-        if isinstance(error, errors.BaseError | OSError | ValueError):
-            cause = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
-            cause = re.sub(r"//[^/@\s]*@", "//...@", cause)  # of the endpoint: what stands before it may be a password
-            cure = (
-                "look at the credentials and at what they may do"
-                if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError | PermissionError)
-                else "look at the network and the endpoint"
-            )
-            raise RemoteError(f"{self._what} failed: {cause}; {cure}, and try again") from error
+    Attributes:
+        question: for what is answered at once: listings, deletions, puts of small objects.
+        download: for what is answered at once, and then may take long as long as bytes come.
+        upload: for what is answered when all is there.
+    """
+
+    question: Any
+    download: Any
+    upload: Any
+
+    @staticmethod
+    def of(url: str) -> Connections:
+        """To the storage at a URL."""
+        options = _options(url)
+        if not url.startswith("file://"):
+            answer, transfer = (datetime.timedelta(seconds=most) for most in (ANSWER_SECONDS, TRANSFER_SECONDS))
+            question = _connected(url, options, timeout=answer)
+            download = _connected(url, options, timeout=transfer, read_timeout=answer)
+            return Connections(question, download, _connected(url, options, timeout=transfer))
+        store = _connected(url, options)
+        return Connections(store, store, store)
 
 
 def _object(key: str, meta: Any) -> Object:
@@ -263,27 +330,31 @@ def _obstore() -> Any:
 
 
 def connect(url: str) -> Any:
-    """The storage at a URL as `obstore` has it."""
-    obstore = _obstore()
+    """The storage at a URL as `obstore` has it, to be read."""
+    return Connections.of(url).download
+
+
+def _connected(url: str, options: Mapping[str, Any], **seconds: datetime.timedelta) -> Any:
+    client = {"client_options": {**options["client_options"], **seconds}} if seconds else {}
+    return _obstore().store.from_url(url, **{**options, **client})
+
+
+def _options(url: str) -> dict[str, Any]:
+    """What `obstore` is to be told of a URL."""
     scheme = url.partition("://")[0]
-    options: dict[str, Any] = {}
-    if scheme != "file":
-        client: dict[str, Any] = {"timeout": datetime.timedelta(seconds=TRANSFER_SECONDS)}
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-        if scheme == "s3" and endpoint.startswith("http://"):
-            client["allow_http"] = True  # which who wrote that URL wants
-        options["client_options"] = client
-        options["retry_config"] = {"retry_timeout": datetime.timedelta(seconds=RETRY_SECONDS)}
-        if scheme == "s3":
-            options |= _amazon(endpoint)
     if scheme == "file":
-        options["mkdir"] = True
-    return obstore.store.from_url(url, **options)
+        return {"mkdir": True}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    # Who wrote an endpoint without TLS wants that.
+    client = {"allow_http": True} if scheme == "s3" and endpoint.startswith("http://") else {}
+    retry = {"retry_timeout": datetime.timedelta(seconds=RETRY_SECONDS)}
+    return {"client_options": client, "retry_config": retry, **(_amazon(endpoint) if scheme == "s3" else {})}
 
 
 def _amazon(endpoint: str) -> dict[str, Any]:
     """What the AWS tools know and `obstore` does not look for: the endpoint of S3 alone, profiles in files."""
-    found: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
+    # Objects are deleted one by one, which every server knows; of many at once some know nothing.
+    found: dict[str, Any] = {"disable_bulk_delete": True, **({"endpoint": endpoint} if endpoint else {})}
     if "AWS_ACCESS_KEY_ID" not in os.environ and os.environ.get("AWS_SKIP_SIGNATURE", "") not in ("true", "1"):
         try:
             import boto3

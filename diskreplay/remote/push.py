@@ -25,11 +25,11 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from diskreplay.errors import CorruptionError, InputError, RemoteConflictError, RemoteError
-from diskreplay.remote import bundles, numbers
+from diskreplay.remote import bundles, conditions, numbers
 from diskreplay.remote import objects as storage
 from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import NEW, Object, Objects, TakenError
@@ -62,7 +62,10 @@ class Sent:
         puts: of them.
         sent_bytes: of puts.
         sequence, end: of the newest record that is remote; -1 and 0 before the first.
-        lost_rows: rows that were evicted here before they could be sent.
+        timeline: of that record; -1 where it has no rows.
+        begin: the first row that was here when this push was begun.
+        lost_rows: rows that were evicted here before they could be sent, up to that record.
+        taken: names of checkpoints here that another's checkpoint has there.
     """
 
     requests: int = 0
@@ -70,7 +73,14 @@ class Sent:
     sent_bytes: int = 0
     sequence: int = -1
     end: int = 0
+    timeline: int = -1
+    begin: int = 0
     lost_rows: int = 0
+    taken: tuple[str, ...] = ()
+
+    def reached(self, newest: Commit) -> int:
+        """The first row of a commit's timeline that waits, or would if it were not evicted."""
+        return self.end if self.timeline == newest.timeline else self.begin
 
 
 class _ChangedError(Exception):
@@ -93,7 +103,7 @@ class Push:
         self._objects = objects
         self._prefix = f"{STREAMS}/{name}"
         self.url = objects.url
-        self.sent = Sent()
+        self.sent = Sent(begin=self._commit().begin)
         self._begun = False
         self._origin = ""
         self._remote: Commit | None = None
@@ -158,7 +168,7 @@ class Push:
             raise self._conflict("another writer made it")
         if remote.timeline > local.timeline or remote.sequence > local.sequence:
             raise self._conflict("it is ahead of this directory, which is an older copy")
-        self._is_remote(remote)
+        self._is_remote(remote, self._remote is not None)
         if local.timeline == remote.timeline:
             self._check_prefix(local, remote)
             for path, tail in remote.tails.items():
@@ -177,6 +187,7 @@ class Push:
             found = self._look(metadata.NAME)
             if found is not None:
                 break
+            self._check_conditions()
             with contextlib.suppress(TakenError):
                 self.put(metadata.NAME, numbers.root(document, self._name), NEW)
                 return self._name
@@ -189,6 +200,10 @@ class Push:
                 f"{self._objects.url!r} holds another store than {self._store.path!r}; push to another URL"
             )
         return numbers.first(there)
+
+    def _check_conditions(self) -> None:
+        conditions.check(self._objects, self._name)
+        self.sent.requests, self.sent.puts = self.sent.requests + 5, self.sent.puts + 4
 
     def _groups(self) -> None:
         for key in (STREAMS, CHECKPOINTS, *(f"{self._prefix}/{group}" for group in stream.groups(self._store.schema))):
@@ -238,13 +253,13 @@ class Push:
             if found is None or len(data) < tail.size or found[1][: tail.size] != data[: tail.size]:
                 raise self._conflict("its rows are others than the ones here")
 
-    def _is_remote(self, record: Commit) -> None:
-        """Notes a record that is remote."""
-        before = self._remote
-        if before is not None and before.tails and before.timeline == record.timeline:
-            self.sent.lost_rows += max(0, record.begin - before.end)
+    def _is_remote(self, record: Commit, ours: bool = True) -> None:
+        """Notes a record that is remote; rows that are lost are those of the records that this push put."""
+        lost = max(0, record.begin - self.sent.reached(record)) if record.tails and ours else 0
         self._remote = record
         self.sent.sequence, self.sent.end = record.sequence, record.end
+        self.sent.timeline = record.timeline if record.tails else -1
+        self.sent.lost_rows += lost
 
     # Rows
 
@@ -382,16 +397,26 @@ class Push:
 
     def _push_checkpoints(self) -> None:
         there = self._remove_dropped()
-        for checkpoint in self._store.checkpoints():
+        here = self._store.checkpoints()
+        for checkpoint in here:
             if document_key(checkpoint.name) not in there and self._reached(checkpoint):
                 folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
-                # Dropped meanwhile, or another's of that name was made.
-                with contextlib.suppress(FileNotFoundError, TakenError):
+                with contextlib.suppress(FileNotFoundError), self._looking(checkpoint.name, there):  # dropped meanwhile
                     beside, arrays = {"origin": self._origin}, list(checkpoint.arrays)
                     made = put_checkpoint(
                         self, self._objects, self._files, folder, checkpoint.name, arrays, beside, there
                     )
                     self._check_checkpoint(checkpoint, made)
+        documents = {one.name: there[key] for one in here if (key := document_key(one.name)) in there}
+        self.sent.taken = tuple(name for name, document in documents.items() if self._made_here(document) is None)
+
+    @contextlib.contextmanager
+    def _looking(self, name: str, there: dict[str, Object]) -> Iterator[None]:
+        """Adds to ``there`` the checkpoint of another that was made meanwhile under a name."""
+        try:
+            yield
+        except TakenError:
+            there.update((one.key, one) for one in self.list(f"{CHECKPOINTS}/{name}/"))
 
     def _check_checkpoint(self, checkpoint: Checkpoint, made: Mapping[str, str]) -> None:
         """Takes a checkpoint back where what it needs was removed while it was put."""

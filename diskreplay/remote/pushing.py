@@ -36,6 +36,7 @@ class Pushing:
 
     def __init__(self, push: Push, push_seconds: float = 0.0) -> None:
         self._push = push
+        self.url = push.url
         self._push_seconds = push_seconds
         self._begun = -math.inf
         """When the last push began."""
@@ -43,7 +44,9 @@ class Pushing:
         """Threads that wait for what was committed."""
         self._process = os.getpid()
         self._condition = threading.Condition()
-        self._committed, self._committed_end, self._committed_time = -1, 0, time.time()
+        self._newest: Commit | None = None
+        self._waits_since = time.time()
+        """When the oldest commit was made that is not remote."""
         self._asked = 0
         """How often something was committed, or waited for."""
         self._done = 0
@@ -52,6 +55,8 @@ class Pushing:
         self._error: Exception | None = None
         self._said = ""
         """The conflict that was warned of."""
+        self._taken: set[str] = set()
+        """Names of checkpoints that were warned of."""
         self._ended = False
         self._thread: threading.Thread | None = None
 
@@ -60,9 +65,11 @@ class Pushing:
         if os.getpid() != self._process:
             return  # a forked process writes nothing, and pushes nothing
         with self._condition:
-            if self._push.sent.sequence >= self._committed:
-                self._committed_time = commit.time
-            self._committed, self._committed_end = commit.sequence, commit.end
+            if self._newest is None:
+                self._push.sent.begin = commit.begin
+            if self._newest is None or self._push.sent.sequence >= self._newest.sequence:
+                self._waits_since = commit.time
+            self._newest = commit
             self._ask()
 
     def _ask(self) -> None:
@@ -117,17 +124,28 @@ class Pushing:
             self._said = str(self._error)
             return self._said
 
+    def newly_taken(self) -> tuple[str, ...]:
+        """Names of checkpoints that are not remote because another's has the name there, once."""
+        with self._condition:
+            found = tuple(name for name in self._push.sent.taken if name not in self._taken)
+            self._taken = set(self._push.sent.taken)
+            return found
+
     def stats(self) -> dict[str, Any]:
         """What was sent, how far that is behind, and what failed: JSON."""
         sent = self._push.sent
         with self._condition:
-            behind = max(0, self._committed_end - sent.end) if self._committed > sent.sequence else 0
+            newest, behind, lost = self._newest, 0, sent.lost_rows
+            if newest is not None and newest.sequence > sent.sequence:
+                reached = sent.reached(newest)
+                behind, lost = newest.end - max(reached, newest.begin), lost + max(0, newest.begin - reached)
             return {
-                "url": self._push.url,
+                "url": self.url,
                 "pushed_rows": sent.end,
                 "lag_rows": behind,
-                "lag_seconds": round(time.time() - self._committed_time, 3) if behind else 0.0,
-                "lost_rows": sent.lost_rows,
+                "lag_seconds": round(time.time() - self._waits_since, 3) if behind else 0.0,
+                "lost_rows": lost,
+                "taken_checkpoints": list(sent.taken),
                 "requests": sent.requests,
                 "puts": sent.puts,
                 "sent_bytes": sent.sent_bytes,

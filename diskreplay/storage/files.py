@@ -341,8 +341,8 @@ def translate(action: str, path: str, kept: str = "the last commit is intact") -
 
 def unreadable(path: str, error: OSError) -> OSError:
     """What to raise when a file that is there cannot be read."""
-    if isinstance(error, DiskFullError):
-        return error  # of the disk that was to take its copy
+    if isinstance(error, DiskReplayError):
+        return error  # of the disk that was to take its copy, or of the storage that has it
     cure = "close files, or raise the limit (ulimit -n)" if error.errno in NO_DESCRIPTORS else "mend the disk"
     return ReadFailedError(
         error.errno, f"reading {path!r} failed: {os.strerror(error.errno) if error.errno else error}; {cure}"

@@ -1,4 +1,4 @@
-"""docs/remote.md from its lines alone, and the commands, over a real S3 protocol on loopback."""
+"""docs/remote.md from its lines alone, and the commands, over S3's protocol on loopback."""
 
 from __future__ import annotations
 
@@ -15,41 +15,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from distributed.servers import CONDITIONAL, CREDENTIALS, SECRET, serving
 
 import diskreplay as dr
 
 ROOT = pathlib.Path(__file__).parents[2]
 URL = "s3://bucket/cartpole.replay"
-SECRET = "a-secret-that-nothing-may-say"
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A server in a process of its own, with the bucket of the page, and the variables of the page."""
-    import boto3
-
-    folder = tmp_path_factory.mktemp("server")
-    code = (
-        "from moto.server import ThreadedMotoServer as S; s = S(port=0, verbose=False); s.start(); "
-        "print(s.get_host_and_port()[1], flush=True); input()"
-    )
+@pytest.fixture(scope="module", params=CONDITIONAL)
+def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A server with the bucket of the page, and the variables of the page."""
+    folder = tmp_path_factory.mktemp(request.param)
     paths = os.pathsep.join([str(ROOT), str(ROOT / "cli"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    session = boto3.Session(aws_access_key_id="any", aws_secret_access_key=SECRET, region_name="us-east-1")
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        session.client("s3", endpoint_url=endpoint).create_bucket(Bucket="bucket")
+    with serving(request.param, folder) as endpoint:
         yield {
-            **os.environ, "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_REGION": "us-east-1", "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": paths,
+            **os.environ, **CREDENTIALS, "AWS_ENDPOINT_URL": endpoint, "XDG_CACHE_HOME": str(folder / "cache"),
+            "PYTHONPATH": paths,
         }  # fmt: skip
-        server.kill()
 
 
 def program(number: int) -> str:

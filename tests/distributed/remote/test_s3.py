@@ -1,8 +1,7 @@
-"""Against a real server of S3's protocol on loopback: kills, and programs that know nothing of diskreplay."""
+"""Against servers of S3's protocol on loopback: kills, and programs that know nothing of diskreplay."""
 
 from __future__ import annotations
 
-import logging
 import os
 import pathlib
 import subprocess
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from distributed.remote import collector
+from distributed.servers import CONDITIONAL, CREDENTIALS, serving
 from helpers import effort
 from remote.world import Life, rows_of
 
@@ -21,28 +21,17 @@ import diskreplay as dr
 from diskreplay.remote.objects import NEW, ObjectStore, TakenError
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'diskreplay[remote]'")
-moto = pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = moto.ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    endpoint = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (
-            ("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_REGION", "us-east-1"),
-            ("AWS_ENDPOINT_URL", endpoint),
-        ):  # fmt: skip
+@pytest.fixture(scope="module", params=CONDITIONAL)
+def bucket(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with (
+        serving(request.param, tmp_path_factory.mktemp(request.param)) as endpoint,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}.items():
             patch.setenv(name, value)
-        import boto3
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="bucket")
         yield "s3://bucket"
-    server.stop()
 
 
 @pytest.mark.parametrize("scheme", ["s3", "file"])

@@ -1,0 +1,103 @@
+"""What a reader finds changed: its mirror, the store under its URL."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+import pytest
+from remote.world import URL, Life, reader, rows_of
+
+import diskreplay as dr
+from diskreplay.errors import RemoteConflictError, StoreNotFoundError, WriteFailedError
+from diskreplay.testing import SimulatedObjects
+
+
+@pytest.mark.parametrize("mirror_bytes", [1 << 30, 30_000])
+def test_a_mirror_that_was_removed_is_made_anew(mirror_bytes: int, tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(37)
+    life.push(objects)
+    with reader(objects, tmp_path / "m", mirror_bytes=mirror_bytes) as buffer:
+        rows_of(buffer, buffer.items()[:3])
+        shutil.rmtree(tmp_path / "m")
+        assert sorted(rows_of(buffer)) == sorted(life.window())
+        assert list((tmp_path / "m").iterdir())
+    life.buffer.close()
+
+
+def test_a_mirror_that_cannot_be_made_anew_is_named(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(37)
+    life.push(objects)
+    with reader(objects, tmp_path / "m") as buffer:
+        shutil.rmtree(tmp_path / "m")
+        (tmp_path / "m").write_text("a file")
+        with pytest.raises(WriteFailedError, match=r"the mirror '.*/m' takes no copy of .*; mend the cause"):
+            rows_of(buffer)
+        (tmp_path / "m").unlink()
+        assert sorted(rows_of(buffer)) == sorted(life.window())
+    life.buffer.close()
+
+
+def test_a_store_that_took_the_place_of_another_is_noticed_by_a_refresh(tmp_path: pathlib.Path) -> None:
+    life, other, objects = Life(tmp_path / "a"), Life(tmp_path / "b", 1), SimulatedObjects()
+    life.add(37)
+    life.push(objects)
+    other.add(30)
+    with reader(objects, tmp_path / "m") as buffer:
+        before = rows_of(buffer)
+        objects.delete(list(objects.data))
+        with pytest.raises(StoreNotFoundError, match=f"no store at '{URL}' any more"):
+            buffer.refresh()
+        other.push(objects)
+        for _ in range(2):
+            with pytest.raises(RemoteConflictError, match=f"at '{URL}' is another store .*: open it anew"):
+                buffer.refresh()
+        assert rows_of(buffer) == before  # of what it has copies
+    with reader(objects, tmp_path / "m") as buffer:
+        assert sorted(rows_of(buffer)) == sorted(other.window())
+    life.buffer.close()
+    other.buffer.close()
+
+
+def test_rows_of_a_store_that_was_removed_are_not_a_fault_of_the_disk(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(37)
+    life.push(objects)
+    with reader(objects, tmp_path / "m") as buffer:
+        objects.delete(list(objects.data))
+        with pytest.raises(StoreNotFoundError, match=f"no store at '{URL}' any more"):
+            rows_of(buffer)
+    life.buffer.close()
+
+
+def test_a_store_whose_document_was_written_otherwise_is_the_same(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(7)
+    life.push(objects)
+    with reader(objects, tmp_path / "m") as buffer:
+        objects.data["zarr.json"] += b"\n"
+        life.add(7)
+        life.push(objects)
+        buffer.refresh()
+        assert sorted(rows_of(buffer)) == sorted(life.window())
+    life.buffer.close()
+
+
+def test_a_store_that_was_removed_and_pushed_anew_is_the_same(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    life.push(objects)
+    with reader(objects, tmp_path / "m") as buffer:
+        objects.delete(list(objects.data))
+        life.add(5)
+        life.push(objects)
+        buffer.refresh()
+        assert sorted(rows_of(buffer)) == sorted(life.window())
+    life.buffer.close()
+
+
+def test_an_empty_place_is_no_store(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(dr.errors.StoreNotFoundError, match="there is no store at"):
+        reader(SimulatedObjects(), tmp_path / "m")
