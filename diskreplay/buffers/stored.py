@@ -601,8 +601,8 @@ class StoredBuffer:
     def refresh(self) -> bool:
         """Goes on to the newest commits of the streams that others write; whether anything changed.
 
-        Of a store under a URL, raises RemoteError where the storage fails, StoreNotFoundError where the store was removed
-        and RemoteConflictError where another has taken its place; the buffer stays where it was.
+        Of a store under a URL, raises RemoteError where the storage fails, StoreNotFoundError where the store was
+        removed and RemoteConflictError where another has taken its place; the buffer stays where it was.
         """
         files = self._store.files
         if isinstance(files, RemoteFiles) and not self._closed:
