@@ -54,13 +54,13 @@ def by_itself(path: str, steps: int, columns: list[str], part: int, parts: int) 
     """Reads one of so many parts of the rows in this process; how many."""
     import numpy as np
 
-    from diskreplay.ray.data import _chunked, _open
+    from diskreplay.ray.data import Source, _chunked
     from diskreplay.ray.rows import read_columns
 
     given = source(path, steps, columns)
     most = BLOCK_BYTES // given._bytes(1)
     rows = 0
-    with _open(path, None) as buffer:
+    with Source(path).open() as buffer:
         for shared in given._shared(parts)[part::parts]:
             for block in _chunked(shared, most):
                 rows += len(read_columns(buffer, np.concatenate([each.ids for each in block]), columns)["reward"])

@@ -6,6 +6,8 @@ import gc
 import importlib.metadata
 import os
 import pathlib
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +25,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Ray, pandas and torch warn of each other and of sockets that Ray leaves open; none of that is ours."""
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """The URL of a server of S3's protocol on loopback, in a process of its own, with the bucket ``bucket``."""
+    import boto3
+
+    code = (
+        "from moto.server import ThreadedMotoServer as S; s = S(port=0, verbose=False); s.start(); "
+        "print(s.get_host_and_port()[1], flush=True); input()"
+    )
+    session = boto3.Session(aws_access_key_id="any", aws_secret_access_key="any", region_name="us-east-1")
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:  # fmt: skip
+        assert server.stdout is not None
+        endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
+        session.client("s3", endpoint_url=endpoint).create_bucket(Bucket="bucket")
+        yield endpoint
+        server.kill()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,32 +17,13 @@ SECRET = "a-secret-that-nothing-may-say"
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A server in a process of its own, with the bucket of the page, and the variables of the page."""
-    import boto3
-
-    folder = tmp_path_factory.mktemp("server")
-    code = (
-        "from moto.server import ThreadedMotoServer as S; s = S(port=0, verbose=False); s.start(); "
-        "print(s.get_host_and_port()[1], flush=True); input()"
-    )
+def environment(s3: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables of the page, for a server with its bucket."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "cli"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    session = boto3.Session(aws_access_key_id="any", aws_secret_access_key=SECRET, region_name="us-east-1")
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        session.client("s3", endpoint_url=endpoint).create_bucket(Bucket="bucket")
-        yield {
-            **os.environ, "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_REGION": "us-east-1", "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": paths,
-        }  # fmt: skip
-        server.kill()
+    return {
+        **os.environ, "AWS_ENDPOINT_URL": s3, "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1", "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "PYTHONPATH": paths,
+    }  # fmt: skip
 
 
 def program(number: int) -> str:
