@@ -121,6 +121,8 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
         episodes: which: a slice or numbers of ``ReplayBuffer.episodes``, or a condition such as
             ``"return > 100 and tag = 'expert'"`` (see :meth:`ReplayBuffer.select`); all if None.
         checkpoint: of the store, to read its rows; the last commit if None.
+        stack: without, each observation is the newest frame of its stack alone, ``(84, 84)`` for ``(4, 84, 84)``: for
+            models of frames, or for who stacks them by ``episode`` and ``step``. Each frame goes through Ray once.
         mirror, mirror_bytes: of a URL, as of :meth:`ReplayBuffer.open`: a directory that the workers of a node share,
             of the same path on every node.
 
@@ -129,12 +131,13 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
 
     def __init__(
         self, path: PathLike, columns: Sequence[str] | None = None,
-        episodes: slice | Sequence[int] | str | None = None, *, checkpoint: str | None = None,
+        episodes: slice | Sequence[int] | str | None = None, *, checkpoint: str | None = None, stack: bool = True,
         mirror: PathLike | None = None, mirror_bytes: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         copies = full_path(checked_path(mirror, "mirror")) if mirror is not None else None
         self._source = Source(place(path), checkpoint, copies, mirror_bytes)
+        self._stack = stack
         self._projection_map: dict[str, str] | None = None
         with self._source.open() as buffer:
             schema = buffer.schema
@@ -158,7 +161,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
             spans[part.stream] = min(low, part.start), max(high, part.stop)
         self._span = sum(high - low for low, high in spans.values())
         """Rows of the streams that the parts lie in, whatever lies between them."""
-        few, more = (_block(_zeros(schema, rows)) for rows in (8, 16))
+        few, more = (_block(_zeros(schema, rows, stack)) for rows in (8, 16))
         self._sizes = {name: (more[name].nbytes - few[name].nbytes) / 8 for name in dataset_columns(schema)}
         """Bytes of a row in Arrow, by column."""
         self._schemas = {field.name: field for field in few.schema}
@@ -208,7 +211,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
                 parts = _first(parts, per_task_row_limit)
             rows = sum(map(len, parts))
             metadata = BlockMetadata(num_rows=rows, size_bytes=self._bytes(rows), input_files=None, exec_stats=None)
-            read = _Read(self._source, self._commits, tuple(self.columns), parts, block_rows)
+            read = _Read(self._source, self._commits, tuple(self.columns), parts, block_rows, self._stack)
             tasks.append(ReadTask(read, metadata, schema, per_task_row_limit=per_task_row_limit))
         return tasks
 
@@ -235,13 +238,15 @@ class _Read:
     columns: tuple[str, ...]
     parts: list[Part]
     block_rows: int
+    stack: bool
 
     def __call__(self) -> Iterator[Any]:
         buffer = _kept_open(self.source, self.commits)
         for parts in _chunked(self.parts, self.block_rows):
             ids = np.concatenate([part.ids for part in parts])
             own = {name for name in self.columns if name not in column_names(buffer.schema)}
-            values = read_columns(buffer, ids, [name for name in self.columns if name not in own])
+            stored = [name for name in self.columns if name not in own]
+            values = read_columns(buffer, ids, stored, stack=self.stack)
             self._check_timelines(buffer)
             if EPISODE in own:
                 values[EPISODE] = np.repeat([part.episode for part in parts], [len(part) for part in parts])
@@ -266,8 +271,8 @@ def dataset_columns(schema: Schema) -> list[str]:
     return [*names, *(name for name in (EPISODE, STEP) if name not in names)]
 
 
-def _zeros(schema: Schema, rows: int) -> dict[str, Array]:
-    found = dict(empty_columns(schema, rows))
+def _zeros(schema: Schema, rows: int, stack: bool) -> dict[str, Array]:
+    found = dict(empty_columns(schema, rows, stack=stack))
     return {name: found.get(name, np.zeros(rows, np.int64)) for name in dataset_columns(schema)}
 
 

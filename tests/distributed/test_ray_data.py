@@ -126,6 +126,51 @@ def test_a_dataset_is_what_the_store_holds(path: str, cluster: None) -> None:
     assert same(sorted_by_place(whole), expected(path))
 
 
+@pytest.mark.parametrize("side", [48, 2])  # read from disk, and held in RAM
+@pytest.mark.parametrize(
+    ("channels", "axis", "newest"),
+    [
+        ((), None, (slice(None), -1)),
+        ((), 0, (slice(None), -1)),
+        ((), -1, (..., -1)),
+        ((3,), -1, (..., slice(-3, None))),
+    ],
+)
+def test_without_stacks_each_observation_is_its_newest_frame(
+    tmp_path: pathlib.Path, side: int, channels: tuple[int, ...], axis: int | None, newest: Any
+) -> None:
+    frame, path = (side, side, *channels), str(tmp_path / "a.replay")
+    rng = np.random.default_rng(0)
+
+    def given(frames: np.ndarray) -> np.ndarray:
+        """What an environment shows whose last four frames are these."""
+        if axis is None:
+            return frames[-1]
+        return np.concatenate(list(frames), axis=-1) if channels else np.moveaxis(frames, 0, axis)
+
+    frames = rng.integers(0, 255, (4, *frame), np.uint8)
+    space = gymnasium.spaces.Box(0, 255, given(frames).shape, np.uint8)
+    with dr.ReplayBuffer.create(
+        path, space, BUTTONS, capacity=100, frame_stack=4, stack_axis=axis, chunk_rows=8, shard_rows=16, seed=0
+    ) as rb:
+        for step in range(60):
+            following = np.concatenate([frames[1:], rng.integers(0, 255, (1, *frame), np.uint8)])
+            if step % 13 == 5:  # a stack that does not follow
+                following = rng.integers(0, 255, (4, *frame), np.uint8)
+            end = step % 11 == 10
+            rb.add(given(frames), 0, 0.0, given(following), end and step % 2 == 0, end and step % 2 == 1)
+            frames = following if not end else rng.integers(0, 255, (4, *frame), np.uint8)
+    stacked, single = DiskReplayDatasource(path), DiskReplayDatasource(path, stack=False)
+    shown, read = sorted_by_place(rows(stacked)), sorted_by_place(rows(single))
+    for name in ("obs", "next_obs"):
+        assert read[name].shape == (60, *frame)
+        assert np.array_equal(read[name], shown[name][newest])
+        only = rows(DiskReplayDatasource(path, [name, "episode", "step"], stack=False))
+        assert np.array_equal(sorted_by_place(only)[name], read[name])
+    assert all(np.array_equal(read[name], shown[name]) for name in read if "obs" not in name)
+    assert 0 < single.estimate_inmemory_data_size() < stacked.estimate_inmemory_data_size()
+
+
 def test_row_limits_are_forwarded_and_read_no_further(path: str, cluster: None) -> None:
     source = DiskReplayDatasource(path)
     tasks = source.get_read_tasks(3, per_task_row_limit=10)
