@@ -6,7 +6,8 @@ observations, stacks of 4 frames of 84x84, actions, rewards and flags; with ``--
 read each row once, in order, in batches of the same bytes, and drop them: one process by itself, without Ray, and
 ``ray.data.read_datasource(...).iter_batches(batch_size=None)`` on as many processors as there are tasks at a time.
 Opening the store counts for both, starting Ray does not. A second and further processes that read by themselves, a part
-each, show what the machine's processors can do.
+each, show what the machine's processors can do. ``--spent`` takes one process through what happens to a block on its
+way, and shows where the time goes.
 
 Needs Ray: run it in the environment of ``make distributed``.
 """
@@ -94,7 +95,9 @@ def with_ray(
     """Seconds and processor seconds of each round."""
     import ray
 
-    ray.init(num_cpus=processors, include_dashboard=False, log_to_driver=False, object_store_memory=STORE_BYTES)
+    ray.init(
+        "local", num_cpus=processors, include_dashboard=False, log_to_driver=False, object_store_memory=STORE_BYTES
+    )
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars, context.target_max_block_size = False, BLOCK_BYTES
     try:
@@ -107,6 +110,46 @@ def with_ray(
         return seconds[1:], rows  # the first one imports
     finally:
         ray.shutdown()
+
+
+def spent(path: str, steps: int, columns: list[str], stack: bool, rounds: int) -> dict[str, float]:
+    """Microseconds a row of each part of a block's way, all in this process; of the fastest round."""
+    import numpy as np
+    import ray
+    from ray.data.block import BlockAccessor
+
+    from diskreplay.ray.data import Source, _block, _chunked
+    from diskreplay.ray.rows import read_columns
+
+    given = source(path, steps, columns, stack)
+    most = BLOCK_BYTES // given._bytes(1)
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=STORE_BYTES)
+    found = []
+    try:
+        with Source(path).open() as buffer:
+            for _ in range(rounds):
+                rows, parts = 0, dict.fromkeys(("read and decode", "to Arrow", "ray.put", "ray.get", "to NumPy"), 0.0)
+                for block in _chunked(given._parts, most):
+                    ids = np.concatenate([each.ids for each in block])
+                    times = [time.perf_counter()]
+                    values = read_columns(buffer, ids, columns, stack=stack)
+                    times.append(time.perf_counter())
+                    table = _block(values)
+                    times.append(time.perf_counter())
+                    reference = ray.put(table)
+                    times.append(time.perf_counter())
+                    got = ray.get(reference)
+                    times.append(time.perf_counter())
+                    shown = BlockAccessor.for_block(got).to_numpy(columns)
+                    times.append(time.perf_counter())
+                    rows += len(shown["reward"])
+                    for part, seconds in zip(parts, np.diff(times), strict=True):
+                        parts[part] += 1e6 * float(seconds)
+                    del values, table, reference, got, shown  # their memory is used again
+                found.append({part: micros / rows for part, micros in parts.items()})
+    finally:
+        ray.shutdown()
+    return min(found, key=lambda parts: sum(parts.values()))
 
 
 def report(
@@ -127,10 +170,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
     parser.add_argument("--next-obs", action="store_true", help="read next observations too")
     parser.add_argument("--single-frames", action="store_true", help="read single frames instead of stacks")
+    parser.add_argument("--spent", action="store_true", help="show where the time goes, and nothing else")
     arguments = parser.parse_args()
     stack = not arguments.single_frames
     path, steps = str(pathlib.Path(arguments.path).resolve()), arguments.steps
     columns = [*COLUMNS, *(["next_obs"] if arguments.next_obs else [])]
+    if arguments.spent:
+        for part, micros in spent(path, steps, columns, stack, arguments.rounds).items():
+            print(f"{part:<20}{micros:>8.2f} us a row", flush=True)
+        print(harness.machine())
+        return
     available = len(os.sched_getaffinity(0))
     alone: tuple[float, float] | None = None
     for count in sorted({1, available}):
