@@ -1,11 +1,13 @@
 """Ray Data over a store, beside one process that reads the same rows of it.
 
 The million of ``benchmarks/.frames/million.replay`` (``--path`` for another store), or the first ``--steps`` of it:
-observations, stacks of 4 frames of 84x84, actions, rewards and flags; with ``--next-obs`` next observations too. Both
+observations, stacks of 4 frames of 84x84, actions, rewards and flags; with ``--next-obs`` next observations too; with
+``--single-frames`` the newest frame of each observation alone. Both
 read each row once, in order, in batches of the same bytes, and drop them: one process by itself, without Ray, and
 ``ray.data.read_datasource(...).iter_batches(batch_size=None)`` on as many processors as there are tasks at a time.
 Opening the store counts for both, starting Ray does not. A second and further processes that read by themselves, a part
-each, show what the machine's processors can do.
+each, show what the machine's processors can do. ``--spent`` takes one process through what happens to a block on its
+way, and shows where the time goes.
 
 Needs Ray: run it in the environment of ``make distributed``.
 """
@@ -38,7 +40,7 @@ TARGET = 0.8
 """Of the rate of one process, for each processor that Ray reads with."""
 
 
-def source(path: str, steps: int, columns: list[str]) -> Any:
+def source(path: str, steps: int, columns: list[str], stack: bool) -> Any:
     """The first episodes that have so many steps."""
     import numpy as np
 
@@ -47,23 +49,24 @@ def source(path: str, steps: int, columns: list[str]) -> Any:
 
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         lengths = np.cumsum([episode.length for episode in buffer.episodes])
-    return DiskReplayDatasource(path, columns, slice(int(np.searchsorted(lengths, steps)) + 1))
+    return DiskReplayDatasource(path, columns, slice(int(np.searchsorted(lengths, steps)) + 1), stack=stack)
 
 
-def by_itself(path: str, steps: int, columns: list[str], part: int, parts: int) -> int:
+def by_itself(path: str, steps: int, columns: list[str], stack: bool, part: int, parts: int) -> int:
     """Reads one of so many parts of the rows in this process; how many."""
     import numpy as np
 
-    from diskreplay.ray.data import _chunked, _open
+    from diskreplay.ray.data import Source, _chunked
     from diskreplay.ray.rows import read_columns
 
-    given = source(path, steps, columns)
+    given = source(path, steps, columns, stack)
     most = BLOCK_BYTES // given._bytes(1)
     rows = 0
-    with _open(path, None) as buffer:
+    with Source(path).open() as buffer:
         for shared in given._shared(parts)[part::parts]:
             for block in _chunked(shared, most):
-                rows += len(read_columns(buffer, np.concatenate([each.ids for each in block]), columns)["reward"])
+                ids = np.concatenate([each.ids for each in block])
+                rows += len(read_columns(buffer, ids, columns, stack=stack)["reward"])
     return rows
 
 
@@ -74,34 +77,79 @@ def processor_seconds() -> float:
     return sum(sum(each.cpu_times()[:2]) for each in [this, *this.children(recursive=True)])
 
 
-def processes(path: str, steps: int, columns: list[str], count: int) -> tuple[float, float, int]:
+def processes(path: str, steps: int, columns: list[str], stack: bool, count: int) -> tuple[float, float, int]:
     """Seconds and processor seconds of so many processes that read a part each, and the rows that they read."""
     with multiprocessing.get_context("spawn").Pool(count) as pool:
-        pool.starmap(by_itself, [(path, 1, columns, 0, 1)] * 4 * count, chunksize=1)  # imports, and what is compiled
+        pool.starmap(
+            by_itself, [(path, 1, columns, stack, 0, 1)] * 4 * count, chunksize=1
+        )  # imports, and what is compiled
         start, busy = time.perf_counter(), processor_seconds()
-        rows = pool.starmap(by_itself, [(path, steps, columns, part, count) for part in range(count)], chunksize=1)
+        parts = [(path, steps, columns, stack, part, count) for part in range(count)]
+        rows = pool.starmap(by_itself, parts, chunksize=1)
         return time.perf_counter() - start, processor_seconds() - busy, sum(rows)
 
 
 def with_ray(
-    path: str, steps: int, columns: list[str], processors: int, rounds: int
+    path: str, steps: int, columns: list[str], stack: bool, processors: int, rounds: int
 ) -> tuple[list[tuple[float, float]], int]:
     """Seconds and processor seconds of each round."""
     import ray
 
-    ray.init(num_cpus=processors, include_dashboard=False, log_to_driver=False, object_store_memory=STORE_BYTES)
+    ray.init(
+        "local", num_cpus=processors, include_dashboard=False, log_to_driver=False, object_store_memory=STORE_BYTES
+    )
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars, context.target_max_block_size = False, BLOCK_BYTES
     try:
         seconds = []
         for number in range(rounds + 1):
             start, busy = time.perf_counter(), processor_seconds()
-            read = ray.data.read_datasource(source(path, steps if number else 1, columns))
+            read = ray.data.read_datasource(source(path, steps if number else 1, columns, stack))
             rows = sum(len(batch["reward"]) for batch in read.iter_batches(batch_size=None))
             seconds.append((time.perf_counter() - start, processor_seconds() - busy))
         return seconds[1:], rows  # the first one imports
     finally:
         ray.shutdown()
+
+
+def spent(path: str, steps: int, columns: list[str], stack: bool, rounds: int) -> dict[str, float]:
+    """Microseconds a row of each part of a block's way, all in this process; of the fastest round."""
+    import numpy as np
+    import ray
+    from ray.data.block import BlockAccessor
+
+    from diskreplay.ray.data import Source, _block, _chunked
+    from diskreplay.ray.rows import read_columns
+
+    given = source(path, steps, columns, stack)
+    most = BLOCK_BYTES // given._bytes(1)
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=STORE_BYTES)
+    found = []
+    try:
+        with Source(path).open() as buffer:
+            for _ in range(rounds):
+                rows, parts = 0, dict.fromkeys(("read and decode", "to Arrow", "ray.put", "ray.get", "to NumPy"), 0.0)
+                for block in _chunked(given._parts, most):
+                    ids = np.concatenate([each.ids for each in block])
+                    times = [time.perf_counter()]
+                    values = read_columns(buffer, ids, columns, stack=stack)
+                    times.append(time.perf_counter())
+                    table = _block(values)
+                    times.append(time.perf_counter())
+                    reference = ray.put(table)
+                    times.append(time.perf_counter())
+                    got = ray.get(reference)
+                    times.append(time.perf_counter())
+                    shown = BlockAccessor.for_block(got).to_numpy(columns)
+                    times.append(time.perf_counter())
+                    rows += len(shown["reward"])
+                    for part, seconds in zip(parts, np.diff(times), strict=True):
+                        parts[part] += 1e6 * float(seconds)
+                    del values, table, reference, got, shown  # their memory is used again
+                found.append({part: micros / rows for part, micros in parts.items()})
+    finally:
+        ray.shutdown()
+    return min(found, key=lambda parts: sum(parts.values()))
 
 
 def report(
@@ -121,17 +169,25 @@ def main() -> None:
     parser.add_argument("--path", default=str(harness.HERE / ".frames" / "million.replay"), help="of the store")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
     parser.add_argument("--next-obs", action="store_true", help="read next observations too")
+    parser.add_argument("--single-frames", action="store_true", help="read single frames instead of stacks")
+    parser.add_argument("--spent", action="store_true", help="show where the time goes, and nothing else")
     arguments = parser.parse_args()
+    stack = not arguments.single_frames
     path, steps = str(pathlib.Path(arguments.path).resolve()), arguments.steps
     columns = [*COLUMNS, *(["next_obs"] if arguments.next_obs else [])]
+    if arguments.spent:
+        for part, micros in spent(path, steps, columns, stack, arguments.rounds).items():
+            print(f"{part:<20}{micros:>8.2f} us a row", flush=True)
+        print(harness.machine())
+        return
     available = len(os.sched_getaffinity(0))
     alone: tuple[float, float] | None = None
     for count in sorted({1, available}):
-        found = [processes(path, steps, columns, count) for _ in range(arguments.rounds)]
+        found = [processes(path, steps, columns, stack, count) for _ in range(arguments.rounds)]
         rows = found[0][2]
         rates = report(f"{count} without Ray", rows, [each[:2] for each in found], count, alone)
         alone = alone or rates
-        seconds, read = with_ray(path, steps, columns, count, arguments.rounds)
+        seconds, read = with_ray(path, steps, columns, stack, count, arguments.rounds)
         if read != rows:
             raise RuntimeError(f"Ray Data read {read:,} rows of {rows:,}")
         report(f"{count} with Ray Data", rows, seconds, count, alone)

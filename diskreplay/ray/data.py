@@ -34,7 +34,7 @@ from diskreplay.errors import InputError, StateError
 from diskreplay.formats.core.selection import Selection
 from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
-from diskreplay.paths import PathLike
+from diskreplay.paths import PathLike, checked_path, full_path
 from diskreplay.ray.rows import checked_columns, column_names, empty_columns, next_name, place, read_columns
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema
 from diskreplay.storage import files as fs
@@ -56,6 +56,22 @@ TASK_BYTES = 512 << 20
 """Of a task, at most, likewise."""
 OPEN_STORES = 2
 """That a worker keeps open, for its next tasks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A store to be read, for each process that reads it; the arguments are those of :meth:`ReplayBuffer.open`."""
+
+    path: str
+    checkpoint: str | None = None
+    mirror: str | None = None
+    mirror_bytes: int | None = None
+
+    def open(self) -> ReplayBuffer:
+        return ReplayBuffer.open(
+            self.path, mode="r", checkpoint=self.checkpoint, cache_bytes=CACHE_BYTES, mirror=self.mirror,
+            mirror_bytes=self.mirror_bytes,
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,26 +112,34 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
 
     Observations are as the store shows them, stacks included. ``select_columns`` on the dataset reads no other columns
     either. Beside a live writer, rows that leave the window before they are read raise EvictedError;
-    ``checkpoint="name"`` keeps them.
+    ``checkpoint="name"`` keeps them. Where a stream went back to a checkpoint since, so that its rows may be others,
+    reading raises StateError.
 
     Args:
-        path: of the store, where all workers see it.
+        path: of the store, where all workers see it; or its URL, which each node reads through a mirror of its own.
         columns: names of those to read; all if None.
         episodes: which: a slice or numbers of ``ReplayBuffer.episodes``, or a condition such as
             ``"return > 100 and tag = 'expert'"`` (see :meth:`ReplayBuffer.select`); all if None.
         checkpoint: of the store, to read its rows; the last commit if None.
+        stack: without, each observation is the newest frame of its stack alone, ``(84, 84)`` for ``(4, 84, 84)``: for
+            models of frames, or for who stacks them by ``episode`` and ``step``. Each frame goes through Ray once.
+        mirror, mirror_bytes: of a URL, as of :meth:`ReplayBuffer.open`: a directory that the workers of a node share,
+            of the same path on every node.
 
     Raises InputError for a column or an episode that is not there, and what :meth:`ReplayBuffer.open` raises.
     """
 
     def __init__(
         self, path: PathLike, columns: Sequence[str] | None = None,
-        episodes: slice | Sequence[int] | str | None = None, *, checkpoint: str | None = None,
+        episodes: slice | Sequence[int] | str | None = None, *, checkpoint: str | None = None, stack: bool = True,
+        mirror: PathLike | None = None, mirror_bytes: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._path, self._checkpoint = place(path), checkpoint
+        copies = full_path(checked_path(mirror, "mirror")) if mirror is not None else None
+        self._source = Source(place(path), checkpoint, copies, mirror_bytes)
+        self._stack = stack
         self._projection_map: dict[str, str] | None = None
-        with _open(self._path, checkpoint) as buffer:
+        with self._source.open() as buffer:
             schema = buffer.schema
             names = {stream.log.stream: stream.disk.name for stream in buffer._streams.all}
             num_envs = {stream.log.stream: stream.log.num_envs for stream in buffer._streams.all}
@@ -137,7 +161,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
             spans[part.stream] = min(low, part.start), max(high, part.stop)
         self._span = sum(high - low for low, high in spans.values())
         """Rows of the streams that the parts lie in, whatever lies between them."""
-        few, more = (_block(_zeros(schema, rows)) for rows in (8, 16))
+        few, more = (_block(_zeros(schema, rows, stack)) for rows in (8, 16))
         self._sizes = {name: (more[name].nbytes - few[name].nbytes) / 8 for name in dataset_columns(schema)}
         """Bytes of a row in Arrow, by column."""
         self._schemas = {field.name: field for field in few.schema}
@@ -187,7 +211,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
                 parts = _first(parts, per_task_row_limit)
             rows = sum(map(len, parts))
             metadata = BlockMetadata(num_rows=rows, size_bytes=self._bytes(rows), input_files=None, exec_stats=None)
-            read = _Read(self._path, self._checkpoint, self._commits, tuple(self.columns), parts, block_rows)
+            read = _Read(self._source, self._commits, tuple(self.columns), parts, block_rows, self._stack)
             tasks.append(ReadTask(read, metadata, schema, per_task_row_limit=per_task_row_limit))
         return tasks
 
@@ -209,24 +233,36 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
 class _Read:
     """What a read task does: gives the blocks of some parts."""
 
-    path: str
-    checkpoint: str | None
+    source: Source
     commits: tuple[tuple[str, int, int], ...]
     columns: tuple[str, ...]
     parts: list[Part]
     block_rows: int
+    stack: bool
 
     def __call__(self) -> Iterator[Any]:
-        buffer = _kept_open(self.path, self.checkpoint, self.commits)
+        buffer = _kept_open(self.source, self.commits)
         for parts in _chunked(self.parts, self.block_rows):
             ids = np.concatenate([part.ids for part in parts])
             own = {name for name in self.columns if name not in column_names(buffer.schema)}
-            values = read_columns(buffer, ids, [name for name in self.columns if name not in own])
+            stored = [name for name in self.columns if name not in own]
+            values = read_columns(buffer, ids, stored, stack=self.stack)
+            self._check_timelines(buffer)
             if EPISODE in own:
                 values[EPISODE] = np.repeat([part.episode for part in parts], [len(part) for part in parts])
             if STEP in own:
                 values[STEP] = np.concatenate([np.arange(part.step, part.step + len(part)) for part in parts])
             yield _block({name: values[name] for name in self.columns})
+
+    def _check_timelines(self, buffer: ReplayBuffer) -> None:
+        """StateError where a stream may have other rows by now than those that were planned."""
+        now = buffer._streams.commits
+        for name, timeline, _ in self.commits:
+            if name not in now or now[name].timeline != timeline:
+                raise StateError(
+                    f"the stream {name!r} of {self.source.path!r} went back to a checkpoint after the dataset was "
+                    "made: make it anew"
+                )
 
 
 def dataset_columns(schema: Schema) -> list[str]:
@@ -235,8 +271,8 @@ def dataset_columns(schema: Schema) -> list[str]:
     return [*names, *(name for name in (EPISODE, STEP) if name not in names)]
 
 
-def _zeros(schema: Schema, rows: int) -> dict[str, Array]:
-    found = dict(empty_columns(schema, rows))
+def _zeros(schema: Schema, rows: int, stack: bool) -> dict[str, Array]:
+    found = dict(empty_columns(schema, rows, stack=stack))
     return {name: found.get(name, np.zeros(rows, np.int64)) for name in dataset_columns(schema)}
 
 
@@ -244,14 +280,10 @@ def _block(values: Mapping[str, Array]) -> Any:
     return BlockAccessor.batch_to_block(dict(values))
 
 
-def _open(path: str, checkpoint: str | None) -> ReplayBuffer:
-    return ReplayBuffer.open(path, mode="r", checkpoint=checkpoint, cache_bytes=CACHE_BYTES)
-
-
 @functools.lru_cache(maxsize=OPEN_STORES)
-def _kept_open(path: str, checkpoint: str | None, commits: tuple[tuple[str, int, int], ...]) -> ReplayBuffer:
+def _kept_open(source: Source, commits: tuple[tuple[str, int, int], ...]) -> ReplayBuffer:
     """A store that this process keeps open; ``commits`` name the state that the rows were planned from."""
-    return _open(path, checkpoint)
+    return source.open()
 
 
 def _selected(

@@ -24,7 +24,7 @@ NAMES: Mapping[str, str] = {
     EPISODE: Columns.EPS_ID,
 }
 """What RLlib calls the columns."""
-OWN = "episodes", "checkpoint"
+OWN = "episodes", "checkpoint", "mirror", "mirror_bytes"
 """Entries of ``input_read_method_kwargs`` that are the datasource's; others go to ``read_datasource``."""
 
 
@@ -32,7 +32,8 @@ class DiskOfflineData(OfflineData):  # type: ignore[misc]
     """``config.offline_data(offline_data_class=DiskOfflineData, input_=["cartpole.replay"])`` reads stores.
 
     Each step is an item, as RLlib has it where it reads rows. ``input_`` is one path or several;
-    ``input_read_method_kwargs`` may have ``episodes`` and ``checkpoint``, as of :class:`DiskReplayDatasource`.
+    ``input_read_method_kwargs`` may have ``episodes``, ``checkpoint``, ``mirror`` and ``mirror_bytes``, as of
+    :class:`DiskReplayDatasource`.
 
     Raises InputError where RLlib is told to read episodes or sample batches, and for observations or actions that are
     nested.

@@ -59,20 +59,22 @@ def checked_columns(wanted: Sequence[str] | None, there: Sequence[str]) -> list[
     return names
 
 
-def read_columns(buffer: ReplayBuffer, ids: Ids, names: Sequence[str]) -> dict[str, Array]:
+def read_columns(buffer: ReplayBuffer, ids: Ids, names: Sequence[str], *, stack: bool = True) -> dict[str, Array]:
     """Columns of transitions ``ids``, ``(n,)``: arrays ``(n, *shape)`` by name, observations as the store shows them.
+
+    Without ``stack`` an observation is the newest frame of its stack alone.
 
     Raises EvictedError where a row has left the window, and CorruptionError for a damaged chunk.
     """
 
     def draft(reads: Reads) -> Any:
         buffer._streams.check(STEPS, ids)
-        return _arrays(Samples(buffer.schema, buffer._streams.all, ids, reads=reads), names)
+        return _arrays(Samples(buffer.schema, buffer._streams.all, ids, reads=reads), names, stack)
 
     return cast(dict[str, Array], buffer._beside_writers(draft))
 
 
-def _arrays(samples: Samples, names: Sequence[str]) -> dict[str, Array]:
+def _arrays(samples: Samples, names: Sequence[str], stack: bool) -> dict[str, Array]:
     schema = samples.schema
     rows = [rows for _, _, rows, _ in samples.groups]
     columns = {column.name: column for column in (*schema.action_columns, *schema.extra_columns)}
@@ -80,7 +82,10 @@ def _arrays(samples: Samples, names: Sequence[str]) -> dict[str, Array]:
     found |= {name: samples.resident(name) for name in names if name in (REWARD, TERMINATED, TRUNCATED)}
     for leaf, column in enumerate(schema.obs_columns):
         now, following = column.name in names, next_name(column.name) in names
-        if now and following:
+        if not stack and schema.stacks[leaf].frames > 1:
+            wanted = [(column.name, 0)] * now + [(next_name(column.name), 1)] * following
+            found |= {name: samples.frames(leaf, step) for name, step in wanted}
+        elif now and following:
             found[column.name], found[next_name(column.name)] = samples.observe(leaf, rows)
         elif now:
             found[column.name] = samples.current(leaf)
@@ -89,11 +94,12 @@ def _arrays(samples: Samples, names: Sequence[str]) -> dict[str, Array]:
     return {name: found[name] for name in names}
 
 
-def empty_columns(schema: Schema, count: int) -> Mapping[str, Array]:
+def empty_columns(schema: Schema, count: int, *, stack: bool = True) -> Mapping[str, Array]:
     """Zeros in the shapes and dtypes of :func:`read_columns`, ``count`` rows of every column."""
     found: dict[str, Array] = {}
-    for column, stack in zip(schema.obs_columns, schema.stacks, strict=True):
-        shape = stacked_shape(column.shape, stack.frames, stack.axis, bool(stack.channels))
+    for column, how in zip(schema.obs_columns, schema.stacks, strict=True):
+        frames = how.frames if stack else 1
+        shape = stacked_shape(column.shape, frames, how.axis, bool(how.channels))
         found[column.name] = np.zeros((count, *shape), column.dtype)
         found[next_name(column.name)] = np.zeros((count, *shape), column.dtype)
     for name in column_names(schema):

@@ -171,6 +171,14 @@ class Samples:
             observations.fill_next(self.reads, stream.sources[leaf], Target(out), place, last, envs)
         return self._layout(out, stack)
 
+    def frames(self, leaf: int, step: int) -> Array:
+        """Single frames of a leaf, ``(size, *frame_shape)``: of the rows (step 0), or of their next ones (step 1)."""
+        column = self.schema.obs_columns[leaf]
+        out = self._empty((self.size, 1, *column.shape), column.dtype)
+        for stream, place, rows, envs in self.groups:
+            observations.fill(self.reads, stream.sources[leaf], Target(out), place, rows, envs, step, step)
+        return out[:, 0]
+
     def _in_ram(self, leaf: int) -> bool:
         """Whether a leaf's observations are single frames of a resident column."""
         return self.schema.obs_columns[leaf].resident and self.schema.stacks[leaf].frames == 1

@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
+from distributed.servers import serving
 
 ROOT = pathlib.Path(__file__).parents[2]
 OBJECT_STORE_BYTES = 256 << 20
@@ -23,6 +24,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Ray, pandas and torch warn of each other and of sockets that Ray leaves open; none of that is ours."""
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The endpoint of a server of S3's protocol on loopback, with the bucket ``bucket``."""
+    with serving("moto", tmp_path_factory.mktemp("moto")) as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,13 @@ import ray
 from ray.data.datasource import WriteResult
 
 import diskreplay as dr
-from diskreplay.errors import CheckpointError, DiskReplayError, EvictedError, InputError
+from diskreplay.errors import CheckpointError, DiskReplayError, EvictedError, InputError, StateError
 from diskreplay.ray import DiskReplayDatasink, DiskReplayDatasource
+from diskreplay.remote.collect import collect
+from diskreplay.remote.files import RemoteFiles
+from diskreplay.remote.mirror import Mirror
+from diskreplay.remote.objects import ObjectStore
+from diskreplay.remote.push import BUNDLE_SHARDS
 
 SHAPE = (48, 48)  # large enough not to be held in RAM
 STEPS = 300
@@ -32,11 +37,18 @@ def path(tmp_path: pathlib.Path) -> str:
 
 def record(path: str, capacity: int = 10_000) -> str:
     """Two environments, stacks of three frames, a column; episodes of 40 and 25 steps."""
-    rng = np.random.default_rng(0)
-    options: dict[str, Any] = {"frame_stack": 3, "chunk_rows": 16, "shard_rows": SHARD_ROWS, "columns": {"value": "f4"}}
-    with dr.ReplayBuffer.create(path, PIXELS, BUTTONS, capacity=capacity, num_envs=2, seed=0, **options) as rb:
-        add(rb, rng, STEPS)
+    with make(path, capacity) as rb:
+        add(rb, np.random.default_rng(0), STEPS)
     return path
+
+
+def make(
+    path: str, capacity: int = 10_000, chunk_rows: int = 16, shard_rows: int = SHARD_ROWS, **options: Any
+) -> dr.ReplayBuffer:
+    return dr.ReplayBuffer.create(
+        path, PIXELS, BUTTONS, capacity=capacity, num_envs=2, seed=0, frame_stack=3, chunk_rows=chunk_rows,
+        shard_rows=shard_rows, columns={"value": "f4"}, **options,
+    )  # fmt: skip
 
 
 def add(rb: dr.ReplayBuffer, rng: np.random.Generator, steps: int) -> None:
@@ -114,6 +126,51 @@ def test_a_dataset_is_what_the_store_holds(path: str, cluster: None) -> None:
     assert same(sorted_by_place(whole), expected(path))
 
 
+@pytest.mark.parametrize("side", [48, 2])  # read from disk, and held in RAM
+@pytest.mark.parametrize(
+    ("channels", "axis", "newest"),
+    [
+        ((), None, (slice(None), -1)),
+        ((), 0, (slice(None), -1)),
+        ((), -1, (..., -1)),
+        ((3,), -1, (..., slice(-3, None))),
+    ],
+)
+def test_without_stacks_each_observation_is_its_newest_frame(
+    tmp_path: pathlib.Path, side: int, channels: tuple[int, ...], axis: int | None, newest: Any
+) -> None:
+    frame, path = (side, side, *channels), str(tmp_path / "a.replay")
+    rng = np.random.default_rng(0)
+
+    def given(frames: np.ndarray) -> np.ndarray:
+        """What an environment shows whose last four frames are these."""
+        if axis is None:
+            return frames[-1]
+        return np.concatenate(list(frames), axis=-1) if channels else np.moveaxis(frames, 0, axis)
+
+    frames = rng.integers(0, 255, (4, *frame), np.uint8)
+    space = gymnasium.spaces.Box(0, 255, given(frames).shape, np.uint8)
+    with dr.ReplayBuffer.create(
+        path, space, BUTTONS, capacity=100, frame_stack=4, stack_axis=axis, chunk_rows=8, shard_rows=16, seed=0
+    ) as rb:
+        for step in range(60):
+            following = np.concatenate([frames[1:], rng.integers(0, 255, (1, *frame), np.uint8)])
+            if step % 13 == 5:  # a stack that does not follow
+                following = rng.integers(0, 255, (4, *frame), np.uint8)
+            end = step % 11 == 10
+            rb.add(given(frames), 0, 0.0, given(following), end and step % 2 == 0, end and step % 2 == 1)
+            frames = following if not end else rng.integers(0, 255, (4, *frame), np.uint8)
+    stacked, single = DiskReplayDatasource(path), DiskReplayDatasource(path, stack=False)
+    shown, read = sorted_by_place(rows(stacked)), sorted_by_place(rows(single))
+    for name in ("obs", "next_obs"):
+        assert read[name].shape == (60, *frame)
+        assert np.array_equal(read[name], shown[name][newest])
+        only = rows(DiskReplayDatasource(path, [name, "episode", "step"], stack=False))
+        assert np.array_equal(sorted_by_place(only)[name], read[name])
+    assert all(np.array_equal(read[name], shown[name]) for name in read if "obs" not in name)
+    assert 0 < single.estimate_inmemory_data_size() < stacked.estimate_inmemory_data_size()
+
+
 def test_row_limits_are_forwarded_and_read_no_further(path: str, cluster: None) -> None:
     source = DiskReplayDatasource(path)
     tasks = source.get_read_tasks(3, per_task_row_limit=10)
@@ -184,6 +241,112 @@ def forgotten() -> None:
     from diskreplay.ray import data
 
     data._kept_open.cache_clear()
+
+
+def test_rows_of_another_timeline_are_not_given_as_those_that_were_planned(path: str) -> None:
+    with dr.ReplayBuffer.open(path) as rb:
+        rb.checkpoint("early")
+        add(rb, np.random.default_rng(1), 40)
+    planned, pinned = DiskReplayDatasource(path), DiskReplayDatasource(path, checkpoint="early")
+    with dr.ReplayBuffer.open(path, checkpoint="early") as rb:
+        add(rb, np.random.default_rng(2), 40)
+    forgotten()
+    with pytest.raises(StateError, match=r"stream '0' of .* went back to a checkpoint after the dataset was made"):
+        rows(planned)
+    assert len(rows(pinned)["step"]) == 2 * STEPS
+    assert len(rows(DiskReplayDatasource(path))["step"]) == 2 * (STEPS + 40)
+
+
+# Under a URL
+
+
+@pytest.fixture
+def storage(s3: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Variables by which processes find the server; set in this one."""
+    found = {
+        "AWS_ENDPOINT_URL": s3, "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": "us-east-1",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }  # fmt: skip
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+def by_workers(source: DiskReplayDatasource, storage: dict[str, str], tasks: int = 3) -> Any:
+    """The dataset, of workers that find the server."""
+    environment = {"runtime_env": {"env_vars": storage}}
+    return ray.data.read_datasource(source, override_num_blocks=tasks, ray_remote_args=environment)
+
+
+def whole(dataset: Any) -> dict[str, np.ndarray]:
+    batches = list(dataset.iter_batches(batch_size=None))
+    return sorted_by_place({name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]})
+
+
+def obs_copies(mirror: pathlib.Path) -> dict[str, int]:
+    """Inodes of the shards of frames in a mirror, by their names."""
+    return {file.name: file.stat().st_ino for file in mirror.glob("streams-0-obs-*")}
+
+
+def test_a_url_is_read_by_workers_that_share_a_mirror(
+    tmp_path: pathlib.Path, storage: dict[str, str], cluster: None
+) -> None:
+    url, local, mirror = "s3://bucket/ray/shared.replay", str(tmp_path / "a.replay"), tmp_path / "mirror"
+    with make(local, remote=url, chunk_rows=8, shard_rows=8) as rb:
+        add(rb, np.random.default_rng(0), STEPS)
+        rb.push()
+    source = DiskReplayDatasource(url, mirror=mirror)
+    small = by_workers(source, storage).select_columns(["reward", "episode", "step"])
+    assert np.array_equal(whole(small)["reward"], expected(local)["reward"])
+    assert len(obs_copies(mirror)) <= BUNDLE_SHARDS  # no frame was asked for: those came that stand in no bundle yet
+    assert same(whole(by_workers(source, storage)), expected(local))
+    copies = obs_copies(mirror)
+    assert len(copies) == -(-STEPS // 8) > 2 * BUNDLE_SHARDS
+    assert same(whole(by_workers(source, storage, tasks=2)), expected(local))
+    assert obs_copies(mirror) == copies  # none came again
+    assert not (tmp_path / "cache").exists()
+    long = DiskReplayDatasource(url, ["obs", "episode", "step"], "length = 40", mirror=mirror)
+    read, every = whole(by_workers(long, storage)), expected(local)
+    chosen = np.isin(every["episode"], read["episode"])
+    assert 0 < len(read["step"]) < len(every["step"])
+    assert same(read, {name: every[name][chosen] for name in read})
+
+
+def test_a_dataset_of_a_url_does_not_grow_with_what_is_pushed_meanwhile(
+    tmp_path: pathlib.Path, storage: dict[str, str], cluster: None
+) -> None:
+    url, local = "s3://bucket/ray/grown.replay", str(tmp_path / "a.replay")
+    with make(local, remote=url) as rb:
+        add(rb, np.random.default_rng(0), STEPS - 10)  # an episode goes on
+        rb.push()
+        before, source = expected(local), DiskReplayDatasource(url)
+        add(rb, np.random.default_rng(1), STEPS)
+        rb.push()
+    assert same(whole(by_workers(source, storage)), before)
+    assert same(whole(by_workers(DiskReplayDatasource(url), storage)), expected(local))
+
+
+def test_rows_of_a_url_that_were_evicted_and_collected_are_missed_by_name(
+    tmp_path: pathlib.Path, storage: dict[str, str], cluster: None
+) -> None:
+    url = "s3://bucket/ray/evicted.replay"
+    with make(str(tmp_path / "a.replay"), capacity=2 * STEPS, remote=url) as rb:
+        add(rb, np.random.default_rng(0), STEPS)
+        rb.checkpoint("kept")
+        rb.push()
+        pinned, loose = DiskReplayDatasource(url, checkpoint="kept"), DiskReplayDatasource(url)
+        before = expected(str(tmp_path / "a.replay"))
+        add(rb, np.random.default_rng(1), 2 * STEPS)
+        rb.push()
+    collect(RemoteFiles(ObjectStore(url), Mirror(str(tmp_path / "own"), 1 << 30, url)), older_than=0)
+    assert same(whole(by_workers(pinned, storage)), before)
+    with pytest.raises(EvictedError, match="transition 0 has left the window"):
+        whole(by_workers(loose, storage))
+
+
+def test_a_mirror_is_for_urls(path: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="for stores under a URL"):
+        DiskReplayDatasource(path, mirror=tmp_path / "mirror")
 
 
 # Writing
