@@ -121,8 +121,9 @@ class Push:
                 if not self._begun:
                     self._begin()
                     self._begun = True
+                kept = self._kept()
                 self._push_rows()
-                self._push_checkpoints()
+                self._push_checkpoints(kept)
                 return
             except _ChangedError:
                 self._begun = False
@@ -288,7 +289,9 @@ class Push:
 
     def _check_not_needed(self, timeline: int) -> None:
         """RemoteConflictError where another's checkpoint may need rows that this stream gave up for a new timeline."""
-        for one in self._remove_dropped().values():
+        there = self._checkpoints_there()
+        self._remove(self._dropped(self._kept(), there), there)
+        for one in there.values():
             if _checkpoint_name(one.key) is not None and self._made_here(one) is None:
                 found = self._look(one.key, metadata.MAX_CHECKPOINT_BYTES)
                 ours = _attributes(found[1]).get(metadata.KEY) if found else None
@@ -380,10 +383,22 @@ class Push:
 
     # Checkpoints
 
-    def _push_checkpoints(self) -> None:
-        there = self._remove_dropped()
-        for checkpoint in self._store.checkpoints():
-            if document_key(checkpoint.name) not in there and self._reached(checkpoint):
+    def _push_checkpoints(self, kept: Mapping[str, float]) -> None:
+        """Brings them up to date; ``kept`` are those that were here before the rows were pushed, and when they were made.
+
+        New ones first, and none goes that was dropped later: a program that drops the one before when it has a new one
+        has one there at any time.
+        """
+        there = self._checkpoints_there()
+        dropped = self._dropped(kept, there)
+        here = self._store.checkpoints()
+        self._put_checkpoints([one for one in here if document_key(one.name) not in there], there)
+        self._remove(dropped, there)
+        self._put_checkpoints([one for one in here if one.name in dropped], there)  # made again under the name
+
+    def _put_checkpoints(self, checkpoints: Iterable[Checkpoint], there: Mapping[str, Object]) -> None:
+        for checkpoint in checkpoints:
+            if self._reached(checkpoint):
                 folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
                 # Dropped meanwhile, or another's of that name was made.
                 with contextlib.suppress(FileNotFoundError, TakenError):
@@ -414,19 +429,31 @@ class Push:
                 return False
         return True
 
-    def _remove_dropped(self) -> dict[str, Object]:
-        """Removes the remote checkpoints that this stream's writer made and has dropped; what is left there."""
-        there = {one.key: one for one in self.list(f"{CHECKPOINTS}/")}
-        here = {checkpoint.name: checkpoint.time for checkpoint in self._store.checkpoints()}
-        for one in list(there.values()):
+    def _checkpoints_there(self) -> dict[str, Object]:
+        """The objects of all remote checkpoints, by key."""
+        return {one.key: one for one in self.list(f"{CHECKPOINTS}/")}
+
+    def _kept(self) -> dict[str, float]:
+        """When the checkpoints that are here were made, by name."""
+        return {checkpoint.name: checkpoint.time for checkpoint in self._store.checkpoints()}
+
+    def _dropped(self, kept: Mapping[str, float], there: Mapping[str, Object]) -> list[str]:
+        """Names of the remote checkpoints that this store's writers made and have not kept."""
+        names = []
+        for one in there.values():
             name = _checkpoint_name(one.key)
             made = self._made_here(one) if name is not None else None
-            if made is not None and made != here.get(name or ""):  # one of this name may have been made again
-                keys = in_order_of_removal(str(name), there)
-                self.delete(keys)
-                for key in keys:
-                    del there[key]
-        return there
+            if name is not None and made is not None and made != kept.get(name):  # it may have been made again
+                names.append(name)
+        return names
+
+    def _remove(self, names: Iterable[str], there: dict[str, Object]) -> None:
+        """Removes remote checkpoints, also from what is known to be there."""
+        for name in names:
+            keys = in_order_of_removal(name, there)
+            self.delete(keys)
+            for key in keys:
+                del there[key]
 
     def _made_here(self, document: Object) -> float | None:
         """When a remote checkpoint was made by this stream's writer; None where it is another's."""

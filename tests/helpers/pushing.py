@@ -17,14 +17,16 @@ from gymnasium import spaces
 import diskreplay as dr
 from diskreplay.errors import CheckpointError
 
-WIDTH = 96 << 10
+WIDTH = 48 << 10
 CAPACITY = 200
 SPACES = spaces.Box(0, 255, (WIDTH,), np.uint8), spaces.Discrete(5)
 LAYOUT: dict[str, Any] = {"shard_rows": {"obs": 96, "action": 128}, "chunk_rows": {"obs": 8, "action": 64}}
-"""A shard of observations has nine megabytes."""
+"""A shard of observations has four and a half megabytes."""
 BATCH = 8
 DRAWS = 4
 """Batches that are compared."""
+FINAL = 1 << 20
+"""What the number of an episode's last observation is away from that of its row."""
 NOISE = np.random.default_rng(0).integers(0, 256, 2 * WIDTH, np.uint8)
 """Does not compress."""
 
@@ -39,9 +41,10 @@ def observation(writer: Any, number: Any) -> np.ndarray:
 
 def row(writer: int, number: int) -> dict[str, Any]:
     """The arguments of ``add``."""
+    last = number % 10 == 9
     return {
         "obs": observation(writer, number), "action": (number + writer) % 5, "reward": float(number),
-        "next_obs": observation(writer, number + 1), "terminated": False, "truncated": number % 10 == 9,
+        "next_obs": observation(writer, number + (FINAL if last else 1)), "terminated": False, "truncated": last,
     }  # fmt: skip
 
 
@@ -58,22 +61,23 @@ def check(batch: dr.Batch) -> list[int]:
     return writers
 
 
-def check_all(buffer: dr.ReplayBuffer, writers: dict[str, int]) -> int:
-    """Compares every transition of every window: each is there once, without a hole; how many.
+def check_all(buffer: dr.ReplayBuffer) -> tuple[int, dict[str, int]]:
+    """Compares every transition of every window: each is there once, without a hole.
 
-    Args:
-        writers: of the streams, by their names.
+    How many there are, and the writer of each stream that holds some, by its name.
     """
+    found: dict[str, int] = {}
     items, facts = buffer.items(), buffer.stats()["streams"]
     assert len(set(items.tolist())) == len(items)
     for name, number in zip(facts, [state.log.stream for state in buffer._streams], strict=True):
         here = items[items >> 48 == number]
         begin, end = facts[name]["begin"], facts[name]["end"]
         assert (here & ((1 << 48) - 1)).tolist() == list(range(begin, end)), name
-        assert begin <= max(0, end - CAPACITY), (name, begin, end)
+        assert begin == max(0, end - CAPACITY), (name, begin, end)
         for part in np.array_split(here, max(1, len(here) // 64)):
-            assert set(check(buffer.get(part))) <= {writers.get(name)}, name
-    return len(items)
+            for writer in check(buffer.get(part)) if len(part) else ():
+                assert found.setdefault(name, writer) == writer, name
+    return len(items), found
 
 
 def digest(batch: dr.Batch) -> str:
@@ -100,10 +104,10 @@ def state(buffer: dr.ReplayBuffer) -> str:
     return made.hexdigest()
 
 
-def collect(endpoint: str, url: str, path: str, writer: int, seed: int, pipe: Connection) -> None:
-    """Adds and pushes; says the name of its stream, what it is about to have pushed and what is, in rows.
+def collect(endpoint: str, url: str, path: str, writer: int, checkpoints: bool, seed: int, pipe: Connection) -> None:
+    """Adds and pushes; says the name of its stream, how many rows it has at the start, and how many are pushed.
 
-    Now and then it makes a checkpoint, and drops the one before.
+    If ``checkpoints``, it makes one now and then, and drops the one before.
     """
     os.environ["AWS_ENDPOINT_URL"] = endpoint
     rng = random.Random(seed)
@@ -116,7 +120,7 @@ def collect(endpoint: str, url: str, path: str, writer: int, seed: int, pipe: Co
             buffer.add(**row(writer, number))
             number += 1
         made = None
-        if rng.random() < 0.3:
+        if checkpoints and rng.random() < 0.3:
             made = f"collector-{writer}-{number}"
             buffer.checkpoint(made)
             for name in buffer.checkpoints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 
@@ -12,17 +13,18 @@ PATIENCE = 60
 
 
 class Wire:
-    """Passes bytes on between a client and a server, in both directions, until ``most`` of them have passed.
+    """Passes bytes on between clients and a server, in both directions, until it is cut.
 
     Then it holds all back and says so by ``held``. A request may be cut anywhere then, or done with its answer held back.
 
     Args:
         port: of the server on loopback.
-        most: bytes to pass.
     """
 
-    def __init__(self, port: int, most: int) -> None:
-        self._server, self._left = port, most
+    def __init__(self, port: int) -> None:
+        self._server = port
+        self._left: float = math.inf
+        """Bytes to pass."""
         self._lock = threading.Lock()
         self.held = threading.Event()
         self._closed = threading.Event()
@@ -36,6 +38,11 @@ class Wire:
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def cut_after(self, count: int) -> None:
+        """Cuts it when so many more bytes have passed."""
+        with self._lock:
+            self._left = count
 
     def close(self) -> None:
         """Ends all connections. The server has done all that reached it, and does no more, when this returns."""
@@ -85,7 +92,8 @@ class Wire:
         with contextlib.suppress(OSError):
             while data := source.recv(PIECE_BYTES):
                 with self._lock:
-                    now, self._left = data[: max(0, self._left)], self._left - len(data)
+                    now = data[: max(0, int(min(self._left, len(data))))]
+                    self._left -= len(data)
                     full = self._left <= 0
                 target.sendall(now)
                 if full:

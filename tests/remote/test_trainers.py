@@ -70,6 +70,42 @@ def test_gc_between_the_parts_of_a_checkpoint_leaves_none_that_cannot_be_opened(
     life.buffer.close()
 
 
+def test_who_drops_a_checkpoint_when_there_is_a_newer_one_has_one_there_at_any_time(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    life.checkpoint("0")
+    life.push(objects)
+    places = 0
+    for at in range(60):
+        # One is replaced before the push, and another at the request `at` of it.
+        faulty = FaultyObjects(objects)
+
+        def replace(old: int) -> None:
+            life.add(1)
+            life.checkpoint(str(old + 1))
+            life.buffer.drop_checkpoint(str(old))
+
+        def decide(index: int, request: Any, at: int = at) -> None:
+            if index == at:
+                replace(2 * at + 1)
+            assert Store(objects.url, open_remote(objects, tmp_path / "m")).checkpoints(), (at, index)
+
+        faulty.decide = decide
+        replace(2 * at)
+        life.push(faulty)
+        if len(faulty.requests) <= at:
+            replace(2 * at + 1)
+            life.push(objects)
+            break
+        places += 1
+        life.push(objects)
+        assert [one.name for one in Store(objects.url, open_remote(objects, tmp_path / "m")).checkpoints()] == [
+            str(2 * at + 2)
+        ]
+    assert places > 10
+    life.buffer.close()
+
+
 def test_what_stood_in_the_way_of_a_push_is_looked_for_again(tmp_path: pathlib.Path) -> None:
     objects = SimulatedObjects()
     with under(objects):
