@@ -51,27 +51,29 @@ def _root(objects: Objects) -> dict[str, Any] | None:
     return dict(attributes)
 
 
-def claim(objects: Objects, store: Store) -> None:
-    """Makes a new local store the one under a URL; StoreExistsError, with the local one removed, where one is there."""
-    document = json.loads(store.files.read(os.path.join(store.path, metadata.NAME)))
-    data = numbers.root(document, store.stream_names()[0])
-    try:
-        while True:
-            with contextlib.suppress(TakenError):
-                objects.put(metadata.NAME, data, NEW)
-                return
-            there = found(objects)
-            if there is None:
-                continue  # refused for a conflict with a put that was not done either
-            if there[0].identity == store.schema.identity:
-                return  # the answer of a first try was lost
-            raise StoreExistsError(
-                f"there is a store at {objects.url!r} already; open_or_create(path, ..., remote=url) joins it with a "
-                "stream of its own"
-            )
-    except BaseException:
-        fs.remove(store.files, store.path)
-        raise
+def claim(objects: Objects, document: dict[str, Any], stream: str) -> None:
+    """Claims a URL for a new store before there is a local one: so no kill leaves one that another's has overtaken.
+
+    Args:
+        document: the store's own.
+        stream: its first.
+
+    Raises StoreExistsError where another store is there.
+    """
+    data = numbers.root(document, stream)
+    while True:
+        with contextlib.suppress(TakenError):
+            objects.put(metadata.NAME, data, NEW)
+            return
+        there = found(objects)
+        if there is None:
+            continue  # refused for a conflict with a put that was not done either
+        if there[0].identity == document["attributes"][metadata.KEY]["schema"]["identity"]:
+            return  # the answer of a first try was lost
+        raise StoreExistsError(
+            f"there is a store at {objects.url!r} already; open_or_create(path, ..., remote=url) joins it with a "
+            "stream of its own"
+        )
 
 
 def join(

@@ -121,9 +121,8 @@ class Push:
                 if not self._begun:
                     self._begin()
                     self._begun = True
-                kept = self._kept()
                 self._push_rows()
-                self._push_checkpoints(kept)
+                self._push_checkpoints()
                 return
             except _ChangedError:
                 self._begun = False
@@ -290,7 +289,7 @@ class Push:
     def _check_not_needed(self, timeline: int) -> None:
         """RemoteConflictError where another's checkpoint may need rows that this stream gave up for a new timeline."""
         there = self._checkpoints_there()
-        self._remove(self._dropped(self._kept(), there), there)
+        self._remove(self._dropped(self._checkpoints_here(), there), there)
         for one in there.values():
             if _checkpoint_name(one.key) is not None and self._made_here(one) is None:
                 found = self._look(one.key, metadata.MAX_CHECKPOINT_BYTES)
@@ -383,30 +382,36 @@ class Push:
 
     # Checkpoints
 
-    def _push_checkpoints(self, kept: Mapping[str, float]) -> None:
-        """Brings them up to date; ``kept`` are those that were here before the rows were pushed, and when they were made.
+    def _push_checkpoints(self) -> None:
+        """Brings them up to date.
 
-        New ones first, and none goes that was dropped later: a program that drops the one before when it has a new one
-        has one there at any time.
+        New ones first; and while one of them waits for its rows, the newest that was dropped stays. So a program that
+        drops the one before when it has a new one has one there at any time.
         """
-        there = self._checkpoints_there()
-        dropped = self._dropped(kept, there)
-        here = self._store.checkpoints()
-        self._put_checkpoints([one for one in here if document_key(one.name) not in there], there)
+        there, here = self._checkpoints_there(), self._checkpoints_here()
+        dropped = self._dropped(here, there)
+        new = [one for one in here if document_key(one.name) not in there]
+        if not all([self._put_checkpoint(one, there) for one in new]):
+            dropped = dropped[:-1]
         self._remove(dropped, there)
-        self._put_checkpoints([one for one in here if one.name in dropped], there)  # made again under the name
+        for one in here:
+            if one.name in dropped:  # and made again
+                self._put_checkpoint(one, there)
 
-    def _put_checkpoints(self, checkpoints: Iterable[Checkpoint], there: Mapping[str, Object]) -> None:
-        for checkpoint in checkpoints:
-            if self._reached(checkpoint):
-                folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
-                # Dropped meanwhile, or another's of that name was made.
-                with contextlib.suppress(FileNotFoundError, TakenError):
-                    beside, arrays = {"origin": self._origin}, list(checkpoint.arrays)
-                    made = put_checkpoint(
-                        self, self._objects, self._files, folder, checkpoint.name, arrays, beside, there
-                    )
-                    self._check_checkpoint(checkpoint, made)
+    def _put_checkpoint(self, checkpoint: Checkpoint, there: Mapping[str, Object]) -> bool:
+        """Uploads one, where all that it needs is remote; whether one of its name is there now."""
+        if not self._reached(checkpoint):
+            return False
+        folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
+        beside, arrays = {"origin": self._origin}, list(checkpoint.arrays)
+        try:
+            made = put_checkpoint(self, self._objects, self._files, folder, checkpoint.name, arrays, beside, there)
+        except FileNotFoundError:  # dropped meanwhile
+            return False
+        except TakenError:  # another's of that name was made
+            return True
+        self._check_checkpoint(checkpoint, made)
+        return True
 
     def _check_checkpoint(self, checkpoint: Checkpoint, made: Mapping[str, str]) -> None:
         """Takes a checkpoint back where what it needs was removed while it was put."""
@@ -433,19 +438,25 @@ class Push:
         """The objects of all remote checkpoints, by key."""
         return {one.key: one for one in self.list(f"{CHECKPOINTS}/")}
 
-    def _kept(self) -> dict[str, float]:
-        """When the checkpoints that are here were made, by name."""
-        return {checkpoint.name: checkpoint.time for checkpoint in self._store.checkpoints()}
+    def _checkpoints_here(self) -> list[Checkpoint]:
+        """All of one moment, oldest first: one that is dropped while they are read may have given way to a newer one."""
+        while True:
+            names, here = self._checkpoint_names(), self._store.checkpoints()
+            if {one.name for one in here} == names == self._checkpoint_names():
+                return here
 
-    def _dropped(self, kept: Mapping[str, float], there: Mapping[str, Object]) -> list[str]:
-        """Names of the remote checkpoints that this store's writers made and have not kept."""
-        names = []
+    def _checkpoint_names(self) -> set[str]:
+        return set(self._files.list(os.path.join(self._store.path, CHECKPOINTS))) - {metadata.NAME}
+
+    def _dropped(self, here: Iterable[Checkpoint], there: Mapping[str, Object]) -> list[str]:
+        """Names of the remote checkpoints that this store's writers made and that are not here, the oldest first."""
+        kept, found = {one.name: one.time for one in here}, []
         for one in there.values():
             name = _checkpoint_name(one.key)
             made = self._made_here(one) if name is not None else None
             if name is not None and made is not None and made != kept.get(name):  # it may have been made again
-                names.append(name)
-        return names
+                found.append((made, name))
+        return [name for _, name in sorted(found)]
 
     def _remove(self, names: Iterable[str], there: dict[str, Object]) -> None:
         """Removes remote checkpoints, also from what is known to be there."""
