@@ -114,7 +114,8 @@ class Collectors:
         if samples_per_insert is not None:
             checked_number("samples_per_insert", samples_per_insert, above=True)
         url = checked_url(store) if is_url(store) else None
-        _check_place(url, options["remote"], samples_per_insert, {"directory": directory, "mirror": mirror})
+        places = {"directory": directory, "mirror": mirror, "mirror_bytes": mirror_bytes}
+        _check_place(url, options["remote"], samples_per_insert, places)
         actor_options = {"num_cpus": 1, **(actor_options or {})}
         self._closed, self._told = False, False
         where = _place(store)

@@ -15,9 +15,7 @@ import pathlib
 import random
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,7 +31,7 @@ from diskreplay.remote.place import open_remote
 from diskreplay.remote.objects import ObjectStore
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'diskreplay[remote]'")
-moto = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
 SEED = 1
 PATIENCE = 300
@@ -146,32 +144,6 @@ class Told:
         for name, writer in writers.items():
             assert self.writers.setdefault(name, writer) == writer, name
         return compared
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a server with a bucket, in a process of its own."""
-    code = (
-        "import logging; logging.getLogger('werkzeug').setLevel(logging.ERROR)\n"
-        "from moto.server import ThreadedMotoServer as S; s = S(port=0, verbose=False); s.start()\n"
-        "print(s.get_host_and_port()[1], flush=True); input()"
-    )
-    with pytest.MonkeyPatch.context() as patch, subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
-        for name, value in (
-            ("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_REGION", "us-east-1"),
-            ("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}"),
-        ):  # fmt: skip
-            patch.setenv(name, value)
-        import boto3
-
-        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="bucket")
-        yield port
-        process.kill()
 
 
 def collectors(url: str, folder: pathlib.Path, server: int, rng: random.Random, kills: int) -> tuple[Told, int]:
