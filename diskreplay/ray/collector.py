@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
+import pathlib
 import secrets
 import shutil
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from diskreplay.errors import (
     RemoteError,
     StoreNotFoundError,
 )
-from diskreplay.paths import PathLike, full_path
+from diskreplay.paths import PathLike
 from diskreplay.recording import VectorRecord
 from diskreplay.remote.objects import checked_url, is_url
 from diskreplay.remote.place import default_mirror
@@ -120,7 +120,9 @@ class Collector:
             raise InputError(f"directory is for collectors of a store under a URL, not for {store!r}")
         if self._url is not None:
             options = {**options, "remote": self._url}
-            self._directory = full_path(directory) if directory is not None else f"{default_mirror(self._url)}-written"
+            self._directory = pathlib.Path(
+                directory if directory is not None else f"{default_mirror(self._url)}-written"
+            )
         random = np.random.default_rng(options["seed"])
         self._policy, self._policy_rng = policy, random.spawn(1)[0]
         self._seed: int | None = int(random.integers(1 << 31))
@@ -248,7 +250,7 @@ class Collector:
 
     def _path(self, stream: str) -> str:
         """Of the store with a stream, on this node."""
-        return self.store if self._url is None else os.path.join(self._directory, stream)
+        return self.store if self._url is None else str(self._directory / stream)
 
     def _those_before(self, prefix: str) -> set[str]:
         """Streams of earlier collectors that hold rows; what they have left on this node is pushed."""
@@ -258,7 +260,7 @@ class Collector:
                 if other.startswith(prefix) and other != self.stream and commit.end > commit.begin
             }  # fmt: skip
         found = set()
-        for other in os.listdir(self._directory):
+        for other in (path.name for path in self._directory.iterdir()):
             if other.startswith(prefix) and other != self.stream:
                 with contextlib.suppress(*DAMAGED):
                     self._opened(other, lambda buffer: buffer.push(PUSH_SECONDS))

@@ -67,7 +67,7 @@ class Collectors:
         steps_per_commit: steps of all of its environments that a collector takes between two commits, at most.
         max_restarts: how often in a row a collector is restarted that has committed nothing in between.
         actor_options: of Ray, for each actor: ``{"num_cpus": 1}``, ``{"scheduling_strategy": "SPREAD"}``.
-        directory: on each node, where a collector of a store under a URL keeps its local one; one below the user's cache
+        directory: on each node, for the local stores of collectors of a store under a URL; one below the user's cache
             directory if None.
         mirror, mirror_bytes: of ``buffer``, as of :meth:`diskreplay.ReplayBuffer.open`, where ``store`` is a URL.
         view, sampler, checkpoint, **options: of the buffer, as of :meth:`diskreplay.ReplayBuffer.open_or_create`.
@@ -208,8 +208,8 @@ class Collectors:
         all, ``seconds``, ``episodes``, ``return_mean`` and ``length_mean`` of the last 100 episodes (None where there
         are none), ``restarts``, ``version`` of the newest weights, and ``collectors``: of each ``stream``, ``process``
         and ``node`` (Ray's name), None while it starts, ``transitions`` in the stream, ``version`` of its weights,
-        ``restarts``, the ``reason`` of the last one, ``push_error``, why its last push failed, and ``state``: "starting",
-        "collecting", "waiting" for leave to add, or "ended". Of a store under a URL only what is pushed is counted.
+        ``restarts``, the ``reason`` of the last one, ``push_error``, why its last push failed, and ``state``:
+        "starting", "collecting", "waiting" for leave to add, or "ended". Of a store under a URL only what is pushed is counted.
         """
         return {
             **self._supervisor.facts(),
@@ -347,7 +347,7 @@ def _reader(
         with tempfile.TemporaryDirectory(prefix="diskreplay-") as folder:
             making = {**pick(options, CreateOptions), "remote": url}
             with ReplayBuffer.open_or_create(
-                os.path.join(folder, "first"), observation_space, action_space, capacity=capacity, view=view,
+                f"{folder}/first", observation_space, action_space, capacity=capacity, view=view,
                 sampler=sampler, **making,
             ) as first:  # fmt: skip
                 first.push(MAKE_SECONDS)

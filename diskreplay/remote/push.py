@@ -439,7 +439,7 @@ class Push:
         return {one.key: one for one in self.list(f"{CHECKPOINTS}/")}
 
     def _checkpoints_here(self) -> list[Checkpoint]:
-        """All of one moment, oldest first: one that is dropped while they are read may have given way to a newer one."""
+        """All of one moment, oldest first: one that is dropped while they are read may have a successor."""
         while True:
             names, here = self._checkpoint_names(), self._store.checkpoints()
             if {one.name for one in here} == names == self._checkpoint_names():

@@ -129,8 +129,8 @@ class Store:
     ) -> Store:  # fmt: skip
         """Makes a store with one empty stream, whole or not at all; SchemaError where its documents were too large.
 
-        With ``part`` it is a part of a store that is elsewhere, too: one stream of it. ``claim`` is given the store's own
-        document before there is a store at ``path``; what it raises leaves none.
+        With ``part`` it is a part of a store that is elsewhere, too: one stream of it. ``claim`` is given the store's
+        own document before there is a store at ``path``; what it raises leaves none.
         """
         parent, name = os.path.split(path)
         check_key(first_stream, "stream")

@@ -50,7 +50,7 @@ def _given() -> list[str]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[int]:
-    """The port of a server of S3's protocol with the bucket ``bucket``, in a process of its own that the variables name."""
+    """The port of a server of S3's protocol, in a process of its own, with a bucket ``bucket``; variables name it."""
     code = (
         "import logging; logging.getLogger('werkzeug').setLevel(logging.ERROR)\n"
         "from moto.server import ThreadedMotoServer as S; s = S(port=0, verbose=False); s.start()\n"

@@ -408,9 +408,7 @@ def test_collectors_end_with_their_driver(path: str, how: signal.Signals) -> Non
 # Under a URL
 
 
-def test_a_collector_of_a_url_pushes_what_it_has_left_and_empties_it_later(
-    server: int, tmp_path: pathlib.Path
-) -> None:
+def test_a_collector_of_a_url_pushes_what_it_has_left_and_empties_it_later(server: int, tmp_path: pathlib.Path) -> None:
     url, place = "s3://bucket/one.replay", tmp_path / "node"
     create(str(tmp_path / "first"), remote=url)
 

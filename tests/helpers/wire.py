@@ -15,7 +15,7 @@ PATIENCE = 60
 class Wire:
     """Passes bytes on between clients and a server, in both directions, until it is cut.
 
-    Then it holds all back and says so by ``held``. A request may be cut anywhere then, or done with its answer held back.
+    Then it holds all back and says so by ``held``: a request may be cut anywhere, or done with its answer held back.
 
     Args:
         port: of the server on loopback.
