@@ -35,7 +35,7 @@ from diskreplay.errors import (
     RemoteError,
     StoreNotFoundError,
 )
-from diskreplay.paths import PathLike
+from diskreplay.paths import PathLike, full_path
 from diskreplay.recording import VectorRecord
 from diskreplay.remote.objects import checked_url, is_url
 from diskreplay.remote.place import default_mirror
@@ -121,7 +121,7 @@ class Collector:
         if self._url is not None:
             options = {**options, "remote": self._url}
             self._directory = pathlib.Path(
-                directory if directory is not None else f"{default_mirror(self._url)}-written"
+                full_path(directory) if directory is not None else f"{default_mirror(self._url)}-written"
             )
         random = np.random.default_rng(options["seed"])
         self._policy, self._policy_rng = policy, random.spawn(1)[0]

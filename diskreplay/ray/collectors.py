@@ -118,6 +118,7 @@ class Collectors:
         _check_place(url, options["remote"], samples_per_insert, places)
         actor_options = {"num_cpus": 1, **(actor_options or {})}
         self._closed, self._told = False, False
+        directory = full_path(directory) if directory is not None else None
         where = _place(store)
         given = _sent((where, make_envs, policy))
         observation_space, action_space, self._num_envs, known = _asked(given, actor_options)
@@ -209,7 +210,8 @@ class Collectors:
         are none), ``restarts``, ``version`` of the newest weights, and ``collectors``: of each ``stream``, ``process``
         and ``node`` (Ray's name), None while it starts, ``transitions`` in the stream, ``version`` of its weights,
         ``restarts``, the ``reason`` of the last one, ``push_error``, why its last push failed, and ``state``:
-        "starting", "collecting", "waiting" for leave to add, or "ended". Of a store under a URL only what is pushed is counted.
+        "starting", "collecting", "waiting" for leave to add, or "ended". Of a store under a URL only what is pushed is
+        counted.
         """
         return {
             **self._supervisor.facts(),
