@@ -17,6 +17,7 @@ from diskreplay.buffers.limiter import RateLimiter
 from diskreplay.buffers.options import CreateOptions, EitherOptions, RunOptions, pick, shared
 from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.buffers.state import sampler_facts
 from diskreplay.checks import check_count, checked_number
 from diskreplay.errors import (
     ClosedError,
@@ -32,6 +33,7 @@ from diskreplay.ray.collector import CAPACITY, MakeEnvs, Policy, made
 from diskreplay.ray.supervisor import Supervisor
 from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.objects import checked_url, is_url
+from diskreplay.sampling.registry import is_own
 from diskreplay.sampling.window import Sampler
 from diskreplay.views.view import View
 
@@ -336,12 +338,22 @@ def _reader(
 ) -> ReplayBuffer:  # fmt: skip
     """A buffer that reads the store under a URL, which is made where there is none: with a stream without rows."""
 
-    def opened() -> ReplayBuffer:
+    def opened_with(sampler: Sampler | None) -> ReplayBuffer:
         return ReplayBuffer.open(
             url, mode="r", checkpoint=options["checkpoint"], or_last_commit=True, view=view, sampler=sampler,
             mirror=mirror, mirror_bytes=mirror_bytes, files=options["files"], seed=options["seed"],
             cache_bytes=options["cache_bytes"],
         )  # fmt: skip
+
+    def opened() -> ReplayBuffer:
+        """With the checkpoint's sampler, and so its priorities, where the one that was given has the same settings."""
+        if sampler is not None and not is_own(sampler):  # goes on by itself
+            return opened_with(sampler)
+        buffer = opened_with(None)
+        if sampler is None or (buffer._checkpoint and sampler_facts(buffer.sampler) == sampler_facts(sampler)):
+            return buffer
+        buffer.close()
+        return opened_with(sampler)
 
     try:
         buffer = opened()

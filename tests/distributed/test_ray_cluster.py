@@ -132,6 +132,7 @@ def test_a_node_that_is_killed_takes_nothing_with_it_that_was_pushed(server: int
             for _ in range(20):
                 sample()
             collecting.buffer.checkpoint("after", metadata={"step": 21})
+            total = collecting.buffer.sampler.total  # type: ignore[attr-defined]
             drawn = collecting.buffer.sample(32)
             cluster.add_node(num_cpus=2, env_vars=disk(2))
             _until(lambda: all(one["transitions"] >= 300 for one in facts()))
@@ -149,8 +150,9 @@ def test_a_node_that_is_killed_takes_nothing_with_it_that_was_pushed(server: int
         # The trainer, started again on another machine.
         with Collectors(
             1, url, counting.make_envs, counting.policy, actor_options=spread, mirror=tmp_path / "third",
-            checkpoint="latest", **options,
+            sampler=dr.Proportional(), checkpoint="latest", **options,
         ) as again:  # fmt: skip
             assert again.buffer.checkpoint_metadata("after") == {"step": 21}
             np.testing.assert_array_equal(again.buffer.sample(32).index, drawn.index)
+            assert again.buffer.sampler.total == total  # type: ignore[attr-defined]
             assert again.stats()["inserts"] >= sum(one["transitions"] for one in known)
