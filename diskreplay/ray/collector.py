@@ -182,9 +182,9 @@ class Collector:
         try:
             for _ in range(steps):
                 self._step(returns, lengths)
-        except BaseException:
+        except BaseException as error:
             self._envs.buffer.commit()
-            if self._url is not None:  # its process may be ended now
+            if self._url is not None and isinstance(error, Exception):  # its process may be ended now
                 with contextlib.suppress(RemoteError):
                     self._envs.buffer.push(PUSH_SECONDS)
             raise
