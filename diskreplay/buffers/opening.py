@@ -34,9 +34,12 @@ def create_store(
     stream = options["stream"] or FIRST_STREAM
     kept = {**settings, **provenance.setting(options)}
     objects = ObjectStore(options["remote"]) if options["remote"] is not None else None
-    store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream)
-    if objects is not None:
-        joining.claim(objects, store)
+
+    def claim(document: dict[str, Any]) -> None:
+        if objects is not None:
+            joining.claim(objects, document, stream)
+
+    store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream, claim=claim)
     return store, stream
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pathlib
 import secrets
+import shutil
 from collections.abc import Callable
 from typing import Any, Unpack
 
@@ -23,12 +25,28 @@ from diskreplay.buffers.autoreset import AutoresetMode
 from diskreplay.buffers.options import RunOptions, shared
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
-from diskreplay.errors import ClosedError, CorruptionError, InputError, LockedError
+from diskreplay.errors import (
+    ClosedError,
+    CorruptionError,
+    InputError,
+    LockedError,
+    NotAStoreError,
+    RemoteConflictError,
+    RemoteError,
+    StoreNotFoundError,
+)
+from diskreplay.paths import PathLike, full_path
 from diskreplay.recording import VectorRecord
+from diskreplay.remote.objects import checked_url, is_url
+from diskreplay.remote.place import default_mirror
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000
+PUSH_SECONDS = 60.0
+"""How long a collector that ends, or begins after another, may take to push what is left."""
+DAMAGED = (CorruptionError, NotAStoreError, RemoteConflictError, StoreNotFoundError)
+"""What is said of a stream that is left to `diskreplay verify`."""
 
 MakeEnvs = Callable[[], Any]
 """Makes a ``gymnasium.vector.VectorEnv``."""
@@ -45,9 +63,11 @@ class Collected:
     Attributes:
         stream: that it was written to.
         num_envs: environments of the collector.
-        transitions: rows x environments that the stream ever held; all are committed.
+        transitions: rows x environments that the stream ever held and that are committed; of a store under a URL, that
+            are pushed.
         returns, lengths: of the episodes that ended in this call, in the order of their ends.
         version: of the weights that chose the actions.
+        push_error: why the last push of a store under a URL failed; None where it did not.
     """
 
     stream: str
@@ -56,6 +76,7 @@ class Collected:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     version: int
+    push_error: str | None = None
 
 
 class Collector:
@@ -64,15 +85,17 @@ class Collector:
     Each episode has the fact ``policy``: the version of the weights that chose its last action.
 
     Args:
-        store: where there is one: a path that all nodes share, as text; it is passed on as it is.
+        store: where there is one: a path that all nodes share, as text; it is passed on as it is. Or a URL.
         make_envs: makes the vector environment, in any of Gymnasium's autoreset modes, with the store's spaces.
         policy: ``policy(weights, rng)`` gives ``act``, and ``act(obs)`` the actions of all environments.
         weights: the first ones.
         capacity: transitions that the collector's stream keeps; older ones are evicted.
         name: its stream is called by it, with some letters more: ``collector-3f9a1c2e``.
         version: of the first weights.
+        directory: on the collector's node, for its local store, where ``store`` is a URL; one below the user's cache
+            directory if None.
         seed: of the environments and of ``rng``; from the system's entropy if None.
-        cache_bytes, commit_rows, commit_seconds: as of :meth:`diskreplay.ReplayBuffer.open`.
+        cache_bytes, commit_rows, commit_seconds, remote, push_seconds: as of :meth:`diskreplay.ReplayBuffer.open`.
 
     Raises InputError for what is no vector environment or has other spaces than the store, and what ``make_envs``,
     ``policy`` and ``ReplayBuffer.open`` raise.
@@ -89,8 +112,17 @@ class Collector:
         capacity: int = CAPACITY,
         name: str = "collector",
         version: int = 0,
+        directory: PathLike | None = None,
         **options: Unpack[RunOptions],
     ) -> None:
+        self._url = checked_url(store) if is_url(store) else None
+        if self._url is None and directory is not None:
+            raise InputError(f"directory is for collectors of a store under a URL, not for {store!r}")
+        if self._url is not None:
+            options = {**options, "remote": self._url}
+            self._directory = pathlib.Path(
+                full_path(directory) if directory is not None else f"{default_mirror(self._url)}-written"
+            )
         random = np.random.default_rng(options["seed"])
         self._policy, self._policy_rng = policy, random.spawn(1)[0]
         self._seed: int | None = int(random.integers(1 << 31))
@@ -99,20 +131,17 @@ class Collector:
         envs = made(make_envs)
         self.store, self.stream = store, f"{name}-{secrets.token_hex(4)}"
         opened = ReplayBuffer.open(
-            store, mode="a", stream=self.stream, num_envs=envs.num_envs, capacity=capacity, view=Transition(),
-            sampler=Uniform(), **options,
+            self._path(self.stream), mode="a", stream=self.stream, num_envs=envs.num_envs, capacity=capacity,
+            view=Transition(), sampler=Uniform(), **options,
         )  # fmt: skip
         try:
             self._envs = VectorRecord(envs, opened)
+            self._before = self._those_before(f"{name}-")
+            """Streams of earlier collectors of this name that hold rows."""
         except BaseException:
             opened.close()
             envs.close()
             raise
-        self._before = {
-            other for other, commit in opened._streams.commits.items()
-            if other.startswith(f"{name}-") and other != self.stream and commit.end > commit.begin
-        }  # fmt: skip
-        """Streams of earlier collectors of this name that hold rows."""
         count = envs.num_envs
         self._obs: Any = None
         """What the next actions are chosen from; None where the environments must be reset first."""
@@ -153,12 +182,17 @@ class Collector:
         try:
             for _ in range(steps):
                 self._step(returns, lengths)
-        finally:
+        except BaseException as error:
             self._envs.buffer.commit()
+            if self._url is not None and isinstance(error, Exception):  # its process may be ended now
+                with contextlib.suppress(RemoteError):
+                    self._envs.buffer.push(PUSH_SECONDS)
+            raise
+        self._envs.buffer.commit()
         self._empty_those_before()
-        log = self._envs.buffer._appender.log
         return Collected(
-            self.stream, log.num_envs, log.end * log.num_envs, tuple(returns), tuple(lengths), self.version
+            self.stream, self.num_envs, self._kept() * self.num_envs, tuple(returns), tuple(lengths), self.version,
+            self._envs.buffer.stats()["remote"]["error"] if self._url is not None else None,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -166,6 +200,12 @@ class Collector:
         if not self._closed:
             self._closed = True
             self._envs.close()
+
+    def _kept(self) -> int:
+        """Rows that are committed; of a store under a URL, that are pushed."""
+        if self._url is None:
+            return int(self._envs.buffer._appender.log.end)
+        return int(self._envs.buffer.stats()["remote"]["pushed_rows"])
 
     def _step(self, returns: list[float], lengths: list[int]) -> None:
         if self._obs is None:
@@ -208,21 +248,58 @@ class Collector:
             raise InputError(f"the policy's actions must be of shape {wanted}, got {shape}")
         return actions
 
+    def _path(self, stream: str) -> str:
+        """Of the store with a stream, on this node."""
+        return self.store if self._url is None else str(self._directory / stream)
+
+    def _those_before(self, prefix: str) -> set[str]:
+        """Streams of earlier collectors that hold rows; what they have left on this node is pushed."""
+        if self._url is None:
+            return {
+                other for other, commit in self._envs.buffer._streams.commits.items()
+                if other.startswith(prefix) and other != self.stream and commit.end > commit.begin
+            }  # fmt: skip
+        found = set()
+        for other in (path.name for path in self._directory.iterdir()):
+            if other.startswith(prefix) and other != self.stream:
+                with contextlib.suppress(*DAMAGED):
+                    self._opened(other, lambda buffer: buffer.push(PUSH_SECONDS))
+                    found.add(other)
+        return found
+
     def _empty_those_before(self) -> None:
         """Empties the streams of earlier collectors, once no row of theirs is newer than any of this one's window."""
         written = self._envs.buffer._appender.log
         if not written.begin:
             return
         for other in sorted(self._before):
-            with contextlib.suppress(CorruptionError):  # is left to `diskreplay verify`
-                try:
-                    with ReplayBuffer.open(
-                        self.store, mode="a", stream=other, view=Transition(), sampler=Uniform()
-                    ) as old:
-                        old.clear()
-                except LockedError:
+            try:
+                if not self._opened(other, self._empty):
                     continue
+            except DAMAGED:
+                pass
+            else:
+                if self._url is not None:
+                    shutil.rmtree(self._path(other), ignore_errors=True)
             self._before.discard(other)
+
+    def _empty(self, buffer: ReplayBuffer) -> None:
+        buffer.clear()
+        if self._url is not None:
+            buffer.push(PUSH_SECONDS)
+
+    def _opened(self, stream: str, act: Callable[[ReplayBuffer], object]) -> bool:
+        """Does something with another stream; False where it is being written, or the network fails."""
+        try:
+            with ReplayBuffer.open(
+                self._path(stream), mode="a", stream=stream, remote=self._url, view=Transition(), sampler=Uniform()
+            ) as old:
+                act(old)
+        except DAMAGED:
+            raise
+        except (LockedError, RemoteError):
+            return False
+        return True
 
 
 def made(make_envs: MakeEnvs) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any, Self, Unpack
@@ -12,14 +14,26 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from diskreplay.buffers.limiter import RateLimiter
-from diskreplay.buffers.options import EitherOptions, RunOptions, pick, shared
+from diskreplay.buffers.options import CreateOptions, EitherOptions, RunOptions, pick, shared
 from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.buffers.state import sampler_facts
 from diskreplay.checks import check_count, checked_number
-from diskreplay.errors import ClosedError, CollectorError, DiskReplayError, InputError, RateLimitError
+from diskreplay.errors import (
+    ClosedError,
+    CollectorError,
+    DiskReplayError,
+    InputError,
+    RateLimitError,
+    RemoteError,
+    StoreNotFoundError,
+)
 from diskreplay.paths import PathLike, full_path
 from diskreplay.ray.collector import CAPACITY, MakeEnvs, Policy, made
 from diskreplay.ray.supervisor import Supervisor
+from diskreplay.remote.files import RemoteFiles
+from diskreplay.remote.objects import checked_url, is_url
+from diskreplay.sampling.registry import is_own
 from diskreplay.sampling.window import Sampler
 from diskreplay.views.view import View
 
@@ -27,6 +41,8 @@ LEARNER = "learner"
 """The stream that the trainer writes: it holds no rows, but the count of samples."""
 REFRESH_SECONDS = 1.0
 """How long the trainer's buffer stays where it is, while there is enough to sample."""
+MAKE_SECONDS = 120.0
+"""How long making a store under a URL may take."""
 WAIT_SECONDS = 1.0
 """How often a trainer that waits looks for what others than these collectors have added."""
 
@@ -40,24 +56,30 @@ class Collectors:
 
     Args:
         n: collectors.
-        store: a path that all nodes share. A store that is there goes on.
+        store: a path that all nodes share; or a URL (``s3://bucket/name``): then each collector writes a local store on
+            its node, which it pushes, and ``buffer`` reads the URL. A store that is there goes on.
         make_envs: makes a ``gymnasium.vector.VectorEnv``; called in each actor.
         policy: ``policy(weights, rng)`` gives ``act``, and ``act(obs)`` the actions ``(num_envs, *action_shape)``;
             called in each actor, at its start and for new weights. ``rng`` is a ``numpy.random.Generator``.
         weights: the first ones, anything that Ray can send.
         capacity: transitions that all collectors together keep, each an ``n``-th.
         samples_per_insert, min_size, error_buffer: as of :class:`~diskreplay.RateLimiter`, for all collectors together;
-            without a ratio nobody waits but :meth:`wait_to_sample`, until there are ``min_size`` transitions.
+            without a ratio nobody waits but :meth:`wait_to_sample`, until there are ``min_size`` transitions. There is
+            no ratio for a store under a URL: collectors learn too late what was sampled.
         steps_per_commit: steps of all of its environments that a collector takes between two commits, at most.
         max_restarts: how often in a row a collector is restarted that has committed nothing in between.
         actor_options: of Ray, for each actor: ``{"num_cpus": 1}``, ``{"scheduling_strategy": "SPREAD"}``.
+        directory: on each node, for the local stores of collectors of a store under a URL; one below the user's cache
+            directory if None.
+        mirror, mirror_bytes: of ``buffer``, as of :meth:`diskreplay.ReplayBuffer.open`, where ``store`` is a URL.
         view, sampler, checkpoint, **options: of the buffer, as of :meth:`diskreplay.ReplayBuffer.open_or_create`.
-            ``seed`` is that of the collectors, too; ``commit_rows`` and ``commit_seconds`` as well.
+            ``seed`` is that of the collectors, too; ``commit_rows``, ``commit_seconds`` and ``push_seconds`` as well.
 
     Raises:
         InputError: where an argument breaks a rule, or the store has other spaces than the environments.
         CollectorError: where ``make_envs`` raises.
         LockedError: where another process learns from the store.
+        RemoteError: where object storage cannot be reached.
     """
 
     @shared(EitherOptions)
@@ -76,6 +98,9 @@ class Collectors:
         steps_per_commit: int = 100,
         max_restarts: int = 3,
         actor_options: Mapping[str, Any] | None = None,
+        directory: PathLike | None = None,
+        mirror: PathLike | None = None,
+        mirror_bytes: int | None = None,
         view: View | None = None,
         sampler: Sampler | None = None,
         **options: Unpack[EitherOptions],
@@ -90,8 +115,12 @@ class Collectors:
         check_count("max_restarts", max_restarts, least=0)
         if samples_per_insert is not None:
             checked_number("samples_per_insert", samples_per_insert, above=True)
+        url = checked_url(store) if is_url(store) else None
+        places = {"directory": directory, "mirror": mirror, "mirror_bytes": mirror_bytes}
+        _check_place(url, options["remote"], samples_per_insert, places)
         actor_options = {"num_cpus": 1, **(actor_options or {})}
         self._closed, self._told = False, False
+        directory = full_path(directory) if directory is not None else None
         where = _place(store)
         given = _sent((where, make_envs, policy))
         observation_space, action_space, self._num_envs, known = _asked(given, actor_options)
@@ -100,8 +129,12 @@ class Collectors:
             "provenance": known if options["provenance"] is None else options["provenance"],
             "stream": options["stream"] or LEARNER,
         }
-        self.buffer = ReplayBuffer.open_or_create(
-            where, observation_space, action_space, capacity=capacity, view=view, sampler=sampler, **more
+        self.buffer = (
+            ReplayBuffer.open_or_create(
+                where, observation_space, action_space, capacity=capacity, view=view, sampler=sampler, **more
+            )
+            if url is None
+            else _reader(url, observation_space, action_space, capacity, view, sampler, mirror, mirror_bytes, more)
         )
         """What the trainer samples from. :meth:`close` closes it."""
         try:
@@ -111,7 +144,8 @@ class Collectors:
                 self._limiter.check_step(self._num_envs)
             each = max(capacity // self._n, self._num_envs)
             self._supervisor = Supervisor(
-                self._n, given, {**pick(options, RunOptions), "capacity": each}, actor_options, weights,
+                self._n, given, {**pick(options, RunOptions), "capacity": each, "directory": directory},
+                actor_options, weights,
                 options["seed"], self._num_envs, self._steps, max_restarts, self._leave, self._committed,
                 sum(map(self._committed, self.buffer._store.stream_names())),
             )  # fmt: skip
@@ -177,8 +211,9 @@ class Collectors:
         all, ``seconds``, ``episodes``, ``return_mean`` and ``length_mean`` of the last 100 episodes (None where there
         are none), ``restarts``, ``version`` of the newest weights, and ``collectors``: of each ``stream``, ``process``
         and ``node`` (Ray's name), None while it starts, ``transitions`` in the stream, ``version`` of its weights,
-        ``restarts``, the ``reason`` of the last one, and ``state``: "starting", "collecting", "waiting" for leave to
-        add, or "ended".
+        ``restarts``, the ``reason`` of the last one, ``push_error``, why its last push failed, and ``state``:
+        "starting", "collecting", "waiting" for leave to add, or "ended". Of a store under a URL only what is pushed is
+        counted.
         """
         return {
             **self._supervisor.facts(),
@@ -271,8 +306,74 @@ class Collectors:
 
     def _committed(self, stream: str) -> int:
         """Transitions that a stream ever held, as its commit record has it."""
-        record = self.buffer._store.newest_commit(stream)
+        store = self.buffer._store
+        if isinstance(store.files, RemoteFiles):
+            with contextlib.suppress(RemoteError):
+                store.files.refresh()
+            if not store.has_stream(stream):
+                return 0
+        record = store.newest_commit(stream)
         return record.end * record.num_envs
+
+
+def _check_place(url: str | None, remote: str | None, ratio: float | None, places: Mapping[str, Any]) -> None:
+    """InputError for what does not go with a store under a URL, or with one that is none."""
+    if url is None:
+        for name, value in places.items():
+            if value is not None:
+                raise InputError(f"{name} is for stores under a URL")
+        return
+    if remote is not None:
+        raise InputError(f"the store is {url!r} itself: leave remote= out")
+    if ratio is not None:
+        raise InputError(
+            "samples_per_insert needs a store that trainer and collectors share by its path: under a URL what was "
+            "sampled is known too late"
+        )
+
+
+def _reader(
+    url: str, observation_space: Any, action_space: Any, capacity: int, view: View | None, sampler: Sampler | None,
+    mirror: PathLike | None, mirror_bytes: int | None, options: EitherOptions,
+) -> ReplayBuffer:  # fmt: skip
+    """A buffer that reads the store under a URL, which is made where there is none: with a stream without rows."""
+
+    def opened_with(sampler: Sampler | None) -> ReplayBuffer:
+        return ReplayBuffer.open(
+            url, mode="r", checkpoint=options["checkpoint"], or_last_commit=True, view=view, sampler=sampler,
+            mirror=mirror, mirror_bytes=mirror_bytes, files=options["files"], seed=options["seed"],
+            cache_bytes=options["cache_bytes"],
+        )  # fmt: skip
+
+    def opened() -> ReplayBuffer:
+        """With the checkpoint's sampler, and so its priorities, where the one that was given has the same settings."""
+        if sampler is not None and not is_own(sampler):  # goes on by itself
+            return opened_with(sampler)
+        buffer = opened_with(None)
+        if sampler is None or (buffer._checkpoint and sampler_facts(buffer.sampler) == sampler_facts(sampler)):
+            return buffer
+        buffer.close()
+        return opened_with(sampler)
+
+    try:
+        buffer = opened()
+    except StoreNotFoundError:
+        with tempfile.TemporaryDirectory(prefix="diskreplay-") as folder:
+            making = {**pick(options, CreateOptions), "remote": url}
+            with ReplayBuffer.open_or_create(
+                f"{folder}/first", observation_space, action_space, capacity=capacity, view=view,
+                sampler=sampler, **making,
+            ) as first:  # fmt: skip
+                first.push(MAKE_SECONDS)
+        buffer = opened()
+    there = buffer.schema.observation_space, buffer.schema.action_space
+    if there != (observation_space, action_space):
+        buffer.close()
+        raise InputError(
+            f"the store {url!r} holds observations of {there[0]} and actions of {there[1]}, and the environments have "
+            f"{observation_space} and {action_space}"
+        )
+    return buffer
 
 
 def _place(store: PathLike) -> str:

@@ -69,6 +69,7 @@ class Place:
         version: of the weights that the actor was sent.
         restarts, failures: in all, and in a row with nothing committed.
         reason: why it was restarted last.
+        push_error: why its last push failed, where it pushes.
     """
 
     number: int
@@ -83,6 +84,7 @@ class Place:
     restarts: int = 0
     failures: int = 0
     reason: str = ""
+    push_error: str | None = None
 
 
 class Supervisor:
@@ -177,6 +179,7 @@ class Supervisor:
                     "version": place.version,
                     "restarts": place.restarts,
                     "reason": place.reason,
+                    "push_error": place.push_error,
                     "state": self._state(place),
                 }
                 for place in self._places
@@ -234,7 +237,7 @@ class Supervisor:
     def _done(self, place: Place, done: Any) -> None:
         if isinstance(done, tuple):  # it has begun
             done, place.process, place.node = done
-        place.stream, place.steps = done.stream, 0
+        place.stream, place.steps, place.push_error = done.stream, 0, done.push_error
         self.episodes += len(done.returns)
         self._recent.extend(zip(done.returns, done.lengths, strict=True))
         self._count(place, done.transitions)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 from typing import Any
 
@@ -51,29 +50,26 @@ def _root(objects: Objects) -> dict[str, Any] | None:
     return dict(attributes)
 
 
-def claim(objects: Objects, store: Store) -> None:
-    """Makes a new local store the one under a URL; StoreExistsError, with the local one removed, where one is there."""
-    document = json.loads(store.files.read(os.path.join(store.path, metadata.NAME)))
-    name = store.stream_names()[0]
-    data = numbers.root(document, name)
-    try:
-        while True:
-            there = found(objects)
-            if there is None:
-                conditions.check(objects, name)
-                with contextlib.suppress(TakenError):  # for a conflict, too, with a put that was not done either
-                    objects.put(metadata.NAME, data, NEW)
-                    return
-                continue
-            if there[0].identity == store.schema.identity:
-                return  # the answer of a first try was lost
-            raise StoreExistsError(
-                f"there is a store at {objects.url!r} already; open_or_create(path, ..., remote=url) joins it with a "
-                "stream of its own"
-            )
-    except BaseException:
-        fs.remove(store.files, store.path)
-        raise
+def claim(objects: Objects, document: dict[str, Any], stream: str) -> None:
+    """Claims a URL for a new store before there is a local one: so no kill leaves one that another's has overtaken.
+
+    Args:
+        document: the store's own.
+        stream: its first.
+
+    Raises StoreExistsError where another store is there.
+    """
+    data = numbers.root(document, stream)
+    while (there := found(objects)) is None:
+        conditions.check(objects, stream)
+        with contextlib.suppress(TakenError):  # for a conflict, too, with a put that was not done either
+            objects.put(metadata.NAME, data, NEW)
+            return
+    if there[0].identity != document["attributes"][metadata.KEY]["schema"]["identity"]:  # else an answer was lost
+        raise StoreExistsError(
+            f"there is a store at {objects.url!r} already; open_or_create(path, ..., remote=url) joins it with a "
+            "stream of its own"
+        )
 
 
 def join(

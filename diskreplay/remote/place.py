@@ -51,7 +51,9 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
     directory = os.path.abspath(checked_path(mirror, "mirror")) if mirror is not None else default_mirror(objects.url)
     found = RemoteFiles(objects, Mirror(directory, most, objects.url))
     if found.kind(f"{objects.url}/{metadata.NAME}") is None:
-        raise StoreNotFoundError(f"there is no store at {objects.url!r}; create(path, ..., remote=url) makes one")
+        raise StoreNotFoundError(
+            f"there is no store at {objects.url!r} yet; who writes makes one, by create(path, ..., remote=url)"
+        )
     if not found.holds_streams:
         raise StoreNotFoundError(f"the store at {objects.url!r} holds no stream yet: its first push has not ended")
     return found

@@ -25,7 +25,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from diskreplay.errors import CorruptionError, InputError, RemoteConflictError, RemoteError
@@ -303,7 +303,9 @@ class Push:
 
     def _check_not_needed(self, timeline: int) -> None:
         """RemoteConflictError where another's checkpoint may need rows that this stream gave up for a new timeline."""
-        for one in self._remove_dropped().values():
+        there = self._checkpoints_there()
+        self._remove(self._dropped(self._checkpoints_here(), there), there)
+        for one in there.values():
             if _checkpoint_name(one.key) is not None and self._made_here(one) is None:
                 found = self._look(one.key, metadata.MAX_CHECKPOINT_BYTES)
                 ours = _attributes(found[1]).get(metadata.KEY) if found else None
@@ -396,27 +398,41 @@ class Push:
     # Checkpoints
 
     def _push_checkpoints(self) -> None:
-        there = self._remove_dropped()
-        here = self._store.checkpoints()
-        for checkpoint in here:
-            if document_key(checkpoint.name) not in there and self._reached(checkpoint):
-                folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
-                with contextlib.suppress(FileNotFoundError), self._looking(checkpoint.name, there):  # dropped meanwhile
-                    beside, arrays = {"origin": self._origin}, list(checkpoint.arrays)
-                    made = put_checkpoint(
-                        self, self._objects, self._files, folder, checkpoint.name, arrays, beside, there
-                    )
-                    self._check_checkpoint(checkpoint, made)
+        """Brings them up to date.
+
+        New ones first; and while one of them waits for its rows, the newest that was dropped stays. So a program that
+        drops the one before when it has a new one has one there at any time.
+        """
+        there, here = self._checkpoints_there(), self._checkpoints_here()
+        dropped = self._dropped(here, there)
+        new = [one for one in here if document_key(one.name) not in there]
+        if not all([self._put_checkpoint(one, there) for one in new]):
+            dropped = dropped[:-1]
+        self._remove(dropped, there)
+        for one in here:
+            if one.name in dropped:  # and made again
+                self._put_checkpoint(one, there)
         documents = {one.name: there[key] for one in here if (key := document_key(one.name)) in there}
         self.sent.taken = tuple(name for name, document in documents.items() if self._made_here(document) is None)
 
-    @contextlib.contextmanager
-    def _looking(self, name: str, there: dict[str, Object]) -> Iterator[None]:
-        """Adds to ``there`` the checkpoint of another that was made meanwhile under a name."""
+    def _put_checkpoint(self, checkpoint: Checkpoint, there: dict[str, Object]) -> bool:
+        """Uploads one, where all that it needs is remote; whether one of its name is there now.
+
+        One of another, which was made meanwhile, is added to ``there``.
+        """
+        if not self._reached(checkpoint):
+            return False
+        folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
+        beside, arrays = {"origin": self._origin}, list(checkpoint.arrays)
         try:
-            yield
+            made = put_checkpoint(self, self._objects, self._files, folder, checkpoint.name, arrays, beside, there)
+        except FileNotFoundError:  # dropped meanwhile
+            return False
         except TakenError:
-            there.update((one.key, one) for one in self.list(f"{CHECKPOINTS}/{name}/"))
+            there.update((one.key, one) for one in self.list(f"{CHECKPOINTS}/{checkpoint.name}/"))
+            return True
+        self._check_checkpoint(checkpoint, made)
+        return True
 
     def _check_checkpoint(self, checkpoint: Checkpoint, made: Mapping[str, str]) -> None:
         """Takes a checkpoint back where what it needs was removed while it was put."""
@@ -439,19 +455,37 @@ class Push:
                 return False
         return True
 
-    def _remove_dropped(self) -> dict[str, Object]:
-        """Removes the remote checkpoints that this stream's writer made and has dropped; what is left there."""
-        there = {one.key: one for one in self.list(f"{CHECKPOINTS}/")}
-        here = {checkpoint.name: checkpoint.time for checkpoint in self._store.checkpoints()}
-        for one in list(there.values()):
+    def _checkpoints_there(self) -> dict[str, Object]:
+        """The objects of all remote checkpoints, by key."""
+        return {one.key: one for one in self.list(f"{CHECKPOINTS}/")}
+
+    def _checkpoints_here(self) -> list[Checkpoint]:
+        """All of one moment, oldest first: one that is dropped while they are read may have a successor."""
+        while True:
+            names, here = self._checkpoint_names(), self._store.checkpoints()
+            if {one.name for one in here} == names == self._checkpoint_names():
+                return here
+
+    def _checkpoint_names(self) -> set[str]:
+        return set(self._files.list(os.path.join(self._store.path, CHECKPOINTS))) - {metadata.NAME}
+
+    def _dropped(self, here: Iterable[Checkpoint], there: Mapping[str, Object]) -> list[str]:
+        """Names of the remote checkpoints that this store's writers made and that are not here, the oldest first."""
+        kept, found = {one.name: one.time for one in here}, []
+        for one in there.values():
             name = _checkpoint_name(one.key)
             made = self._made_here(one) if name is not None else None
-            if made is not None and made != here.get(name or ""):  # one of this name may have been made again
-                keys = in_order_of_removal(str(name), there)
-                self.delete(keys)
-                for key in keys:
-                    del there[key]
-        return there
+            if name is not None and made is not None and made != kept.get(name):  # it may have been made again
+                found.append((made, name))
+        return [name for _, name in sorted(found)]
+
+    def _remove(self, names: Iterable[str], there: dict[str, Object]) -> None:
+        """Removes remote checkpoints, also from what is known to be there."""
+        for name in names:
+            keys = in_order_of_removal(name, there)
+            self.delete(keys)
+            for key in keys:
+                del there[key]
 
     def _made_here(self, document: Object) -> float | None:
         """When a remote checkpoint was made by this stream's writer; None where it is another's."""

@@ -13,7 +13,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from numpy.typing import NDArray
@@ -125,11 +125,12 @@ class Store:
     @staticmethod
     def create(
         path: str, files: fs.Files, schema: Schema, settings: dict[str, Any], first_stream: str = FIRST_STREAM,
-        part: Part | None = None,
+        part: Part | None = None, claim: Callable[[dict[str, Any]], None] = lambda document: None,
     ) -> Store:  # fmt: skip
         """Makes a store with one empty stream, whole or not at all; SchemaError where its documents were too large.
 
-        With ``part`` it is a part of a store that is elsewhere, too: one stream of it.
+        With ``part`` it is a part of a store that is elsewhere, too: one stream of it. ``claim`` is given the store's
+        own document before there is a store at ``path``; what it raises leaves none.
         """
         parent, name = os.path.split(path)
         check_key(first_stream, "stream")
@@ -158,6 +159,11 @@ class Store:
                 if part.note is not None:
                     note = os.path.join(temporary, STREAMS, first_stream, SCRATCH, part.note[0])
                     fs.replace(files, note, part.note[1])
+                try:
+                    claim(document)
+                except BaseException:
+                    fs.remove(files, temporary)
+                    raise
                 try:
                     files.rename(temporary, path)
                 except OSError as error:

@@ -6,6 +6,8 @@ import gc
 import importlib.metadata
 import os
 import pathlib
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -52,3 +54,29 @@ def cluster() -> Iterator[None]:
 
 def _given() -> list[str]:
     return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    """The port of a server of S3's protocol, in a process of its own, with a bucket ``bucket``; variables name it."""
+    code = (
+        "import logging; logging.getLogger('werkzeug').setLevel(logging.ERROR)\n"
+        "from moto.server import ThreadedMotoServer as S; s = S(port=0, verbose=False); s.start()\n"
+        "print(s.get_host_and_port()[1], flush=True); input()"
+    )
+    with pytest.MonkeyPatch.context() as patch, subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        for name, value in (
+            ("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_REGION", "us-east-1"),
+            ("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}"),
+        ):  # fmt: skip
+            patch.setenv(name, value)
+        import boto3
+
+        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="bucket")
+        yield port
+        process.kill()

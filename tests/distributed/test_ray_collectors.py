@@ -403,3 +403,68 @@ def test_collectors_end_with_their_driver(path: str, how: signal.Signals) -> Non
     _until(free)
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert sum(counting.check_all(reader).values()) > 400
+
+
+# Under a URL
+
+
+def test_a_collector_of_a_url_pushes_what_it_has_left_and_empties_it_later(server: int, tmp_path: pathlib.Path) -> None:
+    url, place = "s3://bucket/one.replay", tmp_path / "node"
+    create(str(tmp_path / "first"), remote=url)
+
+    def collector(**options: Any) -> Collector:
+        made = {"capacity": 60, "name": "a", "directory": place, "push_seconds": 0}
+        return Collector(url, counting.make_envs, counting.policy, **made | options)
+
+    def read() -> dict[str, int]:
+        with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
+            return counting.check_all(reader)
+
+    dead = collector(push_seconds=1000)
+    dead.collect(10)
+    envs = dead._envs
+    envs.buffer._pushing = None  # as a kill would: committed here, and not pushed
+    dead.close()
+    assert dead.stream not in read()
+    other = collector(name="ab")
+    other.collect(10)
+    heir = collector()
+    assert read()[dead.stream] > 20
+    heir.collect(20)
+    assert (place / dead.stream).exists()
+    heir.collect(1)
+    assert not (place / dead.stream).exists()
+    for one in (other, heir):
+        one.close()
+    assert set(read()) == {other.stream, heir.stream}
+    assert verify(url).ok
+
+
+def test_what_was_taken_before_an_environment_raised_is_pushed(server: int, tmp_path: pathlib.Path) -> None:
+    url = "s3://bucket/raising.replay"
+    create(str(tmp_path / "first"), remote=url)
+    collector = Collector(url, counting.raising, counting.policy, directory=tmp_path / "node", push_seconds=1000)
+    with pytest.raises(RuntimeError, match="simulator"):
+        collector.collect(100)
+    with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as reader:
+        assert reader.stats()["streams"][collector.stream]["end"] > 20
+        counting.check_all(reader)
+    collector.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"samples_per_insert": 2.0}, "share by its path"),
+        ({"remote": "s3://bucket/other.replay"}, "leave remote= out"),
+    ],
+)
+def test_what_does_not_go_with_a_url(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        collectors("s3://bucket/refused.replay", **options)
+
+
+@pytest.mark.parametrize("name", ["directory", "mirror", "mirror_bytes"])
+def test_what_goes_with_a_url_alone(path: str, name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is for stores under a URL"):
+        collectors(path, **{name: 5 if name == "mirror_bytes" else "here"})

@@ -70,7 +70,7 @@ def collected(environment: dict[str, str], tmp_path_factory: pytest.TempPathFact
         timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "trainer-0" in done.stdout
+    assert "trainer-50', 'trainer-100" in done.stdout
     assert second.wait(300) == 0
     return folder
 
@@ -84,7 +84,7 @@ def test_the_page_s_trainer_goes_on_on_another_machine(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("6000 ")
-    assert "trainer-1" in done.stdout
+    assert "trainer-150" in done.stdout
 
 
 def test_commands_on_urls(environment: dict[str, str], collected: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -94,7 +94,7 @@ def test_commands_on_urls(environment: dict[str, str], collected: pathlib.Path, 
     listed = json.loads(command(environment, "episodes", URL, "--json", "--limit", "3"))
     assert len(listed["episodes"]) == 3
     assert "no problem in 2 streams" in command(environment, "verify", URL)
-    assert "trainer-0" in command(environment, "checkpoints", "list", URL)
+    assert "trainer-50" in command(environment, "checkpoints", "list", URL)
     copy = str(tmp_path / "copy.replay")
     assert "6,000" not in command(environment, "pull", URL, copy)  # two streams of 3,000
     assert "no difference" in command(environment, "diff", copy, URL)
@@ -108,8 +108,8 @@ def test_commands_on_urls(environment: dict[str, str], collected: pathlib.Path, 
     assert "0 B sent" in command(environment, "push", str(collected / "one"), other)
     assert "no difference" in command(environment, "diff", str(collected / "one"), other)
     assert "removed 0 objects" in command(environment, "gc", URL)
-    command(environment, "checkpoints", "drop", URL, "trainer-0")
-    assert "trainer-0" not in command(environment, "checkpoints", "list", URL)
+    command(environment, "checkpoints", "drop", URL, "trainer-50")
+    assert "trainer-50" not in command(environment, "checkpoints", "list", URL)
 
 
 def test_view_shows_a_url_beside_its_collectors(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pathlib
 import pickle
+import shutil
 import time
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-from remote.world import RUN, SPACES, Life, read, reader, rows_of, under
+from remote.world import LAYOUT, RUN, SPACES, Life, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, InputError, RemoteConflictError, RemoteWarning
@@ -67,6 +68,68 @@ def test_gc_between_the_parts_of_a_checkpoint_leaves_none_that_cannot_be_opened(
         if len(faulty.requests) <= at:
             break
     assert made > 5
+    life.buffer.close()
+
+
+def test_a_kill_while_a_store_is_made_leaves_nobody_with_a_store_that_cannot_be_pushed(tmp_path: pathlib.Path) -> None:
+    objects, machine = SimulatedObjects(), tmp_path / "machine"
+    machine.mkdir()
+    faulty = FaultyObjects(objects)
+    taken: list[tuple[pathlib.Path, Any]] = []
+
+    def decide(index: int, request: Any) -> None:  # before each request: what a kill would leave
+        left = tmp_path / str(len(taken))
+        shutil.copytree(machine, left)
+        taken.append((left, objects.copy()))
+
+    faulty.decide = decide
+    with under(faulty):
+        dr.ReplayBuffer.create(machine / "a", *SPACES, capacity=60, remote=objects.url, **LAYOUT, **RUN).close()
+    for left, there in taken:
+        with under(there):
+            for path in (tmp_path / f"{left.name} other", left / "a"):  # another machine's is first
+                life = Life(path, remote=there.url)
+                life.add(3)
+                life.buffer.push(30)
+                life.buffer.close()
+        with reader(there, tmp_path / f"{left.name} m") as buffer:
+            assert len(rows_of(buffer)) == 6
+    assert len(taken) > 10
+
+
+def test_who_drops_a_checkpoint_when_there_is_a_newer_one_has_one_there_at_any_time(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    life.checkpoint("0")
+    life.push(objects)
+    places = 0
+    newest = 0
+    for at in range(60):
+        # One is replaced before the push, and two at requests of it.
+        faulty = FaultyObjects(objects)
+
+        def replace() -> None:
+            nonlocal newest
+            life.add(1)
+            life.checkpoint(str(newest + 1))
+            life.buffer.drop_checkpoint(str(newest))
+            newest += 1
+
+        def decide(index: int, request: Any, at: int = at) -> None:
+            if index in (at, at + 3):
+                replace()
+            assert Store(objects.url, open_remote(objects, tmp_path / "m")).checkpoints(), (at, index)
+
+        faulty.decide = decide
+        replace()
+        life.push(faulty)
+        if len(faulty.requests) <= at:
+            break
+        places += 1
+        life.push(objects)
+        there = Store(objects.url, open_remote(objects, tmp_path / "m")).checkpoints()
+        assert [one.name for one in there] == [str(newest)]
+    assert places > 10
     life.buffer.close()
 
 
