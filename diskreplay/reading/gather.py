@@ -180,12 +180,13 @@ def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> t
 def begin(plan: Plan) -> list[Plan]:
     """The plan in parts. Of remote files the chunks that have no copy here begin to be downloaded: those come last."""
     places = plan.places
-    if all(type(loan.file) is fs.LocalFile for loan in places.loans):
+    absent = [at for at, loan in enumerate(places.loans) if fs.is_absent(loan.file)]
+    if not absent:
         return [plan]
     loans, coming = list(places.loans), np.zeros(len(places), bool)
-    for at, loan in enumerate(loans):
+    for at in absent:
         here = places.array[0] == at
-        parts = fs.fetch(loan.file, places.array[1:, here].T.tolist())
+        parts = fs.fetch(loans[at].file, places.array[1:, here].T.tolist())
         if parts is not None:
             loans[at], coming[here] = Loan(parts), True
     if not coming.any():

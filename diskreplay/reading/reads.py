@@ -30,7 +30,7 @@ class Reads:
         """Makes the large arrays that are filled."""
         self._steps: list[Callable[[], None]] = []
         self._plans: list[list[gather.Plan]] = []
-        """Of the columns, each in the parts that it is read in."""
+        """Of the columns, each in the parts that it is read in; no step refers to this object, so that loans end."""
         self._begun = 0
         """Plans of which the downloads have begun."""
 
@@ -38,11 +38,9 @@ class Reads:
         """Copies what of the requests is in RAM, and takes up the rest; as :func:`gather.plan`. Needs the lock."""
         plan = gather.plan(column, requests, out, cache)
         if not plan.empty:
-            self.then(functools.partial(self._run, len(self._plans), cache))
-            self._plans.append([plan])
-
-    def _run(self, which: int, cache: ChunkCache) -> None:
-        gather.run(self._plans[which], cache)
+            parts = [plan]
+            self._plans.append(parts)
+            self.then(functools.partial(gather.run, parts, cache))
 
     def then(self, step: Callable[[], None]) -> None:
         """A step that needs the arrays of those before it."""
@@ -51,7 +49,7 @@ class Reads:
     def begin(self) -> None:
         """What is remote begins to be downloaded, of all columns at once; needs no lock."""
         for at in range(self._begun, len(self._plans)):
-            self._plans[at] = gather.begin(*self._plans[at])
+            self._plans[at][:] = [part for plan in self._plans[at] for part in gather.begin(plan)]
             self._begun = at + 1
 
     def finish(self) -> None:

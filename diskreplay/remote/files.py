@@ -87,10 +87,13 @@ class RemoteFile:
         if self._local is None:
             self._files.begin(self._known, self._timeline)
 
+    @property
+    def absent(self) -> bool:
+        """Whether no copy of it is open."""
+        return self._local is None
+
     def fetch(self, spans: Iterable[ranges.Span]) -> ranges.Ranges | None:
         """These bytes, which begin to be downloaded; None where they are here, or come with the whole shard."""
-        if self._local is not None:
-            return None
         spans = list(spans)
         if self._part is not None and all(begin >= self._part.offset for begin, _ in spans):
             return None

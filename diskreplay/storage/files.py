@@ -156,13 +156,16 @@ def begin(files: Iterable[File]) -> None:
             file.begin()
 
 
-def fetch(file: File, places: Iterable[Sequence[int]]) -> Any:
-    """Has parts ``(offset, bytes)`` of a remote file begin to be downloaded; a file with those alone.
+def is_absent(file: File) -> bool:
+    """Whether a file is remote, and no copy of it is open here."""
+    return type(file) is not LocalFile and getattr(file, "absent", False)
 
-    None where they need not be: of a local file, of one that has a copy here, or that comes whole.
+
+def fetch(file: Any, places: Iterable[Sequence[int]]) -> Any:
+    """Has parts ``(offset, bytes)`` of an absent file begin to be downloaded; a file with those alone.
+
+    None where they need not be: there is a copy after all, or it comes whole.
     """
-    if type(file) is LocalFile or not hasattr(file, "fetch"):
-        return None
     return file.fetch((offset, offset + size) for offset, size in places)
 
 
