@@ -255,11 +255,7 @@ def main() -> None:
             if count <= len(batches)
         )
         lines.append(
-<<<<<<< HEAD
-            f"`sample({BATCH})` from a cold mirror, {1e3 * LATENCY:.0f} ms a request, {BANDWIDTH / 1e6:.0f} MB/s: "
-=======
             f"`sample({BATCH})` from a cold mirror, {1e3 * LATENCY:.0f} ms a request and {BANDWIDTH / 1e6:.0f} MB/s: "
->>>>>>> reading
             f"{told}."
         )
         times = sampled(path, objects, scratch / "mirror-warm", ROUNDS)
