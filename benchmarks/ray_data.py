@@ -1,13 +1,12 @@
 """Ray Data over a store, beside one process that reads the same rows of it.
 
 The million of ``benchmarks/.frames/million.replay`` (``--path`` for another store), or the first ``--steps`` of it:
-observations, stacks of 4 frames of 84x84, actions, rewards and flags; with ``--next-obs`` next observations too; with
-``--single-frames`` the newest frame of each observation alone. Both
-read each row once, in order, in batches of the same bytes, and drop them: one process by itself, without Ray, and
-``ray.data.read_datasource(...).iter_batches(batch_size=None)`` on as many processors as there are tasks at a time.
-Opening the store counts for both, starting Ray does not. A second and further processes that read by themselves, a part
-each, show what the machine's processors can do. ``--spent`` takes one process through what happens to a block on its
-way, and shows where the time goes.
+observations, stacks of 4 frames of 84x84 and then the newest frame of each alone, actions, rewards and flags; with
+``--next-obs`` next observations too. Both read each row once, in order, in batches of the same bytes, and drop them:
+one process by itself, without Ray, and ``ray.data.read_datasource(...).iter_batches(batch_size=None)`` on as many
+processors as there are tasks at a time. Opening the store counts for both, starting Ray does not. A second and further
+processes that read by themselves, a part each, show what the machine's processors can do. At the end one process goes
+through what happens to a block on its way, which shows where the time goes.
 
 Needs Ray: run it in the environment of ``make distributed``.
 """
@@ -28,6 +27,7 @@ import time
 from typing import Any
 
 import harness
+from harness import Figure
 
 COLUMNS = ["obs", "action", "reward", "terminated", "truncated"]
 STEPS = 1 << 20
@@ -36,6 +36,8 @@ BLOCK_BYTES = 16 << 20
 """Of a block, for both; Ray's own default of 128 MiB moves more memory that is fresh from the system."""
 STORE_BYTES = 256 << 20
 """Of Ray's object store: a larger one is as much fresh memory."""
+SPENT_STEPS = 1 << 16
+"""For the parts of a block's way."""
 TARGET = 0.8
 """Of the rate of one process, for each processor that Ray reads with."""
 
@@ -152,16 +154,34 @@ def spent(path: str, steps: int, columns: list[str], stack: bool, rounds: int) -
     return min(found, key=lambda parts: sum(parts.values()))
 
 
-def report(
-    what: str, rows: int, found: list[tuple[float, float]], count: int, alone: tuple[float, float] | None
-) -> tuple[float, float]:
-    """Prints steps a second, and a processor second; gives them."""
+def rates(found: list[tuple[float, float]], rows: int) -> tuple[float, float]:
+    """Steps a second, and a processor second: medians of rounds."""
     rate, busy = (rows / statistics.median(each) for each in zip(*found, strict=True))
-    beside = ""
-    if alone is not None:
-        beside = f", {rate / alone[0] / count:.2f}x and {busy / alone[1]:.2f}x of one process (target {TARGET})"
-    print(f"{what:<20}{rate:>10,.0f} steps/s, {busy:>10,.0f} a processor second{beside}", flush=True)
     return rate, busy
+
+
+def beside(path: str, steps: int, columns: list[str], stack: bool, rounds: int) -> tuple[list[Figure], str, int]:
+    """Ray Data over one process without it, for one processor and for all; a sentence; and the rows that were read."""
+    figures, alone, told = [], (0.0, 0.0), ""
+    kind = "stacks" if stack else "single frames"
+    rows = 0
+    for count in sorted({1, len(os.sched_getaffinity(0))}):
+        found = [processes(path, steps, columns, stack, count) for _ in range(rounds)]
+        rows = found[0][2]
+        by_itself = rates([each[:2] for each in found], rows)
+        alone = alone if any(alone) else by_itself
+        seconds, read = with_ray(path, steps, columns, stack, count, rounds)
+        if read != rows:
+            raise RuntimeError(f"Ray Data read {read:,} rows of {rows:,}")
+        rate, busy = rates(seconds, rows)
+        processors = f"{count} processor{'s' * (count > 1)}"
+        figures += [
+            Figure(f"{kind}, {processors}, each", rate / count, TARGET, "steps/s", alone[0], at_least=True),
+            Figure(f"{kind}, {processors}, by processor time", busy, TARGET, "steps/s", alone[1], at_least=True),
+        ]
+        if count > 1:
+            told = f"{count} processes without Ray read {by_itself[0] / alone[0]:.2f}x as many {kind} as one."
+    return figures, told, rows
 
 
 def main() -> None:
@@ -169,30 +189,23 @@ def main() -> None:
     parser.add_argument("--path", default=str(harness.HERE / ".frames" / "million.replay"), help="of the store")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
     parser.add_argument("--next-obs", action="store_true", help="read next observations too")
-    parser.add_argument("--single-frames", action="store_true", help="read single frames instead of stacks")
-    parser.add_argument("--spent", action="store_true", help="show where the time goes, and nothing else")
     arguments = parser.parse_args()
-    stack = not arguments.single_frames
     path, steps = str(pathlib.Path(arguments.path).resolve()), arguments.steps
     columns = [*COLUMNS, *(["next_obs"] if arguments.next_obs else [])]
-    if arguments.spent:
-        for part, micros in spent(path, steps, columns, stack, arguments.rounds).items():
-            print(f"{part:<20}{micros:>8.2f} us a row", flush=True)
-        print(harness.machine())
-        return
-    available = len(os.sched_getaffinity(0))
-    alone: tuple[float, float] | None = None
-    for count in sorted({1, available}):
-        found = [processes(path, steps, columns, stack, count) for _ in range(arguments.rounds)]
-        rows = found[0][2]
-        rates = report(f"{count} without Ray", rows, [each[:2] for each in found], count, alone)
-        alone = alone or rates
-        seconds, read = with_ray(path, steps, columns, stack, count, arguments.rounds)
-        if read != rows:
-            raise RuntimeError(f"Ray Data read {read:,} rows of {rows:,}")
-        report(f"{count} with Ray Data", rows, seconds, count, alone)
-    print(f"{rows:,} steps, columns {', '.join(columns)}; {', '.join(harness.versions('diskreplay', 'ray', 'numpy'))}")
-    print(harness.machine())
+    body, where = [], []
+    for stack in (True, False):
+        figures, sentence, rows = beside(path, steps, columns, stack, arguments.rounds)
+        body += [harness.figures(figures), sentence]
+        where.append(spent(path, min(steps, SPENT_STEPS), columns, stack, arguments.rounds))
+    told = [[part, *(f"{each[part]:.1f}" for each in where)] for part in where[0]]
+    body = [
+        f"{rows:,} steps, columns {', '.join(columns)}, over one process that reads the same without Ray.",
+        *body,
+        "Microseconds a row of each part of a block's way, in one process:",
+        harness.table(["", "stacks", "single frames"], told),
+    ]
+    versions = harness.versions("diskreplay", "ray", "numpy", "pyarrow")
+    harness.write_section("ray_data", "Ray Data", versions, "\n\n".join(body), keep=steps == STEPS)
 
 
 if __name__ == "__main__":
