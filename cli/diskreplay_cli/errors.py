@@ -114,7 +114,7 @@ COMMANDS = {
     "close that writer, open another stream, or open with mode='r'": "close that writer",
     "drop them first (drop_checkpoint), or open the checkpoint with mode='r'":
         "drop them first ('diskreplay checkpoints drop')",
-    "; create(path, ..., remote=url) makes one": "; 'diskreplay push' makes one",
+    "; who writes makes one, by create(path, ..., remote=url)": "; 'diskreplay push' makes one",
     ". Write a stream of another name (stream=...), or push to another URL": "; push to another URL",
     "num_envs must": "the number of environments must",
     "frame_stack must": "--frame-stack must",

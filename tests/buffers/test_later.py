@@ -306,7 +306,7 @@ HOSTILE: list[tuple[str, Any, Any, str]] = [
     ("state", [0.5], np.zeros((1, 3), np.float32), "index must be integers"),
     ("state", [[0]], np.zeros((1, 3), np.float32), "index must be integers"),
     ("state", [0, 20], np.zeros((2, 3), np.float32), "index 20 names no transition"),
-    ("state", [0, -1], np.zeros((2, 3), np.float32), "of the stream number -1"),
+    ("state", [0, -1], np.zeros((2, 3), np.float32), "index -1 names no transition"),
     ("state", [0, 1 << 48], np.zeros((2, 3), np.float32), "can write values for rows of that alone"),
     ("state", [0, 7], np.zeros((2, 3), np.float32), "its row is none"),
     ("state", [0, 1], [[0.0, 1.0, 2.0], [0.0, np.nan, 0.0]], r"must be finite.*at \[1, 1\]"),
