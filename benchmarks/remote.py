@@ -8,6 +8,7 @@ such as `million.py --path` leaves one; for a quick look: `--steps 16384`.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import pathlib
 import statistics
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import contenders
+import gymnasium
 import frames
 import harness
 import numpy as np
@@ -38,6 +40,8 @@ BANDWIDTH = 100e6
 PIECE_BYTES = 128 << 10
 """Downloads that go on at the same time take turns with so much."""
 BATCH = 256
+STREAMS, FLOATS = 50, 400
+"""Small streams, and numbers of an observation in them."""
 ROUNDS = 15
 COMMIT_SECONDS = 10
 COMMITS_A_PUSH = 4
@@ -214,6 +218,36 @@ def added(scratch: pathlib.Path, steps: int, rounds: int) -> dict[str, float]:
     return {kind: statistics.median(rates) for kind, rates in found.items()}
 
 
+def many_streams(scratch: pathlib.Path, count: int) -> tuple[tuple[int, float], tuple[int, float]]:
+    """Requests and seconds, of 20 ms a request: of opening so many small streams, of a refresh once all have pushed."""
+    objects, path = Counted(), str(scratch / "streams.replay")
+    spaces = gymnasium.spaces.Box(0, 255, (FLOATS,), np.float32), gymnasium.spaces.Discrete(3)
+    obs = np.zeros(FLOATS, np.float32)
+    found = []
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(dr.ReplayBuffer.create(path, *spaces, capacity=1_000))
+        more = (dr.ReplayBuffer.open(path, mode="a", stream=f"c{number}", capacity=1_000) for number in range(1, count))
+        writers = [first, *(stack.enter_context(one) for one in more)]
+        pushes = [Push(Store(path, LocalFiles()), str(writer.stream), objects) for writer in writers]
+        remote: dr.ReplayBuffer | None = None
+        for _ in range(2):
+            objects.latency = 0.0
+            for writer, push in zip(writers, pushes, strict=True):
+                for _ in range(100):
+                    writer.add(obs, 0, 0.0, obs, False, False)
+                writer.commit()
+                push.run()
+            objects.latency = LATENCY
+            objects.requests.clear()
+            start = time.perf_counter()
+            if remote is None:
+                remote = stack.enter_context(reader(objects, scratch / "mirror-streams"))
+            else:
+                remote.refresh()
+            found.append((objects.requests.total(), time.perf_counter() - start))
+    return found[0], found[1]
+
+
 def passed(buffer: dr.ReplayBuffer) -> float:
     """Transitions a second of one `shuffled` pass."""
     start = time.perf_counter()
@@ -257,6 +291,11 @@ def main() -> None:
         lines.append(
             f"`sample({BATCH})` from a cold mirror, {1e3 * LATENCY:.0f} ms a request and {BANDWIDTH / 1e6:.0f} MB/s: "
             f"{told}."
+        )
+        opening, refreshing = many_streams(scratch, STREAMS)
+        lines.append(
+            f"Of {STREAMS} small streams, {1e3 * LATENCY:.0f} ms a request: opening takes {opening[0]} requests and "
+            f"{opening[1]:.1f} s, a refresh after a push of each {refreshing[0]} and {refreshing[1]:.1f} s."
         )
         times = sampled(path, objects, scratch / "mirror-warm", ROUNDS)
         rows.append(
