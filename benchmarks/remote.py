@@ -225,10 +225,8 @@ def many_streams(scratch: pathlib.Path, count: int) -> tuple[tuple[int, float], 
     obs = np.zeros(FLOATS, np.float32)
     found = []
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(dr.ReplayBuffer.create(path, *spaces, capacity=100_000))
-        more = (
-            dr.ReplayBuffer.open(path, mode="a", stream=f"c{number}", capacity=100_000) for number in range(1, count)
-        )
+        first = stack.enter_context(dr.ReplayBuffer.create(path, *spaces, capacity=STEPS))
+        more = (dr.ReplayBuffer.open(path, mode="a", stream=f"c{number}", capacity=STEPS) for number in range(1, count))
         writers = [first, *(stack.enter_context(one) for one in more)]
         pushes = [Push(Store(path, LocalFiles()), str(writer.stream), objects) for writer in writers]
         remote: dr.ReplayBuffer | None = None
