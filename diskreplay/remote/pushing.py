@@ -55,6 +55,8 @@ class Pushing:
         self._error: Exception | None = None
         self._said = ""
         """The conflict that was warned of."""
+        self._unsaid = ""
+        """One that was not, whatever was tried since without an end."""
         self._taken: set[str] = set()
         """Names of checkpoints that were warned of."""
         self._ended = False
@@ -94,7 +96,7 @@ class Pushing:
             asked = self._asked
             while self._done < asked:
                 if isinstance(self._error, RemoteConflictError):
-                    self._said = str(self._error)
+                    self._said, self._unsaid = str(self._error), ""
                     raise RemoteConflictError(str(self._error)) from self._error
                 if self._error is not None and not isinstance(self._error, RemoteError):
                     raise self._error
@@ -119,9 +121,9 @@ class Pushing:
     def new_conflict(self) -> str | None:
         """What no second try would mend, once."""
         with self._condition:
-            if not isinstance(self._error, RemoteConflictError) or str(self._error) == self._said:
+            if not self._unsaid:
                 return None
-            self._said = str(self._error)
+            self._said, self._unsaid = self._unsaid, ""
             return self._said
 
     def newly_taken(self) -> tuple[str, ...]:
@@ -193,7 +195,7 @@ class Pushing:
             else:
                 pause = FIRST_PAUSE
                 with self._condition:
-                    self._error = None
+                    self._error, self._unsaid = None, ""
                     self._done = asked
                     self._condition.notify_all()
 
@@ -203,4 +205,6 @@ class Pushing:
                 self._thread = None
             self._failures += 1
             self._error = error
+            if isinstance(error, RemoteConflictError) and str(error) != self._said:
+                self._unsaid = str(error)
             self._condition.notify_all()
