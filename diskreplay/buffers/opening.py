@@ -67,10 +67,11 @@ def open_store(
     try:
         store = Store(full, files)
     except StoreNotFoundError:
-        if options["remote"] is None or checkpoint not in (None, LATEST):
+        new = checkpoint is None or (checkpoint == LATEST and options["or_last_commit"])
+        if options["remote"] is None or not new:
             raise
         objects = ObjectStore(options["remote"])
-        joined = joining.join(objects, full, files, options["stream"], num_envs, capacity)
+        joined = joining.join(objects, full, files, options["stream"], num_envs, capacity, check)
         if joined is None:
             raise
         store = joined

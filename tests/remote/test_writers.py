@@ -6,13 +6,22 @@ import os
 import pathlib
 import shutil
 import threading
+from typing import Any
 
 import pytest
 from remote.world import RUN, SPACES, URL, Life, observation, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.compat.keeper import Keeper
-from diskreplay.errors import ClosedError, InputError, RemoteConflictError, RemoteError, StoreExistsError
+from diskreplay.errors import (
+    ClosedError,
+    InputError,
+    NotAStoreError,
+    RemoteConflictError,
+    RemoteError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
 from diskreplay.remote import numbers, pushing
 from diskreplay.remote.push import Push
 from diskreplay.remote.pushing import Pushing
@@ -425,3 +434,31 @@ def test_what_is_no_url_is_refused_before_anything_is_made(tmp_path: pathlib.Pat
         with pytest.raises(InputError):
             dr.ReplayBuffer.create(tmp_path / "a", *SPACES, capacity=10, remote=url, **RUN)  # type: ignore[arg-type]
         assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "error"),
+    [
+        (dr.ReplayBuffer, {"num_envs": 8, "capacity": 4}, InputError),
+        (dr.ReplayBuffer, {"num_envs": -1}, InputError),
+        (dr.ReplayBuffer, {"num_envs": 0}, InputError),
+        (dr.ReplayBuffer, {"view": 3}, InputError),
+        (dr.ReplayBuffer, {"checkpoint": "latest"}, StoreNotFoundError),
+        (dr.RolloutBuffer, {}, NotAStoreError),
+        (dr.MultiAgentReplayBuffer, {}, NotAStoreError),
+    ],
+)
+def test_who_asks_for_what_cannot_be_joins_nothing(
+    tmp_path: pathlib.Path, kind: Any, options: dict[str, Any], error: type[Exception]
+) -> None:
+    """Regression: a number was claimed and a local store made, which nothing could open, and then it was looked."""
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.push(objects)
+    life.buffer.close()
+    before = objects.list("")
+    with under(objects):
+        with pytest.raises(error):
+            kind.open(tmp_path / "b", remote=URL, **options)
+        assert objects.list("") == before
+        assert not (tmp_path / "b").exists()
+        dr.ReplayBuffer.open(tmp_path / "b", remote=URL).close()
