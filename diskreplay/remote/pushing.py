@@ -60,6 +60,8 @@ class Pushing:
         self._taken: set[str] = set()
         """Names of checkpoints that were warned of."""
         self._ended = False
+        self._left: Exception | None = None
+        """What kept the rest from being sent at the end."""
         self._thread: threading.Thread | None = None
 
     def committed(self, commit: Commit) -> None:
@@ -161,13 +163,15 @@ class Pushing:
             return None
         left = None
         try:
-            self.wait(timeout)  # interrupted, it is not the end
+            if not self._ended:
+                self.wait(timeout)  # interrupted, it is not the end
         except Exception as error:
             left = error
         with self._condition:
-            self._ended = True
-            self._condition.notify_all()
-        return left
+            if not self._ended:
+                self._ended, self._left = True, left
+                self._condition.notify_all()
+            return self._left
 
     def _run(self) -> None:
         pause = FIRST_PAUSE

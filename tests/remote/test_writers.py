@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from diskreplay.errors import (
     StoreNotFoundError,
 )
 from diskreplay.remote import numbers, pushing
+from diskreplay.remote.failures import explained
 from diskreplay.remote.push import Push
 from diskreplay.remote.pushing import Pushing
 from diskreplay.storage.files import LocalFiles
@@ -462,3 +465,39 @@ def test_who_asks_for_what_cannot_be_joins_nothing(
         assert objects.list("") == before
         assert not (tmp_path / "b").exists()
         dr.ReplayBuffer.open(tmp_path / "b", remote=URL).close()
+
+
+def test_a_close_that_is_interrupted_when_all_is_pushed_is_done_by_the_next(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the next one warned that not everything is pushed, since the buffer pushes no more."""
+    objects = SimulatedObjects()
+    with under(objects):
+        life = Life(tmp_path / "a", remote=URL)
+        life.add(20)
+        end = Pushing.end
+
+        def interrupted(self: Pushing, timeout: float | None) -> Exception | None:
+            end(self, timeout)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Pushing, "end", interrupted)
+            life.buffer.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            life.buffer.close()
+    assert read(objects, tmp_path / "m") == sorted(life.window())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "HTTP error: error sending request for url (https://one.blob.core.windows.net/c/x?sv=2022&sig=hidden)",
+        "error sending request for url (http://user:hid/den@host:9000/bucket)",
+        "Error performing GET https://host/x?X-Amz-Signature=hidden in 3s",
+    ],
+)
+def test_urls_in_what_failed_say_no_signature_and_no_password(said: str) -> None:
+    assert "host" in explained(said) or "one.blob.core.windows.net/c/x" in explained(said)
+    assert not re.search("hid|den", explained(said))
