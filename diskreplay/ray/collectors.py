@@ -127,7 +127,7 @@ class Collectors:
         places = {"directory": directory, "mirror": mirror, "mirror_bytes": mirror_bytes}
         _check_place(url, options["remote"], samples_per_insert, places)
         actor_options = {"num_cpus": 1, **(actor_options or {})}
-        self._closed, self._told = False, False
+        self._closed, self._ended, self._told = False, False, False
         directory = full_path(directory) if directory is not None else None
         where = _place(store)
         given = _sent((where, make_envs, policy))
@@ -235,14 +235,15 @@ class Collectors:
 
         Raises CollectorError or InputError where a collector has failed for good and nobody was told yet.
         """
-        if self._closed:
+        if self._ended:
             return
         self._closed = True
-        atexit.unregister(self.close)
         try:
             self._supervisor.stop()
         finally:
             self.buffer.close()
+        self._ended = True  # interrupted before, the next call ends what is left
+        atexit.unregister(self.close)
         if self._supervisor.failure is not None and not self._told:
             self._told = True
             raise self._supervisor.failure

@@ -304,6 +304,39 @@ def test_a_trainer_over_a_url_that_asks_for_another_view_or_class_of_sampler_beg
             assert isinstance(buffer.sampler, dr.Proportional)
 
 
+def test_a_close_that_is_interrupted_is_ended_by_the_next(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the next did nothing, and the actors stayed."""
+    collecting = collectors(path)
+    collecting.wait_to_sample(1, timeout=PATIENCE)
+    supervisor = collecting._supervisor
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(supervisor._thread, "join", interrupted)
+        collecting.close()
+    collecting.close()
+    assert not any(place.actor for place in supervisor._places)
+    with pytest.raises(ClosedError):
+        collecting.wait_to_sample(1)
+
+
+def test_a_collector_whose_close_is_interrupted_can_be_closed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the next close did nothing, and the stream stayed locked."""
+    create(path)
+    collector = Collector(path, counting.make_envs, counting.policy)
+
+    def interrupted(self: dr.ReplayBuffer) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(dr.ReplayBuffer, "close", interrupted)
+        collector.close()
+    collector.close()
+    dr.ReplayBuffer.open(path, stream=collector.stream).close()
+
+
 def test_new_weights_reach_all_collectors_and_the_facts_of_episodes(path: str) -> None:
     with collectors(path) as collecting:
         for version in (1, 2, 3):
