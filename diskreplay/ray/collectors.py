@@ -137,10 +137,11 @@ class Collectors:
             "provenance": known if options["provenance"] is None else options["provenance"],
             "stream": options["stream"] or LEARNER,
         }
+        if url is None and _has_sampler(where, view, sampler, more):
+            sampler = None
         self.buffer = (
             ReplayBuffer.open_or_create(
-                where, observation_space, action_space, capacity=capacity, view=view,
-                sampler=None if _has_sampler(where, view, sampler, more) else sampler, **more,
+                where, observation_space, action_space, capacity=capacity, view=view, sampler=sampler, **more
             )
             if url is None
             else _reader(url, observation_space, action_space, capacity, view, sampler, mirror, mirror_bytes, more)

@@ -313,9 +313,10 @@ def test_a_close_that_is_interrupted_is_ended_by_the_next(path: str, monkeypatch
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(supervisor._thread, "join", interrupted)
-        collecting.close()
+        with pytest.raises(KeyboardInterrupt):
+            collecting.close()
     collecting.close()
     assert not any(place.actor for place in supervisor._places)
     with pytest.raises(ClosedError):
@@ -330,9 +331,10 @@ def test_a_collector_whose_close_is_interrupted_can_be_closed(path: str, monkeyp
     def interrupted(self: dr.ReplayBuffer) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(dr.ReplayBuffer, "close", interrupted)
-        collector.close()
+        with pytest.raises(KeyboardInterrupt):
+            collector.close()
     collector.close()
     dr.ReplayBuffer.open(path, stream=collector.stream).close()
 

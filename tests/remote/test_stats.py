@@ -156,7 +156,7 @@ def refused(tmp_path: pathlib.Path) -> Iterator[Any]:
 
 def test_a_warning_that_is_an_error_leaves_no_checkpoint_unmade(refused: Any, tmp_path: pathlib.Path) -> None:
     buffer = refused(tmp_path / "a").buffer
-    with pytest.raises(RemoteWarning, match="nothing of .* is pushed: .* holds another store"):
+    with pytest.raises(RemoteWarning, match=r"nothing of .* is pushed: .* holds another store"):
         buffer.checkpoint("best")
     assert buffer.checkpoints == ["best"]
     with pytest.raises(RemoteWarning, match="not everything"):
@@ -176,7 +176,7 @@ def test_a_warning_that_is_an_error_ends_no_extend_half_way(refused: Any, tmp_pa
     buffer = refused(tmp_path / "a", commit_rows=4).buffer
     obs = np.stack([observation(0, 0, number) for number in range(21)])
     no = np.zeros(20, bool)
-    with pytest.raises(RemoteWarning, match="nothing of .* is pushed: .* holds another store"):
+    with pytest.raises(RemoteWarning, match=r"nothing of .* is pushed: .* holds another store"):
         buffer.extend(obs[:-1], np.arange(20) % 5, np.arange(20.0), obs[1:], no, no)
     assert len(buffer) == 20
     with pytest.raises(RemoteWarning, match="not everything"):

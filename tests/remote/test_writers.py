@@ -481,9 +481,10 @@ def test_a_close_that_is_interrupted_when_all_is_pushed_is_done_by_the_next(
             end(self, timeout)
             raise KeyboardInterrupt
 
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patched:
             patched.setattr(Pushing, "end", interrupted)
-            life.buffer.close()
+            with pytest.raises(KeyboardInterrupt):
+                life.buffer.close()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             life.buffer.close()
