@@ -48,7 +48,8 @@ def make(
             )
         given = plain("metadata", metadata or {})
         buffer._store.check_new_checkpoint(name)
-        buffer.commit()
+        with pushes.warned_later(buffer):
+            buffer.commit()
         for _ in range(PIN_ATTEMPTS):
             checkpoint, arrays = _cut(buffer, name, given, beside)
             if buffer._store.write_checkpoint(writer, checkpoint, arrays):

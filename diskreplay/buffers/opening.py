@@ -67,15 +67,16 @@ def open_store(
     try:
         store = Store(full, files)
     except StoreNotFoundError:
-        if options["remote"] is None or checkpoint not in (None, LATEST):
+        new = checkpoint is None or (checkpoint == LATEST and options["or_last_commit"])
+        if options["remote"] is None or not new:
             raise
         objects = ObjectStore(options["remote"])
-        joined = joining.join(objects, full, files, options["stream"], num_envs, capacity)
+        joined = joining.join(objects, full, files, options["stream"], num_envs, capacity, check)
         if joined is None:
             raise
         store = joined
         options = {**options, "stream": store.stream_names()[0]}
-    cut = _checkpoint(store, checkpoint, options["or_last_commit"]) if checkpoint is not None else None
+    cut = find_checkpoint(store, checkpoint, options["or_last_commit"]) if checkpoint is not None else None
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
     if mode == "r":
         return store, None, cut
@@ -93,7 +94,11 @@ def open_store(
     return store, stream, cut
 
 
-def _checkpoint(store: Store, name: str, or_last_commit: bool) -> Checkpoint | None:
+def find_checkpoint(store: Store, name: str, or_last_commit: bool) -> Checkpoint | None:
+    """The checkpoint of that name, or the newest for "latest"; CheckpointError where there is none.
+
+    None where there is none "latest", and ``or_last_commit``.
+    """
     if name != LATEST or LATEST in store.checkpoint_names():
         return store.checkpoint(name)
     latest = store.latest_checkpoint()

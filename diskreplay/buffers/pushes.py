@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from diskreplay.errors import DiskReplayError, RemoteWarning
@@ -32,10 +34,26 @@ def begin(buffer: StoredBuffer, url: str | None, seconds: float) -> Pushing | No
 def committed(buffer: StoredBuffer) -> None:
     """Has what is durable here pushed."""
     if buffer._pushing is not None and buffer._streams.writer is not None:
-        if (conflict := buffer._pushing.new_conflict()) is not None:
-            warnings.warn(f"nothing of {buffer.path!r} is pushed: {conflict}", RemoteWarning, stacklevel=4)
-        warn_of_names(buffer, buffer._pushing, 5)
         buffer._pushing.committed(buffer._streams.writer.commit_record)
+
+
+@contextlib.contextmanager
+def warned_later(buffer: StoredBuffer) -> Iterator[None]:
+    """What :func:`warn` would say inside waits: a warning may be an error, and would end what must be done whole."""
+    buffer._warned_later += 1
+    try:
+        yield
+    finally:
+        buffer._warned_later -= 1
+
+
+def warn(buffer: StoredBuffer) -> None:
+    """Says what keeps rows or checkpoints from being pushed, once each; when all that was asked for is done."""
+    if buffer._pushing is None or buffer._warned_later:
+        return
+    if (conflict := buffer._pushing.new_conflict()) is not None:
+        warnings.warn(f"nothing of {buffer.path!r} is pushed: {conflict}", RemoteWarning, stacklevel=4)
+    warn_of_names(buffer, buffer._pushing, 5)
 
 
 def warn_of_names(buffer: StoredBuffer, pushing: Pushing, level: int) -> None:
@@ -54,7 +72,8 @@ def end(buffer: StoredBuffer) -> Exception | None:
     try:
         with held_back(), buffer._write_lock:
             if buffer._streams.writer is not None and not buffer._ending:
-                buffer._commit_last(buffer._streams.writer)
+                with warned_later(buffer):
+                    buffer._commit_last(buffer._streams.writer)
             buffer._ending = True
         return buffer._pushing.end(CLOSE_SECONDS)
     except DiskReplayError:

@@ -108,6 +108,8 @@ class StoredBuffer:
         self._closed = False
         self._ending = False
         """Whether the last commit was made, and the buffer is open until it is pushed."""
+        self._warned_later = 0
+        """Blocks of :func:`pushes.warned_later` that are under way, under the lock of writers."""
         self._companion: Companion | None = None
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
@@ -376,7 +378,7 @@ class StoredBuffer:
         extra: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Adds many rows, and commits wherever that is due."""
-        with self._write_lock:
+        with self._write_lock, pushes.warned_later(self):
             writer, appender = self._writable(), self._appender
             steps = checked(appender, obs, action, reward, next_obs, terminated, truncated, valid, extra)
             at = 0
@@ -391,6 +393,7 @@ class StoredBuffer:
                     at += appender.add_run(steps.values, steps.next_obs, steps.ended, at, min(stop, at + left))
                 self._added()
             self._warn()
+        pushes.warn(self)
 
     def _added(self) -> None:
         """Commits after rows were added, where that is due. Needs the lock of writers alone: nobody else adds."""
@@ -413,6 +416,7 @@ class StoredBuffer:
             if self._companion is not None:
                 self._companion.committed()
             pushes.committed(self)
+        pushes.warn(self)
 
     def push(self, timeout: float | None = None) -> None:
         """Commits, and waits until the remote store has everything: rows, and the checkpoints of this store.
@@ -427,7 +431,8 @@ class StoredBuffer:
             self._writable()
             if self._pushing is None:
                 raise InputError("there is nowhere to push to: open the buffer with remote='s3://bucket/name'")
-            self.commit()
+            with pushes.warned_later(self):
+                self.commit()
         self._pushing.wait(timeout)
         pushes.warn_of_names(self, self._pushing, 4)
 
@@ -469,6 +474,7 @@ class StoredBuffer:
         Raises InputError or CheckpointError for a bad name or metadata, and what :meth:`commit` raises.
         """
         checkpointing.make(self, name, metadata)
+        pushes.warn(self)
 
     def drop_checkpoint(self, name: str) -> None:
         """Forgets a checkpoint; the next commit gives back the space that only it needed.
@@ -566,7 +572,8 @@ class StoredBuffer:
         with held_back(), self._write_lock:
             try:
                 if not (self._closed or self._ending) and self._streams.writer is not None:
-                    self._commit_last(self._streams.writer)
+                    with pushes.warned_later(self):
+                        self._commit_last(self._streams.writer)
             except DiskReplayError:
                 self._finish()
                 raise

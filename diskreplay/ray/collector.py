@@ -198,8 +198,8 @@ class Collector:
     def close(self) -> None:
         """Commits, and closes the stream and the environments. Closing twice does nothing more."""
         if not self._closed:
+            self._envs.close()  # interrupted while it pushes, it is not the end
             self._closed = True
-            self._envs.close()
 
     def _kept(self) -> int:
         """Rows that are committed; of a store under a URL, that are pushed."""

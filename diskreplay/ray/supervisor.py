@@ -131,6 +131,7 @@ class Supervisor:
         """Calls that have added something."""
         self.failure: DiskReplayError | None = None
         self._ended = threading.Event()
+        self._stopped = False
         self._thread = threading.Thread(target=self._run, name="diskreplay collectors", daemon=True)
 
     def start(self) -> None:
@@ -140,7 +141,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """Ends all collectors, which commit what they have. Doing it twice does no more."""
-        if self._ended.is_set():
+        if self._stopped:
             return
         self._ended.set()
         self._thread.join()
@@ -153,6 +154,7 @@ class Supervisor:
         finally:
             for place in self._places:
                 self._dismiss(place)
+        self._stopped = True
 
     def set_weights(self, weights: Any) -> int:
         """Has them sent with the next call to each collector; their version."""

@@ -57,7 +57,8 @@ def explained(text: str, refused: bool = False) -> str:
         cause = "no answer came in time"
     else:
         cause = text.strip().splitlines()[0] if text.strip() else "no reason was given"
-    cause = re.sub(r"//[^/@\s]*@", "//...@", cause)[:MOST].rstrip(".")
+    cause = re.sub(r"(//[^\s?]*)\?[^\s)]*", r"\1?...", cause)  # a signature, or Azure's token
+    cause = re.sub(r"//\S*@", "//...@", cause)[:MOST].rstrip(".")
     return f"{cause}; {_cure(said, status[1][:3] if status else '', text, refused)}, and try again"
 
 

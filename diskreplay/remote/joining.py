@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from diskreplay.checks import check_key
@@ -15,7 +16,7 @@ from diskreplay.remote.push import ORIGIN_FILE
 from diskreplay.schema import Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
-from diskreplay.storage.store import STREAMS, Part, Store
+from diskreplay.storage.store import STREAMS, Part, Store, check_sizes
 
 ATTEMPTS = 100
 """Of numbers, while others join."""
@@ -73,8 +74,9 @@ def claim(objects: Objects, document: dict[str, Any], stream: str) -> None:
 
 
 def join(
-    objects: Objects, path: str, files: fs.Files, name: str | None, num_envs: int | None, capacity: int | None
-) -> Store | None:
+    objects: Objects, path: str, files: fs.Files, name: str | None, num_envs: int | None, capacity: int | None,
+    check: Callable[[Mapping[str, Any], Schema], object],
+) -> Store | None:  # fmt: skip
     """Makes a local store at ``path`` that holds one new stream of the store under a URL; None where there is none.
 
     Args:
@@ -83,13 +85,19 @@ def join(
         files: to make it through.
         name: of the stream; one that nobody has if None.
         num_envs, capacity: of the stream; those of the store if None.
+        check: is given the store's settings and schema, before anything is made.
 
-    Raises RemoteConflictError where there is a stream of that name, StoreExistsError where something is at ``path``.
+    Raises InputError for sizes that no stream has and what ``check`` raises, with nothing made; RemoteConflictError
+    where there is a stream of that name, StoreExistsError where something is at ``path``.
     """
     root = _root(objects)
     if root is None:
         return None
     schema, settings = _described(root)
+    check(settings, schema)
+    num_envs = schema.num_envs if num_envs is None else num_envs
+    capacity = schema.capacity if capacity is None else capacity
+    check_sizes(num_envs, capacity)
     beside = numbers.first(root)
     if name is not None:
         check_key(name, "stream")
@@ -108,5 +116,5 @@ def join(
     else:
         raise RemoteConflictError(f"no number is free at {objects.url!r}: too many join at once; try again")
     note = ORIGIN_FILE, json.dumps({"origin": origin}).encode()
-    part = Part(schema.identity, number, num_envs or schema.num_envs, capacity or schema.capacity, note)
+    part = Part(schema.identity, number, num_envs, capacity, note)
     return Store.create(path, files, schema, settings, called, part)

@@ -55,9 +55,13 @@ class Pushing:
         self._error: Exception | None = None
         self._said = ""
         """The conflict that was warned of."""
+        self._unsaid = ""
+        """One that was not, whatever was tried since without an end."""
         self._taken: set[str] = set()
         """Names of checkpoints that were warned of."""
         self._ended = False
+        self._left: Exception | None = None
+        """What kept the rest from being sent at the end."""
         self._thread: threading.Thread | None = None
 
     def committed(self, commit: Commit) -> None:
@@ -94,7 +98,7 @@ class Pushing:
             asked = self._asked
             while self._done < asked:
                 if isinstance(self._error, RemoteConflictError):
-                    self._said = str(self._error)
+                    self._said, self._unsaid = str(self._error), ""
                     raise RemoteConflictError(str(self._error)) from self._error
                 if self._error is not None and not isinstance(self._error, RemoteError):
                     raise self._error
@@ -119,9 +123,9 @@ class Pushing:
     def new_conflict(self) -> str | None:
         """What no second try would mend, once."""
         with self._condition:
-            if not isinstance(self._error, RemoteConflictError) or str(self._error) == self._said:
+            if not self._unsaid:
                 return None
-            self._said = str(self._error)
+            self._said, self._unsaid = self._unsaid, ""
             return self._said
 
     def newly_taken(self) -> tuple[str, ...]:
@@ -159,13 +163,15 @@ class Pushing:
             return None
         left = None
         try:
-            self.wait(timeout)  # interrupted, it is not the end
+            if not self._ended:
+                self.wait(timeout)  # interrupted, it is not the end
         except Exception as error:
             left = error
         with self._condition:
-            self._ended = True
-            self._condition.notify_all()
-        return left
+            if not self._ended:
+                self._ended, self._left = True, left
+                self._condition.notify_all()
+            return self._left
 
     def _run(self) -> None:
         pause = FIRST_PAUSE
@@ -193,7 +199,7 @@ class Pushing:
             else:
                 pause = FIRST_PAUSE
                 with self._condition:
-                    self._error = None
+                    self._error, self._unsaid = None, ""
                     self._done = asked
                     self._condition.notify_all()
 
@@ -203,4 +209,6 @@ class Pushing:
                 self._thread = None
             self._failures += 1
             self._error = error
+            if isinstance(error, RemoteConflictError) and str(error) != self._said:
+                self._unsaid = str(error)
             self._condition.notify_all()

@@ -220,9 +220,7 @@ class Store:
     def create_stream(self, name: str, num_envs: int, capacity: int) -> None:
         """Adds an empty stream; it appears whole, between two listings of any reader."""
         check_key(name, "stream")
-        check_count("num_envs", num_envs, most=MAX_ENVS)
-        if capacity < num_envs:
-            raise InputError(f"capacity must hold one row of {num_envs} environments, got {capacity}")
+        check_sizes(num_envs, capacity)
         with fs.translate("creating the stream", name):
             waited = time.monotonic()
             while (lock := self.files.lock(self.path)) is None:
@@ -398,6 +396,13 @@ class Store:
             self.files.rename(os.path.join(self.path, CHECKPOINTS, name), doomed)
             self.files.sync_dir(os.path.join(self.path, CHECKPOINTS))
             fs.remove(self.files, doomed)
+
+
+def check_sizes(num_envs: int, capacity: int) -> None:
+    """InputError where no stream can have so many environments, and transitions in its window."""
+    check_count("num_envs", num_envs, most=MAX_ENVS)
+    if check_count("capacity", capacity) < num_envs:
+        raise InputError(f"capacity must hold one row of {num_envs} environments, got {capacity}")
 
 
 def checkpoint_document(checkpoint: Checkpoint, values: dict[str, NDArray[Any]]) -> dict[str, Any]:

@@ -19,8 +19,11 @@ import pytest
 import ray
 from helpers import counting
 from helpers.effort import examples
+from helpers.own_samplers import Newest
+from remote.world import SPACES, URL, Life, reader, under
 
 import diskreplay as dr
+from diskreplay.buffers.options import DEFAULTS
 from diskreplay.errors import (
     ClosedError,
     CollectorError,
@@ -31,6 +34,8 @@ from diskreplay.errors import (
 )
 from diskreplay.ops.verify import verify
 from diskreplay.ray import Collector, Collectors
+from diskreplay.ray.collectors import _reader
+from diskreplay.testing import SimulatedObjects
 
 ROOT = pathlib.Path(__file__).parents[2]
 KILLS = examples(20, "kills of collectors", least=6)
@@ -232,7 +237,9 @@ def test_samples_per_insert_of_all_collectors_together(path: str) -> None:
             _until(lambda: collecting.wait_to_sample(50, timeout=0))
 
 
-def test_a_trainer_resumes_where_its_checkpoint_is(path: str) -> None:
+@pytest.mark.parametrize("sampler", [None, dr.Proportional()])
+def test_a_trainer_resumes_where_its_checkpoint_is(path: str, sampler: Any) -> None:
+    """Regression: with the sampler of the same settings, as in the page's program, it began without priorities."""
     options: dict[str, Any] = {"samples_per_insert": 2, "min_size": 100, "checkpoint": "latest"}
     with collectors(path, sampler=dr.Proportional(), **options) as collecting:
         for _ in range(5):
@@ -242,13 +249,94 @@ def test_a_trainer_resumes_where_its_checkpoint_is(path: str) -> None:
         collecting.buffer.checkpoint("here")
         expected = collecting.buffer.sample(32)
         before = set(collecting.buffer.stats()["streams"])
-    with collectors(path, **options) as collecting:
+    with collectors(path, sampler=sampler, **options) as collecting:
         again = collecting.buffer.sample(32)
         np.testing.assert_array_equal(again.index, expected.index)
         assert collecting.stats()["samples"] == 160
         collecting.wait_to_sample(32, timeout=PATIENCE)
         _until(lambda: all(one["stream"] for one in collecting.stats()["collectors"]))
         assert not before & {one["stream"] for one in collecting.stats()["collectors"]}
+
+
+def test_a_trainer_that_asks_for_another_sampler_or_view_begins_with_it(path: str) -> None:
+    with collectors(path, sampler=dr.Proportional(), min_size=50) as collecting:
+        collecting.wait_to_sample(32, timeout=PATIENCE)
+        batch = collecting.buffer.sample(32)
+        collecting.buffer.update_priorities(batch.index, batch.reward + 1)
+        collecting.buffer.checkpoint("here")
+    asked: list[dict[str, Any]] = [
+        {"sampler": dr.Proportional(alpha=0.9)}, {"sampler": dr.Proportional(), "view": dr.Sequence(4)},
+    ]  # fmt: skip
+    for options in asked:
+        with collectors(path, checkpoint="latest", **options) as collecting:
+            assert collecting.buffer.sampler is options["sampler"]
+            assert collecting.buffer.view is options.get("view", collecting.buffer.view)
+
+
+def test_a_trainer_over_a_url_that_asks_for_another_view_or_class_of_sampler_begins_with_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Regression: it was told to give a sampler, which it had given."""
+    objects = SimulatedObjects()
+    life = Life(tmp_path / "a", sampler=dr.Proportional())
+    life.add(20)
+    life.push(objects)
+    life.buffer.close()
+
+    def opened(**options: Any) -> dr.ReplayBuffer:
+        more: Any = {**DEFAULTS, "checkpoint": "latest"}
+        view, sampler = options.get("view"), options["sampler"]
+        return _reader(URL, *SPACES, 60, view, sampler, tmp_path / "mirror", None, more)
+
+    with under(objects):
+        with reader(objects, tmp_path / "mirror", sampler=dr.Proportional()) as buffer:
+            batch = buffer.sample(8)
+            buffer.update_priorities(batch.index, batch.reward + 1)
+            buffer.checkpoint("here")
+            expected = buffer.sample(8).index
+        with opened(sampler=dr.Proportional()) as buffer:
+            np.testing.assert_array_equal(buffer.sample(8).index, expected)
+        with opened(sampler=dr.Proportional(), view=dr.Sequence(4)) as buffer:
+            assert buffer.view == dr.Sequence(4)
+        with reader(objects, tmp_path / "mirror", sampler=Newest(8)) as buffer:
+            buffer.checkpoint("of another class")
+        with opened(sampler=dr.Proportional()) as buffer:
+            assert isinstance(buffer.sampler, dr.Proportional)
+
+
+def test_a_close_that_is_interrupted_is_ended_by_the_next(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the next did nothing, and the actors stayed."""
+    collecting = collectors(path)
+    collecting.wait_to_sample(1, timeout=PATIENCE)
+    supervisor = collecting._supervisor
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(supervisor._thread, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            collecting.close()
+    collecting.close()
+    assert not any(place.actor for place in supervisor._places)
+    with pytest.raises(ClosedError):
+        collecting.wait_to_sample(1)
+
+
+def test_a_collector_whose_close_is_interrupted_can_be_closed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the next close did nothing, and the stream stayed locked."""
+    create(path)
+    collector = Collector(path, counting.make_envs, counting.policy)
+
+    def interrupted(self: dr.ReplayBuffer) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dr.ReplayBuffer, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            collector.close()
+    collector.close()
+    dr.ReplayBuffer.open(path, stream=collector.stream).close()
 
 
 def test_new_weights_reach_all_collectors_and_the_facts_of_episodes(path: str) -> None:

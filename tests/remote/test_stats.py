@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pathlib
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from diskreplay_cli.main import main
-from remote.world import RUN, URL, Life, reader, under
+from remote.world import RUN, URL, Life, observation, reader, under
 
 import diskreplay as dr
+from diskreplay.compat.keeper import Keeper
 from diskreplay.errors import RemoteWarning
 from diskreplay.ops.remote import push
 from diskreplay.testing import FaultyObjects, SimulatedObjects
@@ -126,3 +129,65 @@ def test_the_command_says_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     result = CliRunner().invoke(main, ["push", life.path, URL])
     assert result.exit_code == 0, result.output
     assert "the checkpoint 'best' was not sent" in result.stderr
+
+
+@pytest.fixture
+def refused(tmp_path: pathlib.Path) -> Iterator[Any]:
+    """Makes a writer whose URL holds another store, once its first push was refused; warnings are errors."""
+    objects = SimulatedObjects()
+    first = Life(tmp_path / "first")
+    first.push(objects)
+    first.buffer.close()
+
+    def opened(path: pathlib.Path, **options: Any) -> Life:
+        life = Life(path)
+        life.buffer.close()
+        life.buffer = dr.ReplayBuffer.open(path, remote=URL, **{**RUN, **options})
+        pushing = life.buffer._pushing
+        assert pushing is not None
+        with pushing._condition:
+            assert pushing._condition.wait_for(lambda: pushing._error is not None, 300)
+        return life
+
+    with under(objects), warnings.catch_warnings():
+        warnings.simplefilter("error", RemoteWarning)
+        yield opened
+
+
+def test_a_warning_that_is_an_error_leaves_no_checkpoint_unmade(refused: Any, tmp_path: pathlib.Path) -> None:
+    buffer = refused(tmp_path / "a").buffer
+    with pytest.raises(RemoteWarning, match=r"nothing of .* is pushed: .* holds another store"):
+        buffer.checkpoint("best")
+    assert buffer.checkpoints == ["best"]
+    with pytest.raises(RemoteWarning, match="not everything"):
+        buffer.close()
+
+
+def test_a_warning_that_is_an_error_leaves_no_buffer_open(refused: Any, tmp_path: pathlib.Path) -> None:
+    life = refused(tmp_path / "a")
+    life.buffer.add(observation(0, 0, 0), 0, 0.0, observation(0, 0, 1), False, False)
+    with pytest.raises(RemoteWarning, match="not everything"):
+        life.buffer.close()
+    with dr.ReplayBuffer.open(life.path) as buffer:  # its lock is free
+        assert len(buffer) == 1
+
+
+def test_a_warning_that_is_an_error_ends_no_extend_half_way(refused: Any, tmp_path: pathlib.Path) -> None:
+    buffer = refused(tmp_path / "a", commit_rows=4).buffer
+    obs = np.stack([observation(0, 0, number) for number in range(21)])
+    no = np.zeros(20, bool)
+    with pytest.raises(RemoteWarning, match=r"nothing of .* is pushed: .* holds another store"):
+        buffer.extend(obs[:-1], np.arange(20) % 5, np.arange(20.0), obs[1:], no, no)
+    assert len(buffer) == 20
+    with pytest.raises(RemoteWarning, match="not everything"):
+        buffer.close()
+
+
+def test_a_warning_that_is_an_error_takes_no_priorities_from_a_keeper(refused: Any, tmp_path: pathlib.Path) -> None:
+    life = refused(tmp_path / "a", sampler=dr.Proportional())
+    life.buffer._companion = Keeper(life.buffer)
+    life.buffer.add(observation(0, 0, 0), 0, 0.0, observation(0, 0, 1), False, False)
+    with pytest.raises(RemoteWarning, match="not everything"):
+        life.buffer.close()
+    with dr.ReplayBuffer.open(life.path) as buffer:
+        assert len(buffer) == len(buffer.checkpoints) == 1

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 import threading
+import warnings
+from typing import Any
 
 import pytest
 from remote.world import RUN, SPACES, URL, Life, observation, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.compat.keeper import Keeper
-from diskreplay.errors import ClosedError, InputError, RemoteConflictError, RemoteError, StoreExistsError
+from diskreplay.errors import (
+    ClosedError,
+    InputError,
+    NotAStoreError,
+    RemoteConflictError,
+    RemoteError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
 from diskreplay.remote import numbers, pushing
+from diskreplay.remote.failures import explained
 from diskreplay.remote.push import Push
 from diskreplay.remote.pushing import Pushing
 from diskreplay.storage.files import LocalFiles
@@ -425,3 +437,68 @@ def test_what_is_no_url_is_refused_before_anything_is_made(tmp_path: pathlib.Pat
         with pytest.raises(InputError):
             dr.ReplayBuffer.create(tmp_path / "a", *SPACES, capacity=10, remote=url, **RUN)  # type: ignore[arg-type]
         assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "error"),
+    [
+        (dr.ReplayBuffer, {"num_envs": 8, "capacity": 4}, InputError),
+        (dr.ReplayBuffer, {"num_envs": -1}, InputError),
+        (dr.ReplayBuffer, {"num_envs": 0}, InputError),
+        (dr.ReplayBuffer, {"view": 3}, InputError),
+        (dr.ReplayBuffer, {"checkpoint": "latest"}, StoreNotFoundError),
+        (dr.RolloutBuffer, {}, NotAStoreError),
+        (dr.MultiAgentReplayBuffer, {}, NotAStoreError),
+    ],
+)
+def test_who_asks_for_what_cannot_be_joins_nothing(
+    tmp_path: pathlib.Path, kind: Any, options: dict[str, Any], error: type[Exception]
+) -> None:
+    """Regression: a number was claimed and a local store made, which nothing could open, and then it was looked."""
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.push(objects)
+    life.buffer.close()
+    before = objects.list("")
+    with under(objects):
+        with pytest.raises(error):
+            kind.open(tmp_path / "b", remote=URL, **options)
+        assert objects.list("") == before
+        assert not (tmp_path / "b").exists()
+        dr.ReplayBuffer.open(tmp_path / "b", remote=URL).close()
+
+
+def test_a_close_that_is_interrupted_when_all_is_pushed_is_done_by_the_next(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the next one warned that not everything is pushed, since the buffer pushes no more."""
+    objects = SimulatedObjects()
+    with under(objects):
+        life = Life(tmp_path / "a", remote=URL)
+        life.add(20)
+        end = Pushing.end
+
+        def interrupted(self: Pushing, timeout: float | None) -> Exception | None:
+            end(self, timeout)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Pushing, "end", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                life.buffer.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            life.buffer.close()
+    assert read(objects, tmp_path / "m") == sorted(life.window())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "HTTP error: error sending request for url (https://one.blob.core.windows.net/c/x?sv=2022&sig=hidden)",
+        "error sending request for url (http://user:hid/den@host:9000/bucket)",
+        "Error performing GET https://host/x?X-Amz-Signature=hidden in 3s",
+    ],
+)
+def test_urls_in_what_failed_say_no_signature_and_no_password(said: str) -> None:
+    assert "host" in explained(said) or "one.blob.core.windows.net/c/x" in explained(said)
+    assert not re.search("hid|den", explained(said))
