@@ -411,6 +411,11 @@ class RemoteFiles:
             except FileNotFoundError:
                 self.refresh()
                 raise self._gone(known.key, "the object is missing") from None
+            except RemoteError:
+                shorter = None if span is None else self.objects.head(known.key)
+                if span is None or shorter is None or shorter.size > span[0]:
+                    raise
+                found, pieces = shorter, ()  # storage refuses bytes beyond the end, after a going back too
             if found.tag != known.tag:
                 self.refresh()
                 listing = self._listing

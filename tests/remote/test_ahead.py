@@ -20,7 +20,7 @@ from remote import world
 from remote.world import SPACES, Life, reader, rows_of
 
 import diskreplay as dr
-from diskreplay.errors import CorruptionError, RemoteError
+from diskreplay.errors import CorruptionError, InputError, RemoteError
 from diskreplay.remote import ahead, push, ranges
 from diskreplay.remote.ahead import Ahead
 from diskreplay.remote.objects import Object
@@ -309,6 +309,25 @@ def test_parts_of_a_shard_that_grew_or_was_taken_back_meanwhile(tmp_path: pathli
             seen = set(rows_of(buffer, buffer.sample(8).index))
             assert seen <= set(before) or seen <= set(life.window())
         buffer.refresh()
+        assert sorted(rows_of(buffer)) == sorted(life.window())
+    life.buffer.close()
+
+
+def test_a_part_beyond_the_end_of_a_shard_that_was_taken_back_is_no_error_of_the_network(
+    tmp_path: pathlib.Path,
+) -> None:
+    life, objects = Life(tmp_path / "b", capacity=SHARD_ROWS * SHARDS), SimulatedObjects()
+    life.add(2)
+    life.checkpoint("c")
+    life.add(2 * SHARD_ROWS)
+    life.push(objects)
+    with reader(objects, tmp_path / "m") as buffer:
+        ids = rows_in(buffer, 0) + 8
+        life.go_back("c")
+        life.add(1)
+        life.push(objects)
+        with pytest.raises(InputError, match="names no transition"):  # after a look at what is there now
+            buffer.get(ids)
         assert sorted(rows_of(buffer)) == sorted(life.window())
     life.buffer.close()
 
