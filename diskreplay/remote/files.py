@@ -317,6 +317,7 @@ class RemoteFiles:
 
         ``called_off`` is asked meanwhile: then it ends with CalledOffError.
         """
+        known = self._newest(known, timeline)
         if self.mirror.find(known) is not None:
             return None
         self._check_process()
@@ -326,6 +327,7 @@ class RemoteFiles:
     def copy(self, known: Object, timeline: int | None) -> fs.LocalFile:
         """The copy of a shard, downloaded if need be; CorruptionError where there is no such shard any more."""
         for _ in range(ATTEMPTS):
+            known = self._newest(known, timeline)
             download = self.begin(known, timeline)
             try:
                 path = self.mirror.find(known) if download is None else download.result()
@@ -340,6 +342,7 @@ class RemoteFiles:
 
     def fetch(self, known: Object, timeline: int | None, spans: Iterable[ranges.Span]) -> ranges.Ranges | None:
         """Begins to download parts of a shard; None where its copy is there, or comes, since it is worth it."""
+        known = self._newest(known, timeline)
         if self.mirror.find(known) is not None:
             return None
         self._check_process()
@@ -426,6 +429,13 @@ class RemoteFiles:
                     continue  # replaced once more
             return found, self._counted(pieces)
         raise self._gone(known.key, "the object is replaced faster than it can be read")
+
+    def _newest(self, known: Object, timeline: int | None) -> Object:
+        """A shard as it was listed last, where it has grown: its copy is named so, and no request finds it replaced."""
+        listing = self._listing
+        now = listing.there.get(known.key)
+        same = now is not None and listing.timelines.get(_stream(known.key) or "") == timeline
+        return now if now is not None and same else known
 
     def _counted(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         with self._counting:

@@ -332,6 +332,30 @@ def test_a_part_beyond_the_end_of_a_shard_that_was_taken_back_is_no_error_of_the
     life.buffer.close()
 
 
+def test_a_shard_that_grew_is_downloaded_once_and_listed_once(tmp_path: pathlib.Path) -> None:
+    life, inner = Life(tmp_path / "b", capacity=SHARD_ROWS * SHARDS), SimulatedObjects()
+    life.add(2 * SHARD_ROWS + 12)
+    life.push(inner)
+    objects = FaultyObjects(inner)
+    with reader(objects, tmp_path / "m", cache_bytes=0) as buffer:
+        ids = rows_in(buffer, 2)
+        for _, column in buffer._streams.all[0].disk.columns():
+            column.close_files()
+        for copy in (tmp_path / "m").glob("*@*"):
+            copy.unlink()
+        life.add(2)
+        life.push(inner)
+        objects.heal()
+        for _ in range(5):
+            assert rows_of(buffer, ids) == [life.rows[2 * SHARD_ROWS + 4]]
+            join(background(buffer))
+        assert shards_of(objects.requests, whole=True) == [2]
+        asked = len(objects.requests)
+        rows_of(buffer, ids)
+        assert len(objects.requests) == asked
+    life.buffer.close()
+
+
 class SlowPieces:
     """Objects whose shards come in two pieces; the second of a whole one waits."""
 
