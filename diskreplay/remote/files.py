@@ -142,6 +142,8 @@ class RemoteFiles:
         self._downloads: Downloads[str] = Downloads()
         self._ranges: Downloads[bytes] = Downloads(RANGE_THREADS)
         self._ahead = Ahead(mirror, self.begin)
+        self._stops = 0
+        """So often everything was called off."""
         self._counting = threading.Lock()
         self._requests = self._received = 0
         self.refresh()
@@ -311,18 +313,21 @@ class RemoteFiles:
                 download.wait(stop - time.monotonic())
 
     def begin(
-        self, known: Object, timeline: int | None, called_off: Callable[[], bool] = lambda: False
+        self, known: Object, timeline: int | None, called_off: Callable[[], bool] | None = None
     ) -> Download[str] | None:
         """Begins to download a shard of a timeline; None where its copy is there.
 
-        ``called_off`` is asked meanwhile: then it ends with CalledOffError.
+        ``called_off``, by default whether :meth:`stop` was called since, is asked meanwhile: then it ends with
+        CalledOffError.
         """
+        stops = self._stops
         known = self._newest(known, timeline)
         if self.mirror.find(known) is not None:
             return None
         self._check_process()
         name = f"{known.key}\n{known.tag}\n{timeline}"
-        return self._downloads.begin(name, lambda: self._download(known, timeline, called_off))
+        off = called_off or (lambda: self._stops != stops)
+        return self._downloads.begin(name, lambda: self._download(known, timeline, off))
 
     def copy(self, known: Object, timeline: int | None) -> fs.LocalFile:
         """The copy of a shard, downloaded if need be; CorruptionError where there is no such shard any more."""
@@ -359,9 +364,13 @@ class RemoteFiles:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """Reads nothing more ahead, until something is asked for again."""
+        """Reads nothing more ahead, until something is asked for again; waits for it, but not for ever."""
         if os.getpid() == self._process:  # a forked one has no threads, and may have their locks
+            deadline = time.monotonic() + STOP_SECONDS
+            self._stops += 1
             self._ahead.stop()
+            for download in self._downloads.under_way():
+                download.wait(deadline - time.monotonic())
 
     def stats(self) -> dict[str, Any]:
         """What was downloaded, and what of it was read ahead: JSON."""

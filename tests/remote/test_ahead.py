@@ -21,7 +21,7 @@ from remote.world import SPACES, Life, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, InputError, RemoteError
-from diskreplay.remote import ahead, push, ranges
+from diskreplay.remote import ahead, files, push, ranges
 from diskreplay.remote.ahead import Ahead
 from diskreplay.remote.objects import Object
 from diskreplay.testing import FaultyObjects, Interrupts, SimulatedObjects
@@ -389,6 +389,7 @@ def test_close_calls_off_what_is_under_way(
     pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ahead, "STOP_SECONDS", 0.0)
+    monkeypatch.setattr(files, "STOP_SECONDS", 0.0)
     monkeypatch.setattr(ahead, "MOST_THREADS", 1)
     objects = SlowPieces(pushed)
     buffer = reader(objects, tmp_path / "m")  # type: ignore[arg-type]
@@ -405,6 +406,26 @@ def test_close_calls_off_what_is_under_way(
     assert objects.whole == 1
     assert {path.name for path in (tmp_path / "m").iterdir()} == before
     assert found.stats() == {"ahead_shards": 0, "failures": 0, "error": None}
+
+
+def test_close_calls_off_what_a_shuffled_pass_has_begun(
+    pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "STOP_SECONDS", 0.0)
+    objects = SlowPieces(pushed)
+    buffer = reader(objects, tmp_path / "m")  # type: ignore[arg-type]
+    objects.slow = True
+    store = buffer._store.files
+    for shard in range(SHARDS - 1):  # as a round does
+        store.open(f"{world.URL}/streams/0/obs/c.{shard}.0.0").begin()  # type: ignore[attr-defined]
+    assert objects.began.wait(PATIENCE)
+    begun = store._downloads.under_way()  # type: ignore[attr-defined]
+    before = {path.name for path in (tmp_path / "m").glob("*@*")}
+    buffer.close()  # although the network is silent
+    objects.go_on.set()
+    for download in begun:
+        download.wait(PATIENCE)
+    assert {path.name for path in (tmp_path / "m").iterdir()} == before
 
 
 def test_close_waits_for_what_is_under_way(pushed: SimulatedObjects, tmp_path: pathlib.Path) -> None:
