@@ -176,7 +176,8 @@ class RemoteFiles:
             else:
                 raise RemoteError(f"streams of {self.url} go back to checkpoints again and again; try again")
             self._listing = _listing(listed, records)
-            self._documents = {key: found for key, found in self._documents.items() if key in listed}
+            documents = self._documents.copy()  # at once: another thread may read one more meanwhile
+            self._documents = {key: found for key, found in documents.items() if key in listed}
 
     def _check_same(self, before: dict[str, Object], listed: dict[str, Object]) -> None:
         """That the store under the URL is still the one that was opened."""
