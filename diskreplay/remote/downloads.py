@@ -81,6 +81,11 @@ class Downloads(Generic[Result]):
                 self._waiting.append((name, found))
             return found
 
+    def under_way(self) -> list[Download[Result]]:
+        """Those that are waiting or under way now."""
+        with held_back(), self._lock:
+            return list(self._under_way.values())
+
     def _run(self) -> None:
         while True:
             with self._lock:

@@ -142,6 +142,8 @@ class RemoteFiles:
         self._downloads: Downloads[str] = Downloads()
         self._ranges: Downloads[bytes] = Downloads(RANGE_THREADS)
         self._ahead = Ahead(mirror, self.begin)
+        self._stops = 0
+        """So often everything was called off."""
         self._counting = threading.Lock()
         self._requests = self._received = 0
         self.refresh()
@@ -174,7 +176,8 @@ class RemoteFiles:
             else:
                 raise RemoteError(f"streams of {self.url} go back to checkpoints again and again; try again")
             self._listing = _listing(listed, records)
-            self._documents = {key: found for key, found in self._documents.items() if key in listed}
+            documents = self._documents.copy()  # at once: another thread may read one more meanwhile
+            self._documents = {key: found for key, found in documents.items() if key in listed}
 
     def _check_same(self, before: dict[str, Object], listed: dict[str, Object]) -> None:
         """That the store under the URL is still the one that was opened."""
@@ -311,21 +314,26 @@ class RemoteFiles:
                 download.wait(stop - time.monotonic())
 
     def begin(
-        self, known: Object, timeline: int | None, called_off: Callable[[], bool] = lambda: False
+        self, known: Object, timeline: int | None, called_off: Callable[[], bool] | None = None
     ) -> Download[str] | None:
         """Begins to download a shard of a timeline; None where its copy is there.
 
-        ``called_off`` is asked meanwhile: then it ends with CalledOffError.
+        ``called_off``, by default whether :meth:`stop` was called since, is asked meanwhile: then it ends with
+        CalledOffError.
         """
+        stops = self._stops
+        known = self._newest(known, timeline)
         if self.mirror.find(known) is not None:
             return None
         self._check_process()
         name = f"{known.key}\n{known.tag}\n{timeline}"
-        return self._downloads.begin(name, lambda: self._download(known, timeline, called_off))
+        off = called_off or (lambda: self._stops != stops)
+        return self._downloads.begin(name, lambda: self._download(known, timeline, off))
 
     def copy(self, known: Object, timeline: int | None) -> fs.LocalFile:
         """The copy of a shard, downloaded if need be; CorruptionError where there is no such shard any more."""
         for _ in range(ATTEMPTS):
+            known = self._newest(known, timeline)
             download = self.begin(known, timeline)
             try:
                 path = self.mirror.find(known) if download is None else download.result()
@@ -340,6 +348,7 @@ class RemoteFiles:
 
     def fetch(self, known: Object, timeline: int | None, spans: Iterable[ranges.Span]) -> ranges.Ranges | None:
         """Begins to download parts of a shard; None where its copy is there, or comes, since it is worth it."""
+        known = self._newest(known, timeline)
         if self.mirror.find(known) is not None:
             return None
         self._check_process()
@@ -356,9 +365,13 @@ class RemoteFiles:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """Reads nothing more ahead, until something is asked for again."""
+        """Reads nothing more ahead, until something is asked for again; waits for it, but not for ever."""
         if os.getpid() == self._process:  # a forked one has no threads, and may have their locks
+            deadline = time.monotonic() + STOP_SECONDS
+            self._stops += 1
             self._ahead.stop()
+            for download in self._downloads.under_way():
+                download.wait(deadline - time.monotonic())
 
     def stats(self) -> dict[str, Any]:
         """What was downloaded, and what of it was read ahead: JSON."""
@@ -411,6 +424,11 @@ class RemoteFiles:
             except FileNotFoundError:
                 self.refresh()
                 raise self._gone(known.key, "the object is missing") from None
+            except RemoteError:
+                shorter = None if span is None else self.objects.head(known.key)
+                if span is None or shorter is None or shorter.size > span[0]:
+                    raise
+                found, pieces = shorter, ()  # storage refuses bytes beyond the end, after a going back too
             if found.tag != known.tag:
                 self.refresh()
                 listing = self._listing
@@ -421,6 +439,13 @@ class RemoteFiles:
                     continue  # replaced once more
             return found, self._counted(pieces)
         raise self._gone(known.key, "the object is replaced faster than it can be read")
+
+    def _newest(self, known: Object, timeline: int | None) -> Object:
+        """A shard as it was listed last, where it has grown: its copy is named so, and no request finds it replaced."""
+        listing = self._listing
+        now = listing.there.get(known.key)
+        same = now is not None and listing.timelines.get(_stream(known.key) or "") == timeline
+        return now if now is not None and same else known
 
     def _counted(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         with self._counting:

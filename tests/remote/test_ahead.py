@@ -20,8 +20,8 @@ from remote import world
 from remote.world import SPACES, Life, reader, rows_of
 
 import diskreplay as dr
-from diskreplay.errors import CorruptionError, RemoteError
-from diskreplay.remote import ahead, push, ranges
+from diskreplay.errors import CorruptionError, InputError, RemoteError
+from diskreplay.remote import ahead, files, push, ranges
 from diskreplay.remote.ahead import Ahead
 from diskreplay.remote.objects import Object
 from diskreplay.testing import FaultyObjects, Interrupts, SimulatedObjects
@@ -313,6 +313,49 @@ def test_parts_of_a_shard_that_grew_or_was_taken_back_meanwhile(tmp_path: pathli
     life.buffer.close()
 
 
+def test_a_part_beyond_the_end_of_a_shard_that_was_taken_back_is_no_error_of_the_network(
+    tmp_path: pathlib.Path,
+) -> None:
+    life, objects = Life(tmp_path / "b", capacity=SHARD_ROWS * SHARDS), SimulatedObjects()
+    life.add(2)
+    life.checkpoint("c")
+    life.add(2 * SHARD_ROWS)
+    life.push(objects)
+    with reader(objects, tmp_path / "m") as buffer:
+        ids = rows_in(buffer, 0) + 8
+        life.go_back("c")
+        life.add(1)
+        life.push(objects)
+        with pytest.raises(InputError, match="names no transition"):  # after a look at what is there now
+            buffer.get(ids)
+        assert sorted(rows_of(buffer)) == sorted(life.window())
+    life.buffer.close()
+
+
+def test_a_shard_that_grew_is_downloaded_once_and_listed_once(tmp_path: pathlib.Path) -> None:
+    life, inner = Life(tmp_path / "b", capacity=SHARD_ROWS * SHARDS), SimulatedObjects()
+    life.add(2 * SHARD_ROWS + 12)
+    life.push(inner)
+    objects = FaultyObjects(inner)
+    with reader(objects, tmp_path / "m", cache_bytes=0) as buffer:
+        ids = rows_in(buffer, 2)
+        for _, column in buffer._streams.all[0].disk.columns():
+            column.close_files()
+        for copy in (tmp_path / "m").glob("*@*"):
+            copy.unlink()
+        life.add(2)
+        life.push(inner)
+        objects.heal()
+        for _ in range(5):
+            assert rows_of(buffer, ids) == [life.rows[2 * SHARD_ROWS + 4]]
+            join(background(buffer))
+        assert shards_of(objects.requests, whole=True) == [2]
+        asked = len(objects.requests)
+        rows_of(buffer, ids)
+        assert len(objects.requests) == asked
+    life.buffer.close()
+
+
 class SlowPieces:
     """Objects whose shards come in two pieces; the second of a whole one waits."""
 
@@ -346,6 +389,7 @@ def test_close_calls_off_what_is_under_way(
     pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ahead, "STOP_SECONDS", 0.0)
+    monkeypatch.setattr(files, "STOP_SECONDS", 0.0)
     monkeypatch.setattr(ahead, "MOST_THREADS", 1)
     objects = SlowPieces(pushed)
     buffer = reader(objects, tmp_path / "m")  # type: ignore[arg-type]
@@ -362,6 +406,26 @@ def test_close_calls_off_what_is_under_way(
     assert objects.whole == 1
     assert {path.name for path in (tmp_path / "m").iterdir()} == before
     assert found.stats() == {"ahead_shards": 0, "failures": 0, "error": None}
+
+
+def test_close_calls_off_what_a_shuffled_pass_has_begun(
+    pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "STOP_SECONDS", 0.0)
+    objects = SlowPieces(pushed)
+    buffer = reader(objects, tmp_path / "m")  # type: ignore[arg-type]
+    objects.slow = True
+    store = buffer._store.files
+    for shard in range(SHARDS - 1):  # as a round does
+        store.open(f"{world.URL}/streams/0/obs/c.{shard}.0.0").begin()  # type: ignore[attr-defined]
+    assert objects.began.wait(PATIENCE)
+    begun = store._downloads.under_way()  # type: ignore[attr-defined]
+    before = {path.name for path in (tmp_path / "m").glob("*@*")}
+    buffer.close()  # although the network is silent
+    objects.go_on.set()
+    for download in begun:
+        download.wait(PATIENCE)
+    assert {path.name for path in (tmp_path / "m").iterdir()} == before
 
 
 def test_close_waits_for_what_is_under_way(pushed: SimulatedObjects, tmp_path: pathlib.Path) -> None:

@@ -98,6 +98,29 @@ def test_a_store_that_was_removed_and_pushed_anew_is_the_same(tmp_path: pathlib.
     life.buffer.close()
 
 
+def test_a_document_that_is_read_during_a_refresh_does_not_break_it(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    life.push(objects)
+    with reader(objects, tmp_path / "m") as buffer:
+        files = buffer._store.files
+
+        class Key(str):
+            """Is looked up while another thread reads a document."""
+
+            def __hash__(self) -> int:
+                documents = files._documents  # type: ignore[attr-defined]
+                documents[f"checkpoints/{len(documents)}/zarr.json"] = "tag", b"{}"
+                return super().__hash__()
+
+        files._documents[Key("streams")] = "tag", b"{}"  # type: ignore[attr-defined]
+        life.add(5)
+        life.push(objects)
+        buffer.refresh()
+        assert sorted(rows_of(buffer)) == sorted(life.window())
+    life.buffer.close()
+
+
 def test_an_empty_place_is_no_store(tmp_path: pathlib.Path) -> None:
     with pytest.raises(dr.errors.StoreNotFoundError, match="there is no store at"):
         reader(SimulatedObjects(), tmp_path / "m")
