@@ -291,9 +291,11 @@ class RemoteFiles:
         What fails is left to whoever reads it. At the end what nobody has asked for is called off.
         """
         over = threading.Event()
+        room = self.mirror.most_bytes // 2  # else copies would be taken away for others before they are read
         begun: list[Download[str]] = []
 
         def begin(stream: str, commit: Commit) -> str:
+            nonlocal room
             listing = self._listing
             for key in shards(schema, stream, commit):
                 known = listing.there.get(key)
@@ -301,6 +303,9 @@ class RemoteFiles:
                     download = self.begin(known, listing.timelines.get(stream), over.is_set)
                     if download is not None:
                         begun.append(download)
+                        room -= known.size
+                if room < 0:
+                    break
             return stream
 
         try:
