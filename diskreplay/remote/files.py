@@ -395,6 +395,8 @@ class RemoteFiles:
         for attempt in range(TRIES):
             if called_off():
                 raise CalledOffError(known.key)
+            if (path := self.mirror.find(known)) is not None:
+                return path  # it came between the look and the beginning of this download
             found, pieces = self._get_shard(known, timeline)
             try:
                 return self.mirror.keep(found, _unless(called_off, pieces))

@@ -371,21 +371,11 @@ class Push:
 
     def _replace(self, key: str, data: bytes) -> str:
         """Puts an object of this stream in the place of the one that is known; its tag."""
-        for _ in range(ATTEMPTS):
-            tag = self._tags.get(key, NEW)
-            try:
-                made = self.put(key, data, tag)
-            except TakenError:
-                found = self._look(key)
-                if found is not None and found[1] == data:
-                    made = found[0].tag  # the answer was lost
-                elif (found[0].tag if found else NEW) == tag:
-                    continue  # a conflict with a put that was not done either
-                else:
-                    raise _ChangedError(key) from None
-            self._tags[key] = made
-            return made
-        raise RemoteError(f"{self._objects.url}/{key}: the storage refuses the put again and again; try again")
+        try:
+            made = self._tags[key] = _put_over(self, self._objects, key, data, self._tags.get(key, NEW))
+        except TakenError:
+            raise _ChangedError(key) from None
+        return made
 
     def _put_record(self, record: Commit) -> None:
         """Replaces the remote record: the remote commit."""
@@ -628,17 +618,29 @@ def put_checkpoint(
     for array in arrays:
         for file in files.list(os.path.join(folder, array)):
             key, data = f"{CHECKPOINTS}/{name}/{array}/{file}", files.read(os.path.join(folder, array, file))
-            try:
-                made[key] = requests.put(key, data, there[key].tag if key in there else NEW)
-            except TakenError:
-                found, now = storage.read(objects, key, MOST_BYTES)
-                if now != data:
-                    raise
-                made[key] = found.tag  # the answer was lost
+            made[key] = _put_over(requests, objects, key, data, there[key].tag if key in there else NEW)
     document = json.loads(files.read(os.path.join(folder, metadata.NAME)))
     document["attributes"][KEY] = beside
-    requests.put(document_key(name), metadata.dump(document), NEW)
+    _put_over(requests, objects, document_key(name), metadata.dump(document), NEW)
     return made
+
+
+def _put_over(requests: Any, objects: Objects, key: str, data: bytes, tag: str) -> str:
+    """Puts an object in the place of the one with a tag, or of none (``NEW``); its tag. TakenError where another is."""
+    for _ in range(ATTEMPTS):
+        try:
+            return str(requests.put(key, data, tag))
+        except TakenError:
+            try:
+                found, now = storage.read(objects, key, MOST_BYTES)
+            except FileNotFoundError:
+                found, now = None, b""
+            if found is not None and now == data:
+                return found.tag  # the answer was lost
+            if (found.tag if found else NEW) != tag:
+                raise
+            # A conflict with a put that was not done either.
+    raise RemoteError(f"{objects.url}/{key}: the storage refuses the put again and again; try again")
 
 
 def check_pushable(store: Store) -> None:

@@ -60,8 +60,7 @@ def _mutate(objects: SimulatedObjects, rng: np.random.Generator) -> str:
     elif kind == "swap":
         other = str(rng.choice(sorted(objects.data)))
         objects.data[key], objects.data[other] = objects.data[other], data
-    elif key.endswith("zarr.json"):
-        document = json.loads(data)
+    elif key.endswith("zarr.json") and (document := _document(data)) is not None:
         places = _places(document)
         *way, last = places[rng.integers(len(places))]
         parent = document
@@ -70,6 +69,14 @@ def _mutate(objects: SimulatedObjects, rng: np.random.Generator) -> str:
         parent[last] = HOSTILE[rng.integers(len(HOSTILE))]
         objects.data[key] = json.dumps(document).encode()
     return f"{kind} {key}"
+
+
+def _document(data: bytes) -> Any:
+    """None where a mutation before this one has made it no JSON."""
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None
 
 
 def _read(objects: SimulatedObjects, mirror: pathlib.Path, **options: Any) -> Rows | DiskReplayError | None:

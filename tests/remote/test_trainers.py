@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import pickle
 import shutil
@@ -205,6 +206,22 @@ def test_a_reader_of_a_url_is_copied(tmp_path: pathlib.Path) -> None:
     with under(objects), reader(objects, tmp_path / "m", seed=3) as buffer, pickle.loads(pickle.dumps(buffer)) as other:
         assert sorted(rows_of(other)) == sorted(life.window())
         assert other._store.files.mirror.directory == str(tmp_path / "m")
+    life.buffer.close()
+
+
+def test_a_conflict_with_a_put_that_was_not_done_is_no_checkpoint_of_another(tmp_path: pathlib.Path) -> None:
+    """Regression: it was said that there is a checkpoint of that name. S3 answers 409 so, and asks to try again."""
+    life, objects = Life(tmp_path / "a"), FaultyObjects(SimulatedObjects())
+    life.add(20)
+    life.push(objects)
+    with reader(objects, tmp_path / "m", sampler=dr.Proportional()) as trainer:
+        for number in range(4):
+            objects.heal()
+            puts = itertools.count()
+            objects.decide = lambda _, one: "taken" if one.name == "put" and next(puts) == number else None  # noqa: B023
+            trainer.checkpoint(f"c{number}")
+            assert next(puts) > number
+        assert list(trainer.checkpoints) == ["c0", "c1", "c2", "c3"]
     life.buffer.close()
 
 
