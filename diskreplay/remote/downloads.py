@@ -77,8 +77,9 @@ class Downloads(Generic[Result]):
                     except RuntimeError:  # the system has no more threads
                         if not self._threads:
                             raise
-                self._under_way[name] = found
+                # In this order: what is under way is run, wherever an exception ends this.
                 self._waiting.append((name, found))
+                self._under_way[name] = found
             return found
 
     def under_way(self) -> list[Download[Result]]:
@@ -98,4 +99,4 @@ class Downloads(Generic[Result]):
     def _forget(self, name: str) -> None:
         """Before its end: who begins it again after that gets a new one."""
         with self._lock:
-            del self._under_way[name]
+            self._under_way.pop(name, None)
