@@ -9,11 +9,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import restore_sampler, set_rng
-from diskreplay.compat.opening import closed_on_failure
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import window
 from diskreplay.errors import InputError
@@ -124,16 +122,12 @@ class Keeper:
         self._begun: tuple[Assignment, ...] = ()
         """What a change has still to do."""
 
-    @contextlib.contextmanager
-    def opening(self, owner: object) -> Iterator[None]:
+    def opening(self, owner: object) -> _Opening:
         """Around what is done until ``owner``, the other library's buffer, is ready.
 
         Afterwards closing saves. What ends it half-way closes the store, and leaves what was saved before.
         """
-        with closed_on_failure(self.buffer):
-            yield
-            close_with(owner, self.buffer)
-            self.buffer._companion = self
+        return _Opening(self, owner)
 
     # What is in RAM
 
@@ -303,3 +297,25 @@ class PendingStep(Keeper):
         step = self._waiting()
         if step is not None:
             self._add(step, following)
+
+
+class _Opening:
+    """The block of :meth:`Keeper.opening`; no generator, whose own end could be interrupted with the store open."""
+
+    def __init__(self, keeper: Keeper, owner: object) -> None:
+        self._keeper = keeper
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        try:
+            if kind is None:
+                close_with(self._owner, self._keeper.buffer)
+                self._keeper.buffer._companion = self._keeper
+        except BaseException:
+            self._keeper.buffer.close()
+            raise
+        if kind is not None:
+            self._keeper.buffer.close()
