@@ -24,6 +24,7 @@ from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import REWARD, TERMINATED, VALID
 from diskreplay.spaces import unflatten
+from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
 
@@ -108,6 +109,20 @@ def read_once(buffer: SampledBuffer[Any], ids: Ids) -> Any:
     wanted, where = np.unique(ids, return_inverse=True)
     batch = buffer.get(wanted)
     return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
+
+
+def single_steps(buffer: SampledBuffer[Any], ids: Ids) -> Any:
+    """The batch of one step each that ids name, whatever the buffer's view makes of them.
+
+    Raises EvictedError where one has left the window.
+    """
+    view = Transition()
+
+    def steps(reads: Reads) -> Any:
+        buffer._streams.check(view, ids)
+        return view.draft(buffer.schema, buffer._streams.all, ids, np.ones(len(ids), np.float32), None, reads)
+
+    return buffer._beside_writers(steps)
 
 
 def read_part(buffer: SampledBuffer[Any], ids: Ids, draft: Callable[[Samples], Array]) -> Array:
@@ -335,16 +350,17 @@ class Positions:
 
 def position_array(
     buffer: Callable[[], SampledBuffer[Any]], positions: Callable[[], Positions | None], shape: tuple[int, ...],
-    dtype: DTypeLike, pick: Callable[[Any], Array],
+    dtype: DTypeLike, pick: Callable[[Any], Array], make: Callable[..., DiskArray] = DiskArray,
 ) -> DiskArray:  # fmt: skip
-    """A field of the transitions of all environments by position, ``shape``; zeros where there is none.
+    """A field of single steps of all environments by position, ``shape``; zeros where there is none.
 
     Args:
         buffer: gives the one whose; asked only where there are positions.
         positions: gives those of its rows; None where there is no store yet.
         shape: ``(size, ...)`` of all entries.
         dtype: of the entries.
-        pick: the field of a batch.
+        pick: the field of a batch of single steps.
+        make: makes the array.
     """
 
     def read(places: Ids) -> Array:
@@ -355,7 +371,7 @@ def position_array(
         rows, held = known.rows(places)
         if len(held):
             found = buffer()
-            values[held] = pick(found.get(ids_of_all(found, rows[held]))).reshape(len(held), *shape[1:])
+            values[held] = pick(single_steps(found, ids_of_all(found, rows[held]))).reshape(len(held), *shape[1:])
         return values
 
-    return DiskArray(shape[:1], shape[1:], dtype, read)
+    return make(shape[:1], shape[1:], dtype, read)
