@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -197,6 +197,7 @@ class Place(NamedTuple):
         steps: of the episode.
         terminated: whether its last step is.
         newest: whether no step of its environment came after it.
+        facts: what is known of the episode, of one that was not terminated.
     """
 
     first: int
@@ -205,6 +206,7 @@ class Place(NamedTuple):
     steps: int
     terminated: bool
     newest: bool
+    facts: Mapping[str, Any]
 
     def ids(self, steps: Any) -> Any:
         """Of steps of the episode."""
@@ -230,11 +232,23 @@ def places(buffer: SampledBuffer[Any], ids: Ids, before: int = 0) -> list[tuple[
             standing = map(
                 Place, pack(log.stream, first, envs, log.num_envs).tolist(), itertools.repeat(log.num_envs),
                 (rows - first).tolist(), (stop - first).tolist(), ended.tolist(), (stop == log.end).tolist(),
+                _facts(stream, first, envs, ended),
             )  # fmt: skip
             spans_of_rewards = np.maximum(first, rows - before).tolist(), stop.tolist(), envs.tolist()
             for at, place, start, end, env in zip(here.tolist(), standing, *spans_of_rewards, strict=True):
                 found[at] = place, log.span(REWARD, start, end)[:, env]
     return found
+
+
+def _facts(stream: OpenStream, first: Ids, envs: Ids, terminated: Array) -> list[Mapping[str, Any]]:
+    """Of the episodes that have these first rows in the window; none of those that were terminated."""
+    if not len(stream.facts):
+        return [{}] * len(first)
+    noted = (
+        None if ended else stream.facts.noted(row, env, row > stream.log.begin)
+        for row, env, ended in zip(first.tolist(), envs.tolist(), terminated.tolist(), strict=True)
+    )
+    return [{} if one is None else one.facts for one in noted]
 
 
 def episode_places(buffer: SampledBuffer[Any]) -> list[Place]:
@@ -246,7 +260,7 @@ def episode_places(buffer: SampledBuffer[Any]) -> list[Place]:
         return [
             Place(
                 int(pack(e.stream, e.start, e.env, logs[e.stream].num_envs)), logs[e.stream].num_envs, 0, e.length,
-                e.terminated, e.stop == logs[e.stream].end,
+                e.terminated, e.stop == logs[e.stream].end, {} if e.terminated else e.facts,
             )
             for e in listed
         ]  # fmt: skip

@@ -507,7 +507,7 @@ def test_clipped_episodes_keep_what_is_known() -> None:
     followed = [picked(dataset, number).next_observation[1] for number in range(6)]
     assert followed == [1, 2, 1, 2, 5, 0]
     assert [picked(dataset, number).terminal for number in range(6)] == [0, 0, 0, 0, 0, 1]
-    assert picked(dataset, 1).rewards_to_go.ravel().tolist() == [1, 0], "the dropped step's own is not kept"
+    assert picked(dataset, 1).rewards_to_go.ravel().tolist() == [1, 1], "the last step's own is known"
 
 
 def test_stacks_and_preprocessors_online(tmp_path: pathlib.Path) -> None:
