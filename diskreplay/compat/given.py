@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from diskreplay.buffers.inputs import Slot
 from diskreplay.errors import InputError
@@ -26,7 +26,7 @@ TIME_LIMIT = "TimeLimit.truncated"
 
 
 def numbers(
-    what: str, value: Any, shape: Shape, dtype: DTypeLike, *, within: spaces.Space[Any] | None = None,
+    what: str, value: Any, shape: Shape, dtype: Any, *, within: spaces.Space[Any] | None = None,
     finite: bool = False,
 ) -> Array:  # fmt: skip
     """``value`` as an array of a shape and dtype; it may share the value's memory.
@@ -52,8 +52,8 @@ def numbers(
         given = given.reshape(shape)
     kind = np.dtype(dtype)
     bounds = None if within is None else choices(within)
-    if bounds is not None:
-        bounds = tuple(np.broadcast_to(bound, shape) if np.ndim(bound) else bound for bound in bounds)
+    if bounds is not None and np.ndim(bounds[0]):
+        bounds = np.broadcast_to(bounds[0], shape), np.broadcast_to(bounds[1], shape)
     slot = Slot(what, shape, kind, 1, lossy=kind.kind == "f", finite=finite, choices=bounds)
     found: Array = np.asarray(slot.check(given), kind)
     return found
@@ -64,7 +64,7 @@ def flags(what: str, value: Any, shape: Shape) -> NDArray[np.bool_]:
     return numbers(what, value, shape, np.bool_)
 
 
-def rewards(what: str, value: Any, shape: Shape, dtype: DTypeLike = np.float32) -> Array:
+def rewards(what: str, value: Any, shape: Shape, dtype: Any = np.float32) -> Array:
     """Finite numbers as an array of a shape and floating point dtype; InputError for anything else."""
     return numbers(what, value, shape, dtype, finite=True)
 
@@ -85,9 +85,7 @@ def of_space(what: str, value: Any, space: spaces.Space[Any], lead: Shape = (), 
     return numbers(what, value, (*lead, *(space.shape or ())), space.dtype, within=space, finite=finite)
 
 
-def actions(
-    what: str, value: Any, space: spaces.Space[Any], lead: Shape, dtype: DTypeLike, *, finite: bool = False
-) -> Array:
+def actions(what: str, value: Any, space: spaces.Space[Any], lead: Shape, dtype: Any, *, finite: bool = False) -> Array:
     """Actions of a space that is no Dict, ``(*lead, *shape)``; those that are given may have one axis for all of it.
 
     Raises InputError for anything else.

@@ -320,11 +320,12 @@ def ring_array(
 class Positions:
     """Positions of a ring that is as long as the window: what other libraries call ``pos`` and ``full``.
 
-    An empty ring begins at position 0. So does one that was just opened: its oldest row is at 0.
+    An empty ring begins at position 0. Of one that was just opened, and is not full, the oldest row is at 0. In a full
+    one a row's position is the rest of its number by the size: as before, if the ring was never emptied.
 
     Args:
         buffer: whose rows.
-        pos: of the next row, where the ring of a buffer that was opened is full; 0 if None.
+        pos: of the next row, where the ring of a buffer that was opened is full; found in the rows if None.
     """
 
     def __init__(self, buffer: StoredBuffer, pos: int | None = None) -> None:
@@ -332,7 +333,8 @@ class Positions:
         with buffer._lock:
             self._size = written(buffer).rows
         begin, end = window(buffer)
-        self._origin = begin if pos is None or end - begin < self._size else end - pos
+        full = end - begin == self._size
+        self._origin = begin if not full else 0 if pos is None else end - pos
         """A row of position 0, or where one would be."""
 
     def look(self) -> tuple[Window, int, bool]:
