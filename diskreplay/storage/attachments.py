@@ -1,0 +1,168 @@
+"""Files that belong to a checkpoint, such as a learner's weights: arrays of bytes in a group beside its own arrays.
+
+The group ``attachments`` of a checkpoint holds an array ``(rows, 1)`` of uint8 for each file; its first ``length`` rows
+are the file's bytes. They are written once, in order, before the checkpoint has its name, and are read in any order.
+Each chunk has a CRC-32C that is checked when it is read; the checkpoint's document has one of the whole file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+from collections.abc import Mapping
+from typing import Any, BinaryIO, cast
+
+import google_crc32c
+import numpy as np
+
+from diskreplay.checks import check_count, check_key
+from diskreplay.errors import CorruptionError
+from diskreplay.schema import Codec, Column
+from diskreplay.storage import files as fs
+from diskreplay.storage import metadata
+from diskreplay.storage.arrays import CHUNK_ROWS, ArrayWriter
+from diskreplay.storage.column import ColumnReader, shard_name
+from diskreplay.storage.commit import Tail
+
+GROUP = "attachments"
+SHARD_BYTES = 1 << 24
+"""16 MB: one file of the store, and one put of a remote one."""
+READ_BYTES = 1 << 20
+"""What is read at once of a file that is read in small pieces."""
+
+
+def _column(name: str) -> Column:
+    return Column(name, (), np.dtype(np.uint8), CHUNK_ROWS, SHARD_BYTES, Codec("lz4", 1), resident=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attachment:
+    """A file of a checkpoint.
+
+    Attributes:
+        name: of it.
+        length: bytes.
+        crc32c: CRC-32C of them.
+    """
+
+    name: str
+    length: int
+    crc32c: int
+
+    def to_json(self) -> dict[str, int]:
+        return {"length": self.length, "crc32c": self.crc32c}
+
+
+def from_json(stored: Any) -> dict[str, Attachment]:
+    """Reads the attachments of a checkpoint's document, by name; ValueError and its kin where they are none."""
+    return {
+        check_key(name, "attachment"): Attachment(
+            name, check_count("length", facts["length"], 0), check_count("crc32c", facts["crc32c"], 0, (1 << 32) - 1)
+        )
+        for name, facts in dict(stored).items()
+    }
+
+
+def to_json(attachments: Mapping[str, Attachment]) -> dict[str, Any]:
+    """Gives the field of a checkpoint's document; empty where there are none."""
+    found = {name: one.to_json() for name, one in attachments.items()}
+    return {GROUP: found} if found else {}
+
+
+def paths(attachments: Mapping[str, Attachment]) -> list[str]:
+    """Lists the directories of the attachments below a checkpoint's group, the group of them all first."""
+    return [GROUP, *(f"{GROUP}/{name}" for name in attachments)] if attachments else []
+
+
+class AttachmentWriter(io.RawIOBase):
+    """A binary file that is written in order and becomes an attachment; it can neither be read nor moved in.
+
+    Args:
+        files: where it is written.
+        directory: of the group of attachments.
+        name: of the attachment.
+    """
+
+    def __init__(self, files: fs.Files, directory: str, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self._array = ArrayWriter(files, os.path.join(directory, name), _column(name))
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Adds bytes, or what has them as a buffer; returns how many."""
+        if self.closed:
+            raise ValueError(f"the attachment {self._name!r} is written to no more: its writer has returned")
+        given = memoryview(data).cast("B")
+        self._array.append(np.frombuffer(given, np.uint8))
+        return given.nbytes
+
+    def finish(self) -> Attachment:
+        """Makes the attachment durable."""
+        self.close()
+        self._array.finish()
+        return Attachment(self._name, self._array.length, self._array.crc32c)
+
+
+class _Reader(io.RawIOBase):
+    """Reads the bytes of an attachment, chunk by chunk, each checked."""
+
+    def __init__(self, column: ColumnReader, length: int) -> None:
+        super().__init__()
+        self._column, self._length, self._at = column, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}
+        if whence not in starts or starts[whence] + offset < 0:
+            raise ValueError(f"a file has no place {offset} from {whence}")
+        self._at = starts[whence] + offset
+        return self._at
+
+    def readinto(self, out: Any, /) -> int:
+        into = memoryview(out).cast("B")
+        stop = min(self._at + into.nbytes, self._length)
+        read = max(0, stop - self._at)
+        if read:
+            into[:read] = self._column.read_rows(self._at, stop)[:, 0].data
+            self._at = stop
+        return read
+
+    def close(self) -> None:
+        self._column.close_files()
+        super().close()
+
+
+def open_attachment(files: fs.Files, checkpoint: str, attachment: Attachment) -> BinaryIO:
+    """Opens an attachment of the checkpoint whose directory is ``checkpoint`` to be read, in any order.
+
+    Reading raises CorruptionError with the place of damage; so does opening where its shards cannot hold its bytes.
+    """
+    path = os.path.join(checkpoint, GROUP, attachment.name)
+    metadata.check_no_link(files, os.path.dirname(path), path)
+    column = _column(attachment.name)
+    reader = ColumnReader(files, path, os.path.basename(checkpoint), column, 1)
+    last = max(0, attachment.length - 1) // column.shard_rows
+    with fs.translate_reads(path):
+        size = files.size(os.path.join(path, shard_name(last, column))) or 0
+    reader.load(0, attachment.length, Tail(last, size))
+    return cast(BinaryIO, io.BufferedReader(_Reader(reader, attachment.length), READ_BYTES))
+
+
+def verify(files: fs.Files, checkpoint: str, attachment: Attachment) -> None:
+    """Reads all of an attachment; CorruptionError where it is not what was written."""
+    found = 0
+    with open_attachment(files, checkpoint, attachment) as file:
+        while data := file.read(READ_BYTES):
+            found = google_crc32c.extend(found, data)
+    if found != attachment.crc32c:
+        path = os.path.join(checkpoint, GROUP, attachment.name)
+        raise CorruptionError(f"the bytes of {path!r} are not those that were written", file=path)
