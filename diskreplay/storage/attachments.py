@@ -75,7 +75,7 @@ def paths(attachments: Mapping[str, Attachment]) -> list[str]:
     return [GROUP, *(f"{GROUP}/{name}" for name in attachments)] if attachments else []
 
 
-class AttachmentWriter(io.RawIOBase):
+class AttachmentWriter(io.BufferedIOBase):
     """A binary file that is written in order and becomes an attachment; it can neither be read nor moved in.
 
     Args:
