@@ -7,17 +7,19 @@ Each chunk has a CRC-32C that is checked when it is read; the checkpoint's docum
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import os
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, cast
 
 import google_crc32c
 import numpy as np
 
 from diskreplay.checks import check_count, check_key
-from diskreplay.errors import CorruptionError
+from diskreplay.errors import CorruptionError, InputError
 from diskreplay.schema import Codec, Column
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
@@ -30,6 +32,9 @@ SHARD_BYTES = 1 << 24
 """16 MB: one file of the store, and one put of a remote one."""
 READ_BYTES = 1 << 20
 """What is read at once of a file that is read in small pieces."""
+
+Given = Mapping[str, Callable[[BinaryIO], object] | bytes | bytearray | memoryview]
+"""Files by name: a function that writes to a binary file, or the bytes."""
 
 
 def _column(name: str) -> Column:
@@ -78,6 +83,8 @@ def paths(attachments: Mapping[str, Attachment]) -> list[str]:
 class AttachmentWriter(io.BufferedIOBase):
     """A binary file that is written in order and becomes an attachment; it can neither be read nor moved in.
 
+    Where the file system refuses a write, raises WriteFailedError.
+
     Args:
         files: where it is written.
         directory: of the group of attachments.
@@ -86,8 +93,12 @@ class AttachmentWriter(io.BufferedIOBase):
 
     def __init__(self, files: fs.Files, directory: str, name: str) -> None:
         super().__init__()
-        self._name = name
-        self._array = ArrayWriter(files, os.path.join(directory, name), _column(name))
+        self._name, self._path = name, os.path.join(directory, name)
+        with self._translated():
+            self._array = ArrayWriter(files, self._path, _column(name))
+
+    def _translated(self) -> contextlib.AbstractContextManager[None]:
+        return fs.translate("writing the attachment", self._path, kept="")
 
     def writable(self) -> bool:
         return True
@@ -97,13 +108,15 @@ class AttachmentWriter(io.BufferedIOBase):
         if self.closed:
             raise ValueError(f"the attachment {self._name!r} is written to no more: its writer has returned")
         given = memoryview(data).cast("B")
-        self._array.append(np.frombuffer(given, np.uint8))
+        with self._translated():
+            self._array.append(np.frombuffer(given, np.uint8))
         return given.nbytes
 
     def finish(self) -> Attachment:
         """Makes the attachment durable."""
         self.close()
-        self._array.finish()
+        with self._translated():
+            self._array.finish()
         return Attachment(self._name, self._array.length, self._array.crc32c)
 
 
@@ -166,3 +179,59 @@ def verify(files: fs.Files, checkpoint: str, attachment: Attachment) -> None:
     if found != attachment.crc32c:
         path = os.path.join(checkpoint, GROUP, attachment.name)
         raise CorruptionError(f"the bytes of {path!r} are not those that were written", file=path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """Files that are durable and wait for their checkpoint.
+
+    Attributes:
+        directory: of the group that becomes the checkpoint's; it is gone once a checkpoint has taken it.
+        attachments: by name.
+    """
+
+    directory: str
+    attachments: dict[str, Attachment]
+
+
+def check(given: Given | None) -> None:
+    """Raises InputError where a checkpoint can have no such files."""
+    if not isinstance(given, Mapping | None):
+        raise InputError(f"attachments must be a mapping of names to functions or bytes, got {type(given).__name__}")
+    for name, one in (given or {}).items():
+        check_key(name, "attachment")
+        if not (callable(one) or isinstance(one, bytes | bytearray | memoryview)):
+            raise InputError(
+                f"attachments[{name!r}] must be bytes, or a function that writes to the binary file that it is given, "
+                f"such as lambda file: torch.save(state, file); got {type(one).__name__}"
+            )
+
+
+@contextlib.contextmanager
+def staged(files: fs.Files, parent: str, given: Given | None) -> Iterator[Staged | None]:
+    """Writes the files into a temporary directory below ``parent``, each once; gives None where there are none.
+
+    Removes at the end what no checkpoint took. Raises what a function raises, and WriteFailedError where the file
+    system refuses; neither stops the store's writer.
+    """
+    if not given:
+        yield None
+        return
+    directory = os.path.join(parent, f".tmp-attachments-{secrets.token_hex(4)}")
+    try:
+        with fs.translate("making", directory, kept=""):
+            metadata.create_group(files, directory)
+        yield Staged(directory, {name: _written(files, directory, name, one) for name, one in given.items()})
+    finally:
+        with contextlib.suppress(OSError):  # the next opening of the stream removes it
+            fs.clear(files, directory)
+
+
+def _written(files: fs.Files, directory: str, name: str, given: Any) -> Attachment:
+    """Writes one file."""
+    file = AttachmentWriter(files, directory, name)
+    if callable(given):
+        given(file)
+    else:
+        file.write(given)
+    return file.finish()
