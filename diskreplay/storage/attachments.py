@@ -75,11 +75,6 @@ def to_json(attachments: Mapping[str, Attachment]) -> dict[str, Any]:
     return {GROUP: found} if found else {}
 
 
-def paths(attachments: Mapping[str, Attachment]) -> list[str]:
-    """Lists the directories of the attachments below a checkpoint's group, the group of them all first."""
-    return [GROUP, *(f"{GROUP}/{name}" for name in attachments)] if attachments else []
-
-
 class AttachmentWriter(io.BufferedIOBase):
     """A binary file that is written in order and becomes an attachment; it can neither be read nor moved in.
 
@@ -194,8 +189,8 @@ class Staged:
     attachments: dict[str, Attachment]
 
 
-def check(given: Given | None) -> None:
-    """Raises InputError where a checkpoint can have no such files."""
+def checked(given: Given | None) -> Given:
+    """Gives the files back; InputError where a checkpoint can have no such ones."""
     if not isinstance(given, Mapping | None):
         raise InputError(f"attachments must be a mapping of names to functions or bytes, got {type(given).__name__}")
     for name, one in (given or {}).items():
@@ -205,10 +200,11 @@ def check(given: Given | None) -> None:
                 f"attachments[{name!r}] must be bytes, or a function that writes to the binary file that it is given, "
                 f"such as lambda file: torch.save(state, file); got {type(one).__name__}"
             )
+    return dict(given or {})
 
 
 @contextlib.contextmanager
-def staged(files: fs.Files, parent: str, given: Given | None) -> Iterator[Staged | None]:
+def staged(files: fs.Files, parent: str, given: Given) -> Iterator[Staged | None]:
     """Writes the files into a temporary directory below ``parent``, each once; gives None where there are none.
 
     Removes at the end what no checkpoint took. Raises what a function raises, and WriteFailedError where the file

@@ -1,9 +1,10 @@
-"""A crash at every operation of a checkpoint with files: it is whole, with the files of its rows, or it is not there."""
+"""A crash at every operation of a checkpoint with files: it is whole, with the files of its rows, or not there."""
 
 from __future__ import annotations
 
 import pytest
 from helpers import tale as tales
+from helpers.crashing import PATH
 from helpers.effort import stride
 
 import diskreplay as dr
@@ -48,7 +49,7 @@ class Tale(tales.Tale):
     def check_checkpoints(self, disk, names):
         super().check_checkpoints(disk, names)
         for name in names:
-            with dr.ReplayBuffer.open(tales.PATH, mode="r", checkpoint=name, files=disk) as then:
+            with dr.ReplayBuffer.open(PATH, mode="r", checkpoint=name, files=disk) as then:
                 assert then.restored.name == name
                 rows = f"{len(then)} rows ".encode()
                 with then.attachment("learner") as learner, then.attachment("note") as note:
