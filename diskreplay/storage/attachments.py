@@ -217,7 +217,10 @@ def staged(files: fs.Files, parent: str, given: Given) -> Iterator[Staged | None
     try:
         with fs.translate("making", directory, kept=""):
             metadata.create_group(files, directory)
-        yield Staged(directory, {name: _written(files, directory, name, one) for name, one in given.items()})
+        attachments = {name: _written(files, directory, name, one) for name, one in given.items()}
+        with fs.translate("making", directory, kept=""):
+            files.sync_dir(directory)
+        yield Staged(directory, attachments)
     finally:
         with contextlib.suppress(OSError):  # the next opening of the stream removes it
             fs.clear(files, directory)

@@ -10,8 +10,6 @@ from helpers.effort import stride
 import diskreplay as dr
 from diskreplay.storage import attachments
 
-PIECE = 3_000
-
 
 class Tale(tales.Tale):
     """Rows, and a file that says how many they were."""
@@ -87,7 +85,8 @@ def kept(tale: Tale) -> None:
 
 @pytest.mark.parametrize("life", [a_life, kept])
 def test_a_checkpoint_has_its_files_or_is_not_there(life, monkeypatch):
-    monkeypatch.setattr(attachments, "SHARD_BYTES", 1 << 16)
+    monkeypatch.setattr(attachments, "CHUNK_ROWS", 1 << 10)  # several chunks and shards of each file
+    monkeypatch.setattr(attachments, "SHARD_BYTES", 1 << 12)
     tale = Tale(capacity=100)
     life(tale)
     assert tale.points > 100
