@@ -27,7 +27,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from diskreplay.errors import CorruptionError, InputError, RemoteConflictError, RemoteError
+from diskreplay.errors import CorruptionError, RemoteConflictError, RemoteError
 from diskreplay.remote import bundles, conditions, numbers
 from diskreplay.remote import objects as storage
 from diskreplay.remote.needed import shards
@@ -652,11 +652,3 @@ def _put_over(requests: Any, objects: Objects, key: str, data: bytes, tag: str) 
                 raise
             # A conflict with a put that was not done either.
     raise RemoteError(f"{objects.url}/{key}: the storage refuses the put again and again; try again")
-
-
-def check_pushable(store: Store) -> None:
-    """InputError where the store's shards are not sealed: older ones, whose copies could not be told apart."""
-    if not store.schema.identity:
-        raise InputError(
-            f"{store.path!r} is of an older version without identity; push a copy ('diskreplay export --format store')"
-        )

@@ -492,8 +492,8 @@ def _sync(written: list[fs.File]) -> None:
 
 
 def identity(schema: Schema, commit: Commit, path: str) -> str:
-    """The name of an array, in all stores, that its shards are sealed with; empty in a store without seals."""
-    return schema.identity and f"{schema.identity}/{commit.stream}/{path}"
+    """The name of an array, in all stores, that its shards are sealed with."""
+    return f"{schema.identity}/{commit.stream}/{path}"
 
 
 def open_columns(

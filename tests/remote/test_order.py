@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import pathlib
+import random
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.clocks import DAY, Clock
-from remote.world import Life, reader
+from remote.world import CAPACITY, LAYOUT, RUN, SPACES, Life, reader
 
 import diskreplay as dr
+from diskreplay.errors import CheckpointError, RemoteConflictError
+from diskreplay.remote.collect import collect
 from diskreplay.remote.place import open_remote
-from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.remote.push import Push
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Checkpoint, Store, newest
 from diskreplay.testing import SimulatedObjects
 
 
@@ -108,3 +114,138 @@ def test_a_dropped_checkpoint_that_is_still_remote_comes_before_the_newer_one(
     life.push(objects)
     assert [one.name for one in remote_checkpoints(objects, tmp_path / "m")] == ["a"]
     life.buffer.close()
+
+
+TRAINER = None
+"""As the maker of a checkpoint."""
+
+
+class World:
+    """Two writers of one store that is pushed, and a trainer of its URL; which checkpoints each made, in turn."""
+
+    def __init__(self, folder: pathlib.Path, seed: int) -> None:
+        self.folder, self.random = folder, random.Random(seed)
+        self.objects = SimulatedObjects()
+        self.made: dict[str | None, list[str]] = {"0": [], "1": [], TRAINER: []}
+        """Ids."""
+        self.names = [f"name-{number}" for number in range(8)]
+        self.writers = {stream: self.opened(stream) for stream in "01"}
+        for stream in "01":
+            self.add(stream)
+            self.push(stream)
+        self.trainer = reader(self.objects, folder / "mirror", seed=seed)
+
+    def close(self) -> None:
+        for buffer in (*self.writers.values(), self.trainer):
+            buffer.close()
+
+    def opened(self, stream: str, **options: Any) -> dr.ReplayBuffer:
+        return dr.ReplayBuffer.open_or_create(
+            self.folder / "a", *SPACES, capacity=CAPACITY, stream=stream, **LAYOUT, **RUN, **options
+        )
+
+    def here(self) -> list[Checkpoint]:
+        return Store(str(self.folder / "a"), LocalFiles()).checkpoints()
+
+    def there(self) -> list[Checkpoint]:
+        return remote_checkpoints(self.objects, self.folder / "looks")
+
+    # What happens
+
+    def add(self, stream: str) -> None:
+        zeros = np.zeros(SPACES[0].shape, np.uint8)
+        for _ in range(self.random.randint(1, 9)):
+            self.writers[stream].add(zeros, 0, 0.0, zeros, False, self.random.random() < 0.2)
+        self.writers[stream].commit()
+
+    def free(self) -> list[str]:
+        return [name for name in self.names if name not in {one.name for one in (*self.here(), *self.there())}]
+
+    def checkpoint(self, stream: str) -> None:
+        if names := self.free():
+            name = self.random.choice(names)
+            self.writers[stream].checkpoint(name)
+            self.made[stream].append(Store(str(self.folder / "a"), LocalFiles()).checkpoint(name).id)
+
+    def drop(self, stream: str) -> None:
+        if found := self.here():
+            self.writers[stream].drop_checkpoint(self.random.choice(found).name)
+
+    def refresh(self, stream: str) -> None:
+        self.writers[stream].refresh()
+
+    def push(self, stream: str) -> None:
+        try:
+            Push(Store(str(self.folder / "a"), LocalFiles()), stream, self.objects).run()
+        except RemoteConflictError:  # it went back, and a trainer's checkpoint needs the rows
+            for one in self.there():
+                if one.maker is TRAINER:
+                    self.trainer.drop_checkpoint(one.name)
+            Push(Store(str(self.folder / "a"), LocalFiles()), stream, self.objects).run()
+
+    def start_again(self, stream: str) -> None:
+        self.writers[stream].close()
+        own = [one for one in self.here() if one.maker == stream]
+        try:
+            self.writers[stream] = self.opened(stream, checkpoint="latest")
+        except CheckpointError:
+            needed = [one.cut[stream].end for one in self.here() if stream in one.cut]
+            self.writers[stream] = self.opened(stream)
+            assert max(needed) > own[-1].cut[stream].end, "nothing was in the way"
+        else:
+            end = self.writers[stream].stats()["streams"][stream]["end"]
+            assert not own or end == own[-1].cut[stream].end
+
+    def train(self, stream: str) -> None:
+        """The trainer goes on to newer rows, makes a checkpoint, drops one, or starts again."""
+        step = self.random.randrange(4)
+        mine = [one for one in self.there() if one.maker is TRAINER]
+        if step == 0:
+            self.trainer.refresh()
+        elif step == 1 and (names := self.free()):
+            name = self.random.choice(names)
+            self.trainer.checkpoint(name)
+            self.made[TRAINER].append(next(one.id for one in self.there() if one.name == name))
+        elif step == 2 and mine:
+            self.trainer.drop_checkpoint(self.random.choice(mine).name)
+        elif step == 3:
+            self.trainer.close()
+            self.trainer = reader(self.objects, self.folder / "mirror", checkpoint="latest", or_last_commit=True)
+            if mine:
+                assert self.trainer._checkpoint is not None
+                assert self.trainer._checkpoint.id == mine[-1].id
+
+    def collect(self, stream: str) -> None:
+        collect(open_remote(self.objects, self.folder / "gc"), 3600.0)
+
+    # What must hold
+
+    def check(self) -> None:
+        here, there = self.here(), self.there()
+        for found in (here, there):
+            ids = [one.id for one in found]
+            for maker, made in self.made.items():
+                alive = [one for one in made if one in ids]
+                assert [one.id for one in found if one.maker == maker] == alive, "not in the order they were made in"
+                latest = newest(found, maker)
+                if alive:
+                    assert latest is not None
+                    assert latest.id == alive[-1]
+        both = {one.id for one in here} & {one.id for one in there}
+        assert [one.id for one in here if one.id in both] == [one.id for one in there if one.id in both]
+
+
+@pytest.mark.parametrize(
+    ("seed", "steps"), [(0, 12), *(pytest.param(seed, 80, marks=pytest.mark.long) for seed in range(1, 9))]
+)
+def test_whatever_clocks_do_all_agree_on_one_order(tmp_path: pathlib.Path, clock: Clock, seed: int, steps: int) -> None:
+    """Checkpoints, drops, pushes, `gc` and new starts of two writers and a trainer, the clock wrong at each call."""
+    clock.jump(seed)
+    world = World(tmp_path, seed)
+    happens = [world.checkpoint, world.checkpoint, world.drop, world.add, world.push, world.train, world.train,
+               world.refresh, world.start_again, world.collect]  # fmt: skip
+    for _ in range(steps):
+        world.random.choice(happens)(world.random.choice("01"))
+        world.check()
+    assert any(world.made.values())
+    world.close()
