@@ -3,14 +3,21 @@
 import errno
 import os
 import pickle
+import shutil
 import threading
 
 import gymnasium
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from diskreplay_cli.main import main
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, DiskFullError, InputError, SchemaError
+from diskreplay.ops.checkpoints import checkpoints
+from diskreplay.ops.compact import compact
+from diskreplay.ops.inspect import inspect
+from diskreplay.ops.repair import repair
 from diskreplay.ops.verify import verify
 from diskreplay.testing import FaultyFiles
 
@@ -215,3 +222,40 @@ def test_a_reader_reads_them(rb, path):
     with dr.ReplayBuffer.open(path, mode="r", checkpoint="one") as reader:
         assert reader.restored.name == "one"
         assert read(reader, "a") == b"weights"
+
+
+def test_the_command_line_and_inspect_list_them(rb, path):
+    rb.checkpoint("one", attachments={"learner.pt": b"w" * 1_500})
+    rb.checkpoint("two")
+    assert [line.attachments for line in checkpoints(path)] == [{"learner.pt": 1_500}, {}]
+    assert inspect(path).checkpoints[0].attachments == {"learner.pt": 1_500}
+    for command in (["checkpoints", "list", str(path)], ["inspect", str(path)]):
+        assert "learner.pt (1.5 kB)" in CliRunner().invoke(main, command, env={"COLUMNS": "200"}).output
+
+
+def test_a_copy_by_plain_files_has_them(rb, path, tmp_path):
+    rb.checkpoint("one", attachments={"a": b"weights"})
+    rb.close()
+    shutil.copytree(path, tmp_path / "copy.replay")
+    with dr.ReplayBuffer.open(tmp_path / "copy.replay", checkpoint="one") as copied:
+        assert read(copied, "a") == b"weights"
+
+
+def test_they_survive_compaction_and_repair(rb, path):
+    rb.checkpoint("one", attachments={"a": b"weights"})
+    rb.close()
+    compact(path)
+    assert not repair(path).after.problems
+    with dr.ReplayBuffer.open(path, checkpoint="one") as again:
+        assert read(again, "a") == b"weights"
+
+
+def test_a_damaged_attachment_is_moved_aside_with_its_checkpoint(rb, path):
+    rb.checkpoint("one", attachments={"a": b"weights"})
+    rb.checkpoint("two", attachments={"a": b"weights"})
+    rb.close()
+    (path / "checkpoints" / "one" / "attachments" / "a" / "c.0.0").write_bytes(b"")
+    assert repair(path).checkpoints == ("one",)
+    with dr.ReplayBuffer.open(path, checkpoint="two") as again:
+        assert again.checkpoints == ["two"]
+        assert read(again, "a") == b"weights"
