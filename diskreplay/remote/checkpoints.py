@@ -7,6 +7,7 @@ names is not removed any more, and a stream whose rows it needs does not go back
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 from typing import Any
@@ -19,7 +20,7 @@ from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import TakenError
 from diskreplay.remote.push import document_key, in_order_of_removal, put_checkpoint
-from diskreplay.storage import attachments
+from diskreplay.storage import attachments, metadata
 from diskreplay.storage.attachments import Staged
 from diskreplay.storage.files import LocalFiles, clear
 from diskreplay.storage.store import Checkpoint, Store, checkpoint_document, lay_out_checkpoint
@@ -41,6 +42,7 @@ def write(
     checkpoint = checkpoint.numbered(store.next_number(), None)
     made: dict[str, str] = {}
     document = checkpoint_document(checkpoint, values)
+    checkpoint = dataclasses.replace(checkpoint, arrays=document["attributes"][metadata.KEY]["arrays"])
     write_id = secrets.token_hex(16)
     folder = os.path.join(scratch, "checkpoint")
     lay_out_checkpoint(LocalFiles(), folder, document, values, staged)
