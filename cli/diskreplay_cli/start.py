@@ -17,8 +17,13 @@ def main() -> None:
     )  # ignored in a shell's background, and stays so
     if hears:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from diskreplay_cli.errors import INTERRUPTED
-    from diskreplay_cli.main import main as run
+    try:
+        from diskreplay_cli.errors import INTERRUPTED
+        from diskreplay_cli.main import main as run
+    except ImportError as error:
+        if error.name != "fcntl":
+            raise
+        sys.exit(f"diskreplay: {error}")  # on Windows, what to do
 
     try:
         if hears:

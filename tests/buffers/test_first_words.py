@@ -1,4 +1,4 @@
-"""What a newcomer types first: facts as properties, arrays by name, ids in brackets; else a sentence says what to use."""
+"""What a newcomer types first: facts, arrays by name, ids in brackets; or a sentence that says what to use instead."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ class TestBuffer:
         "space",
         [
             BOX, spaces.Box(-1, 1, (), np.float64), spaces.Box(0, 255, (4, 4, 3), np.uint8),
-            spaces.Discrete(5, start=2), spaces.MultiDiscrete([3, 4]), spaces.MultiDiscrete([[3, 4], [5, 6]]), spaces.MultiBinary(3),
+            spaces.Discrete(5, start=2), spaces.MultiDiscrete([3, 4]), spaces.MultiDiscrete([[3, 4], [5, 6]]),
+            spaces.MultiBinary(3),
             spaces.MultiBinary((2, 3)), spaces.Dict(a=BOX, b=spaces.Tuple([spaces.Discrete(2), spaces.MultiBinary(2)])),
         ],
         ids=str,
@@ -178,3 +179,37 @@ class TestBuffer:
             np.testing.assert_array_equal(mixture[batch.index]["obs"], batch["obs"])
             with pytest.raises(TypeError, match=r"mixture\.sample\(256\)"):
                 list(mixture)
+
+
+class TestOpen:
+    """``dr.open``."""
+
+    @pytest.mark.parametrize(
+        "kind", [dr.ReplayBuffer, dr.RolloutBuffer, dr.MultiAgentReplayBuffer, dr.MultiAgentRolloutBuffer]
+    )
+    def test_a_buffer_of_the_class_that_made_the_store(self, path: str, kind: Any) -> None:
+        agents = (2,) if "Agent" in kind.__name__ else ()
+        length = {"steps": 10} if "Rollout" in kind.__name__ else {"capacity": 10}
+        with kind.create(path, BOX, ACTIONS, *agents, **length), dr.open(path) as reader:
+            assert type(reader) is kind
+            assert reader.stream is None
+        with dr.open(pathlib.Path(path), "r+", stream="other") as writer:
+            assert type(writer) is kind
+            assert writer.stream == "other"
+
+    def test_options_are_those_of_the_class(self, path: str) -> None:
+        with filled(path) as rb:
+            rb.checkpoint("half")
+        with dr.open(path, view=dr.Sequence(2), checkpoint="half", seed=3) as reader:
+            assert type(reader.sample(2)) is dr.SequenceBatch
+        with pytest.raises(TypeError, match="has no argument 'checkpiont'; did you mean 'checkpoint'"):
+            dr.open(path, checkpiont="half")
+
+    def test_no_store(self, tmp_path: pathlib.Path) -> None:
+        with pytest.raises(dr.errors.StoreNotFoundError):
+            dr.open(tmp_path / "none")
+        with pytest.raises(dr.errors.NotAStoreError):
+            dr.open(tmp_path)
+
+    def test_its_help_says_first_that_it_reads(self) -> None:
+        assert "to read it" in (dr.open.__doc__ or "").splitlines()[0]
