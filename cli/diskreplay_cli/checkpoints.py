@@ -65,9 +65,10 @@ def drop(path: str, names: tuple[str, ...]) -> None:
 )
 @output.json_option
 def restore(path: str, name: str, stream: str | None, as_json: bool) -> None:
-    """Go back to the checkpoint NAME of the store at PATH: what was added after it is discarded for good.
+    """Go back to the checkpoint NAME of the store at PATH.
 
-    One stream goes back, and must not be written meanwhile. The checkpoint stays, but for that of a killed import.
+    What was added after it is discarded for good. One stream goes back, and must not be written meanwhile. The
+    checkpoint stays, but for that of a killed import.
     """
     from diskreplay.ops.checkpoints import restore as run
 

@@ -155,10 +155,11 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._lock = files.lock(path)
         if self._lock is None:
             holder = files.lock_holder(path)
-            here = ", which take_over=True does" if holder.startswith(fs.THIS_PROCESS) else ""
+            if holder.startswith(fs.THIS_PROCESS):
+                holder += " (with take_over=True that is committed and closed first)"
             raise LockedError(
-                f"the stream {path!r} is being written by {holder}; close that writer{here}, open another stream, or "
-                "open with mode='r'"
+                f"the stream {path!r} is being written by {holder}; close that writer, open another stream, or open "
+                "with mode='r'"
             )
 
     def _settle(self, files: fs.Files, path: str) -> None:

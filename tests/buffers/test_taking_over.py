@@ -40,13 +40,14 @@ def add(rb: dr.ReplayBuffer, count: int = 1) -> None:
 
 
 def test_the_message_names_the_line_that_opened_it(path: str) -> None:
-    where = f"this very process, which opened it in {HERE}, line {line_of('# opened in ' + 'this line')};"
+    line = line_of("# opened in " + "this line")
+    where = f"by this very process, which opened it in {HERE}, line {line} (with take_over=True that is committed"
     with create(path) as rb:
         for again in (lambda: dr.ReplayBuffer.open(path), lambda: either(path), lambda: dr.open(path, "a")):
             with pytest.raises(LockedError) as caught:
                 again()
             assert where in str(caught.value)
-            assert "close that writer, which take_over=True does, open another stream" in str(caught.value)
+            assert "and closed first); close that writer, open another stream" in str(caught.value)
         add(rb)  # nothing has happened to it
 
 
@@ -180,5 +181,5 @@ def test_a_cell_of_a_notebook_is_named_as_its_tracebacks_name_it(path: str, monk
         compile=types.SimpleNamespace(format_code_name=lambda file: ("Cell", "In[3]") if file == str(HERE) else None)
     )
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
-    with create(path), pytest.raises(LockedError, match=r"which opened it in Cell In\[3\], line \d+;"):
+    with create(path), pytest.raises(LockedError, match=r"which opened it in Cell In\[3\], line \d+ \(with take_over"):
         dr.ReplayBuffer.open(path)
