@@ -369,6 +369,7 @@ def test_a_closed_pipe_is_no_error_to_see(path: str) -> None:
     assert shown.stderr == b""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("args", [("verify",), ("episodes", "--json"), ("head",), ("formats",)], ids=" ".join)
 def test_a_reader_that_went_away_is_an_error_without_words(path: str, args: tuple[str, ...]) -> None:
     """It is status 2: with 1, as click ends then, ``verify`` would say that it found a problem."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
+from diskreplay_cli import start
 from diskreplay_cli.main import main
 from ops.stores import images
 
@@ -86,21 +88,40 @@ def test_no_command_ends_in_a_traceback(tmp_path: pathlib.Path, name: str, setti
     assert failed == ["checkpoints", "episodes", "gc", "inspect", "pull", "push", "record"], errors
 
 
-@pytest.mark.parametrize("setting", ["latin-1", "ascii"])
-def test_the_page_of_inspect(tmp_path: pathlib.Path, setting: str) -> None:
-    path = tmp_path / NAMES["letters"]
-    images(str(path))
-    command = [sys.executable, "-m", "diskreplay_cli", "inspect", path]
-    done = subprocess.run(command, env={**os.environ, **SETTINGS[setting]}, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    shown = {"latin-1": "/é \\u2603.replay", "ascii": "/\\xe9 \\u2603.replay"}[setting]
-    assert shown in done.stdout.decode(setting)
+def run(monkeypatch: pytest.MonkeyPatch, stdout: io.TextIOWrapper | None, *args: str) -> tuple[object, str]:
+    """Exit status and errors of the command in this process, with another stdout."""
+    errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    for name, value in (("stdout", stdout), ("stderr", errors), ("argv", ["diskreplay", *args])):
+        monkeypatch.setattr(sys, name, value)
+    with pytest.raises(SystemExit) as ended:
+        start.main()
+    errors.seek(0)
+    return ended.value.code, errors.read()
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("latin-1", "/é \\u2603.replay"), ("ascii", "/\\xe9 \\u2603.replay")])
+def test_the_page_of_inspect(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, encoding: str, shown: str
+) -> None:
+    path = str(tmp_path / NAMES["letters"])
+    images(path)
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    assert run(monkeypatch, stdout, "inspect", path) == (0, "")
+    stdout.seek(0)
+    assert shown in stdout.read().replace("\n", "")
+
+
+def test_stdout_that_the_caller_closed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    images(path)
+    assert run(monkeypatch, None, "inspect", path) == (0, "")
+    sys.stdout.close()
 
 
 def test_no_command_is_forgotten() -> None:
     assert {*COMMANDS, "demo", "view"} == {*main.commands}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "> /dev/full"])
 def test_output_that_goes_nowhere(path: str, closed: str) -> None:
     images(path)
