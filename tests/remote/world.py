@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.buffers import either, opening, pushes
+from diskreplay.buffers import either, kinds, opening, pushes
 from diskreplay.remote import objects as storage
 from diskreplay.remote import place
 from diskreplay.remote.push import Push
@@ -98,7 +98,7 @@ def rows_of(buffer: Any, items: Any = None) -> Rows:
 @contextlib.contextmanager
 def under(objects: storage.Objects) -> Iterator[None]:
     """URLs lead to these objects."""
-    modules = either, opening, pushes, place
+    modules: Any = either, kinds, opening, pushes, place
     before = [module.ObjectStore for module in modules]
     for module in modules:
         module.ObjectStore = lambda url: objects  # type: ignore[misc, assignment]

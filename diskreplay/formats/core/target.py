@@ -38,10 +38,10 @@ def replacing(
 
     Raises InputError when something is there that is not to be replaced, or no directory to write into.
     """
-    _check(target, kind, overwrite, recognise)
+    check_target(target, kind, overwrite, recognise)
     if target.is_symlink():
         target = _led_to(target)
-        _check(target, kind, overwrite, recognise)
+        check_target(target, kind, overwrite, recognise)
     files, parent = LocalFiles(), str(target.parent)
     temporaries.sweep(files, parent, target.name)
     folder, lock = temporaries.take(files, parent, target.name)
@@ -49,7 +49,7 @@ def replacing(
     try:
         yield temporary
         _sync(temporary)
-        _check(target, kind, overwrite, recognise)
+        check_target(target, kind, overwrite, recognise)
         if kind == "directory" and target.exists():
             _exchange(temporary, target)
         else:
@@ -82,7 +82,10 @@ def _exchange(temporary: pathlib.Path, target: pathlib.Path) -> None:
             shutil.rmtree(old)
 
 
-def _check(target: pathlib.Path, kind: str, overwrite: bool, recognise: Recognise | None) -> None:
+def check_target(
+    target: pathlib.Path, kind: str, overwrite: bool = False, recognise: Recognise | None = None
+) -> None:  # fmt: skip
+    """Raises what :func:`replacing` would; for callers with much to do before."""
     if not target.parent.is_dir():
         raise InputError(f"there is no directory {str(target.parent)!r} to write {target.name!r} into")
     if not os.path.lexists(target):
