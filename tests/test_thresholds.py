@@ -115,6 +115,8 @@ NO_THRESHOLD = {
     "reading.opening.OUTRUN_SECONDS": "how long a stream is read anew that others change meanwhile",
     "sampling.proportional.LEAST_MASS": PRECISION,
     "sampling.proportional.MOST_MASS": PRECISION,
+    "sampling.recent.LEAST_HALF_LIFE": PRECISION,
+    "sampling.recent.MOST_HALF_LIFE": PRECISION,
 }
 
 
