@@ -20,9 +20,9 @@ Read = Callable[[NDArray[np.int64]], Array]
 class DiskArray:
     """A read-only array ``(*lead, *shape)`` whose entries are read when it is indexed; ``np.asarray`` reads them all.
 
-    Indexes as numpy's arrays do, fancy ones too; what comes back is a copy. A key of the leading axes says which
-    entries are read: those that it names, and with a slice the block around them. Numpy then gets the same kinds of keys
-    for what was read, so that its rules hold for the whole: an integer behind a slice joins a list, for example.
+    Indexes as numpy's arrays do, fancy ones too; what comes back is a copy. The keys of the leading axes say which
+    entries are read. Numpy then takes the same kinds of keys of what was read, so that its rules hold for the whole: an
+    integer behind a slice joins a list, for example.
 
     Args:
         lead: the axes that entries are read by.
