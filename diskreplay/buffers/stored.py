@@ -402,6 +402,7 @@ class StoredBuffer(Subscripted):
         with self._write_lock, pushes.warned_later(self):
             writer, appender = self._writable(), self._appender
             steps = checked(appender, obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            appender.check(len(steps))
             at = 0
             while at < len(steps):
                 if not (at and appender.single_frames and steps.follows[at]):
