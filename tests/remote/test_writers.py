@@ -76,7 +76,7 @@ def test_a_copy_of_a_directory_that_goes_another_way_is_refused_and_harms_nothin
     mine.run()
     other.add(12)
     for push in theirs, Push(Store(other.path, LocalFiles()), "0", objects):
-        with pytest.raises(RemoteConflictError, match="others than the ones here"):
+        with pytest.raises(RemoteConflictError, match="another directory, which holds the same origin"):
             push.run()
         assert read(objects, tmp_path / "m") == sorted(life.window())
     life.add(3)
@@ -132,11 +132,11 @@ def test_an_older_copy_is_refused(tmp_path: pathlib.Path) -> None:
     older.buffer.close()
     life.add(5)
     life.push(objects)
-    with pytest.raises(RemoteConflictError, match="older copy"):
+    with pytest.raises(RemoteConflictError, match="another directory, which holds the same origin"):
         older.push(objects)
     life.go_back("c")  # a newer timeline
     life.push(objects)
-    with pytest.raises(RemoteConflictError, match="older copy"):
+    with pytest.raises(RemoteConflictError, match="another directory, which holds the same origin"):
         older.push(objects)
     assert read(objects, tmp_path / "m") == sorted(life.window())
     life.buffer.close()
