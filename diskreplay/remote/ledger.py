@@ -51,7 +51,7 @@ def path(stream_path: str) -> str:
 
 def empty(origin: str) -> bytes:
     """The bytes of a ledger that holds no record yet."""
-    return json.dumps({"origin": origin}).encode()
+    return _line("origin", origin)
 
 
 def read(files: fs.Files, path: str) -> Ledger:
@@ -62,10 +62,12 @@ def read(files: fs.Files, path: str) -> Ledger:
         origin = str(json.loads(first)["origin"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptionError(f"{path!r} cannot be read: {error!r}", file=path) from error
-    writes, end = [], len(first)
+    if not lines:
+        raise CorruptionError(f"{path!r} cannot be read: its first line has no end", file=path)
+    writes, end = [], len(first) + 1
     size = end
-    for line in lines:
-        end += 1 + len(line)
+    for line in lines[:-1]:  # what no line feed ends was not written whole
+        end += len(line) + 1
         if whole := re.fullmatch(rb'\{"write": "([0-9a-f]{32})"\}', line):
             writes.append(whole[1].decode())
             size = end
@@ -92,19 +94,19 @@ def note(files: fs.Files, path: str) -> str:
     with _translated(path):
         known = read(files, path)
         if len(known.writes) >= MOST_WRITES:
-            kept = [*known.writes[-KEPT_WRITES:], write]
-            _replace(files, path, b"".join([empty(known.origin), *map(_line, kept)]))
+            kept = [_line("write", one) for one in (*known.writes[-KEPT_WRITES:], write)]
+            _replace(files, path, b"".join([empty(known.origin), *kept]))
             return write
         file = files.open(path, write=True)
         if file.size() > known.size:
             file.truncate(known.size)
-        file.pwrite([_line(write)], known.size)
+        file.pwrite([_line("write", write)], known.size)
         file.sync()
     return write
 
 
-def _line(write: str) -> bytes:
-    return b"\n" + json.dumps({"write": write}).encode()
+def _line(name: str, value: str) -> bytes:
+    return json.dumps({name: value}).encode() + b"\n"
 
 
 def _replace(files: fs.Files, path: str, data: bytes) -> None:

@@ -153,7 +153,7 @@ class Push:
     def _groups(self) -> None:
         for key in (STREAMS, CHECKPOINTS, *(f"{self._prefix}/{group}" for group in stream.groups(self._store.schema))):
             with contextlib.suppress(TakenError):
-                self._objects.put(f"{key}/{metadata.NAME}", metadata.dump(metadata.group_document()), NEW)
+                put_over(self._objects, f"{key}/{metadata.NAME}", metadata.dump(metadata.group_document()), NEW)
         for path in self._store.schema.arrays:
             self._put_array(path)
 
