@@ -31,7 +31,7 @@ _owned: dict[int, Owned] = {}
 
 
 def store_key(schema: Schema, path: str) -> str:
-    """What tells a store from others; those that were made before stores had identities have only their path."""
+    """Give what tells a store from others: its identity, or its path while it is not made yet."""
     return schema.identity or path
 
 

@@ -20,7 +20,7 @@ from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.needed import arrays, shards
 from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
 from diskreplay.remote.place import local, open_remote
-from diskreplay.remote.push import Push, check_pushable
+from diskreplay.remote.push import Push
 from diskreplay.storage import metadata
 from diskreplay.storage.files import LocalFiles, translate_reads
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
@@ -87,7 +87,6 @@ def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
     """
     started = time.perf_counter()
     store = Store(local(path, "pushing"), LocalFiles())
-    check_pushable(store)
     there = objects or ObjectStore(checked_url(url))
     pushes = {name: Push(store, name, there) for name in store.stream_names()}
     writers = []

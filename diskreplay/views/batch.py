@@ -110,11 +110,6 @@ class EpisodeBatch(Batch):
     mask: Any
     length: Any
 
-    @property
-    def filled(self) -> Any:
-        """The same as ``mask``: its name in earlier versions."""
-        return self.mask
-
 
 @dataclasses.dataclass(kw_only=True, repr=False)
 class HindsightBatch(Batch):
@@ -156,11 +151,6 @@ class RolloutBatch(Arrays):
     index: Any
     mask: Any
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def filled(self) -> Any:
-        """The same as ``mask``: its name in earlier versions."""
-        return self.mask
 
 
 def _shown(value: Any) -> str:

@@ -24,7 +24,7 @@ from diskreplay.ops.verify import verify
 from diskreplay.remote import ledger
 from diskreplay.remote.push import Push
 from diskreplay.storage.files import LocalFiles
-from diskreplay.storage.store import Store
+from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.testing import FaultyFiles, FaultyObjects, SimulatedDisk, SimulatedObjects
 
 REFUSED = "another directory, which holds the same origin, has pushed to it"
@@ -177,7 +177,7 @@ def test_a_copy_from_before_a_checkpoint_was_pushed_removes_none(tmp_path: pathl
     push = life.push(objects)
     shutil.copytree(life.path, tmp_path / "b")
     life.buffer._store.write_checkpoint(
-        life.buffer._streams.writer, dr.storage.store.Checkpoint("c", life.buffer._streams.commits, {}, {}, 0.0), {}
+        life.buffer._streams.writer, Checkpoint("c", life.buffer._streams.commits, {}, {}, 0.0).numbered(1, "0"), {}
     )
     push.run()
     assert any(key.startswith("checkpoints/c/") for key in objects.data)
