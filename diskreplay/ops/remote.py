@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.formats.core.target import replacing
 from diskreplay.ops.convert import absolute, vacant
-from diskreplay.ops.disk import room_for
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import verify
@@ -130,7 +129,7 @@ def pull(
     started = time.perf_counter()
     target = absolute(path)
     vacant(target, "choose another name for the copy")
-    with room_for(target), replacing(target, "directory") as temporary:
+    with replacing(target, "directory") as temporary:
         mirror = temporary.with_name(f"{temporary.name}-mirror")
         files = open_remote(objects or ObjectStore(url), mirror)
         store = Store(files.url, files)

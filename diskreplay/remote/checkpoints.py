@@ -48,7 +48,7 @@ def write(
     lay_out_checkpoint(LocalFiles(), folder, document, values, staged)
     try:
         beside = {"write": write_id}
-        made = put_checkpoint(files.objects, files.objects, LocalFiles(), folder, checkpoint, beside, files.listed())
+        made = put_checkpoint(files.objects, LocalFiles(), folder, checkpoint, beside, files.listed())
     except (TakenError, RemoteError, FileNotFoundError) as error:
         try:
             files.refresh()
