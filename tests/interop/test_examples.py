@@ -35,7 +35,8 @@ class Small:
         arguments: of the command, beside ``--path`` and ``--seed``.
         stores: the store, or where there are several the pattern of their folders, below ``--path`` or the repository.
         learner: the file of the learner at the end, or the checkpoint that it is attached to, where a run that was
-            killed ends with that of one that never was; None where the library begins new episodes when it is started again, and only then.
+            killed ends with that of one that never was; None where the library begins new episodes when it is started
+            again, and only then.
         checkpoints: that it prints before it is killed; the first is of the beginning in most of them.
         needs: a package beside torch.
     """
