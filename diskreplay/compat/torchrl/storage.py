@@ -29,7 +29,7 @@ from torchrl.data.replay_buffers.writers import (
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat.given import numbers, rewards
-from diskreplay.compat.opening import OPEN_OPTIONS, closed_on_failure
+from diskreplay.compat.opening import OPEN_OPTIONS, TAKE_OVER, closed_on_failure
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import Positions, window
 from diskreplay.compat.torchrl import checkpoints
@@ -269,6 +269,7 @@ class DiskReplayStorage(DiskStorage):
     def make_store(self, layout: Layout) -> None:
         """Makes the store for tensordicts of a layout."""
         options = {"cache_bytes": CACHE_BYTES, **self._options}
+        options.pop(TAKE_OVER, None)
         options["provenance"] = {**options.get("provenance", {}), TORCHRL: layout.to_json()}
         names = {leaf.key: leaf.name for leaf in layout.of("obs")}
         stacks = {key if isinstance(key, tuple) else (key,): count for key, count in self._frame_stack.items()}
