@@ -413,7 +413,7 @@ def test_numbers_that_do_not_fit() -> None:
 
 
 def test_positions_are_as_before_where_a_ring_is_opened_again(tmp_path: pathlib.Path) -> None:
-    env = env_of(*CASES["CartPole"], None)
+    env = env_of(*CASES["CartPole"])
     for steps in (3, 5, 12):
         path = tmp_path / str(steps)
         buffer = ReplayBuffer(env, 5, path=path, seed=0)
