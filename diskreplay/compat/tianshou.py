@@ -622,9 +622,10 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
             raise InputError(f"index must be positions, 0 to {self.maxsize - 1}, got {index!r:.80}")
         if (at % self._ring_size >= self._lengths[at // self._ring_size]).any():
             raise InputError(f"index must be positions that hold a transition, got {index!r:.80}")
-        numbers = new_weight.detach().cpu().numpy() if isinstance(new_weight, torch.Tensor) else new_weight
-        new_weight = given.rewards("new_weight", numbers, at.shape, np.float64)
-        super().update_weight(at, new_weight)
+        tensor = isinstance(new_weight, torch.Tensor)
+        numbers = new_weight.detach().cpu().numpy() if tensor else given.array("new_weight", new_weight)
+        given.rewards("new_weight", numbers, at.shape, np.float64)
+        super().update_weight(at, numbers)  # in its own precision, as Tianshou counts
         self._bounds[:] = self._max_prio, self._min_prio
 
     def _open(self, made_for: Any, checkpoint: str | None = None) -> None:
