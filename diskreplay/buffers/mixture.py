@@ -29,7 +29,7 @@ from diskreplay.buffers.opening import find_checkpoint, written_stream
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.buffers.state import restore_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
+from diskreplay.buffers.state import rng_to_json, sampler_facts, sampler_state, set_rng, take_over
 from diskreplay.checks import check_count
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.ids import Ids, checked_ids
@@ -40,7 +40,6 @@ from diskreplay.sampling.mixture import has_priorities
 from diskreplay.sampling.window import Prioritized, checked_updates
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import Checkpoint, Store
-from diskreplay.views import registry
 from diskreplay.views.batch import Batch
 
 PART_SHIFT = 59
@@ -514,14 +513,11 @@ def _drop_leftovers(kind: type[SampledBuffer[Any]], path: str, options: Mapping[
 def _restore_reader(
     part: SampledBuffer[Any], stored: Mapping[str, Any], arrays: dict[str, NDArray[Any]], name: str
 ) -> None:
-    """Gives a part that is only read its random state, and its sampler's where that is still the same."""
-    same = sampler_facts(part.sampler) == stored["sampler"]
+    """Gives a part that is only read its random state, and its sampler's where that can be taken over."""
     with part._lock:
-        if same and registry.same_items(stored["view"], part.view.to_json()):
-            restore_sampler(part.sampler, stored["priorities"], arrays, name)
-            if isinstance(part.sampler, Prioritized):
-                for stream in part._streams:
-                    was = stored["timelines"].get(str(stream.log.stream))
-                    if was is not None and was != stream.disk.commit_record.timeline:
-                        part.sampler.forget(stream.log.stream)
+        if take_over(part.sampler, part.view, stored, lambda: arrays, name) and isinstance(part.sampler, Prioritized):
+            for stream in part._streams:
+                was = stored["timelines"].get(str(stream.log.stream))
+                if was is not None and was != stream.disk.commit_record.timeline:
+                    part.sampler.forget(stream.log.stream)
         set_rng(part._rng, stored, name)
