@@ -1,4 +1,4 @@
-"""A sampler that is given at opening says how to draw; what it knows comes from the checkpoint, or a warning is given."""
+"""A sampler that is given at opening says how to draw; what it knows comes from the checkpoint, or a warning says so."""
 
 from __future__ import annotations
 

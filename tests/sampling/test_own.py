@@ -83,9 +83,7 @@ def test_a_state_that_it_does_not_take_back_is_said(path: str) -> None:
         buffer.sample(3)
         buffer.sampler.state = lambda: ({"draws": 2}, Rarest().state()[1])  # type: ignore[attr-defined]
         buffer.checkpoint("here")
-    with pytest.warns(
-        SamplerWarning, match="without the state of checkpoint 'here': its priorities cannot"
-    ):
+    with pytest.warns(SamplerWarning, match="without the state of checkpoint 'here': its priorities cannot"):
         buffer = reopen(CONFIG, path, checkpoint="here", sampler=Rarest())
     with buffer:
         assert buffer.sampler.is_new  # type: ignore[attr-defined]
