@@ -1,4 +1,4 @@
-"""A sampler that is given at opening says how to draw; what it knows comes from the checkpoint, or a warning says so."""
+"""A sampler given at opening draws as it is told; its state comes from the checkpoint, or a warning says why not."""
 
 from __future__ import annotations
 
