@@ -124,6 +124,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
             stream: to write, the store's first if None.
             provenance: of a store that is made; not compared with what one that is there has.
             checkpoint: as of :meth:`open`; "latest" opens the last commit where there is no checkpoint yet.
+            take_over: as of :meth:`open`.
 
         Raises InputError, which names what differs, where the store that is there was made with other spaces or
         options than these (of ``codec``, ``chunk_rows`` and ``shard_rows`` those that are given), and what

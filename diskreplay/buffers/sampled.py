@@ -16,7 +16,14 @@ from diskreplay.buffers.opening import APPEND, create_store, open_store
 from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.selection import Selection
-from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings, take_over
+from diskreplay.buffers.state import (
+    check_items,
+    restore_sampler,
+    resume_sampler,
+    sampler_facts,
+    sampler_state,
+    settings,
+)
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, EvictedError, InputError, NotEnoughDataError
@@ -64,7 +71,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             check_items(self._sampler, self._view, state.get("view", {}), checkpoint.name)
             restore_sampler(self._sampler, state.get("priorities"), store.read_arrays(checkpoint), checkpoint.name)
         elif checkpoint:
-            take_over(self._sampler, self._view, state, lambda: store.read_arrays(checkpoint), checkpoint.name)
+            resume_sampler(self._sampler, self._view, state, lambda: store.read_arrays(checkpoint), checkpoint.name)
         # The sampler's own method: one of ours would make the buffer a reference cycle, and keep it and its lock alive.
         forget = self._priorities.forget if self._priorities is not None else lambda stream: None
         super().__init__(
@@ -130,6 +137,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 one has that name, the newest that a writer of ``stream`` made; with mode "r" the newest that a reader
                 of a URL made, and where there is none the newest of all.
             or_last_commit: where there is no checkpoint "latest" yet, open at the last commit.
+            take_over: where another buffer of this process writes the stream, commit and close that one first, so that
+                a notebook's cell can be run again. Other processes, and mode "r", are not concerned.
             num_envs, capacity: of a new stream, as of the first if None; those of one that exists do not change.
             view, sampler: as the store was created with (or as of the checkpoint) if None. A new sampler that is given
                 draws by its own arguments, and goes on with the checkpoint's priorities and counts where that has one
@@ -149,10 +158,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         def check(stored: Mapping[str, Any], schema: Schema) -> None:
             cls._check_kind(stored)
-            owners.check_free(sampler, owners.store_key(schema, named(path)))
+            owners.check_free(sampler, owners.store_key(schema, named(path)), options["take_over"])
             settings(stored, view, sampler)[0].check(schema)
 
         store, writes, cut = open_store(path, num_envs, capacity, check, options, ("r", "r+", APPEND))
+        owners.check_free(sampler, owners.store_key(store.schema, store.path))
         return cls(
             store, stream=writes, checkpoint=cut, view=view, sampler=sampler, only_written=options["mode"] == APPEND,
             **pick(options, RunOptions),

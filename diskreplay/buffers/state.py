@@ -74,7 +74,7 @@ def sampler_state(sampler: Sampler) -> tuple[dict[str, Any] | None, dict[str, ND
     return plain(f"state of {sampler!r}", facts), dict(arrays)
 
 
-def take_over(
+def resume_sampler(
     sampler: Sampler, view: View, stored: Mapping[str, Any], arrays: Callable[[], dict[str, NDArray[Any]]], name: str
 ) -> bool:
     """Has a sampler that was given go on from a checkpoint's state, or warns that it begins anew; whether it goes on.

@@ -112,9 +112,14 @@ class DiskArray:
 
 
 def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
-    """``value`` broadcast to a shape as numpy's assignment does; one axis more or less of length 1 does not matter."""
+    """``value`` broadcast to a shape as numpy's assignment does; one axis more or less of length 1 does not matter.
+
+    Raises InputError for what is no number, and for what an integer or a bool cannot hold.
+    """
     try:
         given = np.asarray(value)
+        if np.dtype(dtype) != object and given.dtype.kind not in "biuf":
+            raise TypeError(f"{given.dtype} values are no numbers")
         if given.shape != shape and given.size == math.prod(shape) and _squeezed(given.shape) == _squeezed(shape):
             given = given.reshape(shape)
         out = np.empty(shape, dtype)
@@ -123,6 +128,8 @@ def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
     except (TypeError, ValueError) as error:
         raise InputError(f"{what} must have the shape {shape}: {error}") from error
     check_range(what, given, out)
+    if out.dtype.kind in "biu" and not np.array_equal(out, np.broadcast_to(given, shape)):
+        raise InputError(f"{what} must be {out.dtype}, or numbers that are just such, got {value!r:.80}")
     return out
 
 

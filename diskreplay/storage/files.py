@@ -20,10 +20,13 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
+from diskreplay.callers import caller
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
 from diskreplay.storage.handles import NO_DESCRIPTORS, with_room
 
 Kind = Literal["file", "directory", "link", "other"]
+THIS_PROCESS = "this very process"
+"""The first words of :meth:`Files.lock_holder` where no other process holds the lock."""
 NO_NAMES = (errno.ELOOP, errno.ENAMETOOLONG)
 """The system's errors for names that nothing can have: links that lead in a circle, and names that are too long."""
 NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, *NO_NAMES)
@@ -194,6 +197,7 @@ class LocalLock:
 
     def __init__(self, path: str) -> None:
         self._owner = os.getpid()
+        self._taken_by = ""
         self._held.add(self)
         self._fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -205,7 +209,13 @@ class LocalLock:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
             raise
+        self._taken_by = caller()
         return True
+
+    @classmethod
+    def taken_by(cls, path: str) -> str | None:
+        """The line of this process's program that took the lock on a directory; None where this process has it not."""
+        return next((lock._taken_by for lock in list(cls._held) if lock.held() and lock.is_at(path)), None)
 
     @classmethod
     def let_go_in_child(cls) -> None:
@@ -312,6 +322,8 @@ class LocalFiles:
             raise
 
     def lock_holder(self, path: str) -> str:
+        if line := LocalLock.taken_by(path):
+            return f"{THIS_PROCESS}, which opened it in {line}"
         inode = os.stat(path).st_ino
         with contextlib.suppress(OSError):
             for line in pathlib.Path("/proc/locks").read_text().splitlines():

@@ -180,7 +180,7 @@ def test_an_empty_store(path: str, out: pathlib.Path) -> None:
     made.create(path).close()
     assert report(path, out).episodes == ()
     with pytest.raises(InputError, match="there are none"):
-        report(path, out, episodes=[0])
+        report(path, out, episodes=[0], overwrite=True)
 
 
 def test_a_damaged_store_is_shown(path: str, out: pathlib.Path) -> None:
@@ -226,7 +226,10 @@ def test_a_store_that_was_repaired(path: str, out: pathlib.Path) -> None:
 def test_the_page_is_replaced_and_nothing_else_is_left(path: str, out: pathlib.Path) -> None:
     made.make(path)
     out.write_text("old")
-    report(path, out)
+    with pytest.raises(InputError, match=r"exists; choose another name, or say .*--overwrite"):
+        report(path, out)
+    assert out.read_text() == "old"
+    report(path, out, overwrite=True)
     assert out.read_text().startswith("<!doctype html>")
     assert sorted(file.name for file in out.parent.iterdir()) == ["a.replay", "report.html"]
 
@@ -235,7 +238,7 @@ def test_the_page_is_written_through_a_symbolic_link(path: str, out: pathlib.Pat
     made.make(path)
     out.symlink_to(out.with_name("latest.html"))
     for _ in range(2):
-        assert report(path, out).file == str(out)
+        assert report(path, out, overwrite=True).file == str(out)
         assert out.is_symlink()
         assert Page(out.with_name("latest.html")).data["played"]
 
@@ -270,6 +273,7 @@ def test_from_the_command_line(path: str, out: pathlib.Path) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     assert "5 episodes listed, to be played: 1;" in done.stdout
     assert out.as_uri() in done.stdout
-    facts = json.loads(CliRunner().invoke(main, ["report", path, "-o", str(out), "--json"]).stdout)
+    assert "--overwrite" in CliRunner().invoke(main, ["report", path, "-o", str(out)]).stderr
+    facts = json.loads(CliRunner().invoke(main, ["report", path, "-o", str(out), "--json", "--overwrite"]).stdout)
     assert facts["episodes"] == [1, 3, 2]
-    assert CliRunner().invoke(main, ["report", path, "-o", str(out), "--episode", "9"]).exit_code == 2
+    assert CliRunner().invoke(main, ["report", path, "-o", str(out), "--overwrite", "--episode", "9"]).exit_code == 2

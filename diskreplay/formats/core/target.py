@@ -41,10 +41,10 @@ def replacing(
     Raises InputError when something is there that is not to be replaced, or no directory to write into; DiskFullError,
     which names the target, whatever a format's library says of a full disk.
     """
-    _check(target, kind, overwrite, recognise)
+    check_target(target, kind, overwrite, recognise)
     if target.is_symlink():
         target = _led_to(target)
-        _check(target, kind, overwrite, recognise)
+        check_target(target, kind, overwrite, recognise)
     with _room_for(target):
         yield from _replacing(target, kind, overwrite, recognise)
 
@@ -57,7 +57,7 @@ def _replacing(target: pathlib.Path, kind: str, overwrite: bool, recognise: Reco
     try:
         yield temporary
         _sync(temporary)
-        _check(target, kind, overwrite, recognise)
+        check_target(target, kind, overwrite, recognise)
         if kind == "directory" and target.exists():
             _exchange(temporary, target)
         else:
@@ -110,7 +110,10 @@ def _exchange(temporary: pathlib.Path, target: pathlib.Path) -> None:
             shutil.rmtree(old)
 
 
-def _check(target: pathlib.Path, kind: str, overwrite: bool, recognise: Recognise | None) -> None:
+def check_target(
+    target: pathlib.Path, kind: str, overwrite: bool = False, recognise: Recognise | None = None
+) -> None:  # fmt: skip
+    """Raises what :func:`replacing` would; for callers with much to do before."""
     if not target.parent.is_dir():
         raise InputError(f"there is no directory {str(target.parent)!r} to write {target.name!r} into")
     if not os.path.lexists(target):
