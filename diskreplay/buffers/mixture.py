@@ -30,7 +30,7 @@ from diskreplay.buffers.opening import find_checkpoint, written_stream
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.buffers.state import restore_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
+from diskreplay.buffers.state import resume_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
 from diskreplay.buffers.stored import Restored
 from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_count
@@ -43,7 +43,6 @@ from diskreplay.sampling.mixture import has_priorities
 from diskreplay.sampling.window import Prioritized, checked_updates
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
-from diskreplay.views import registry
 from diskreplay.views.batch import Batch
 
 PART_SHIFT = 59
@@ -554,14 +553,13 @@ def _drop_leftovers(kind: type[SampledBuffer[Any]], path: str, options: Mapping[
 def _restore_reader(
     part: SampledBuffer[Any], stored: Mapping[str, Any], arrays: dict[str, NDArray[Any]], name: str
 ) -> None:
-    """Gives a part that is only read its random state, and its sampler's where that is still the same."""
-    same = sampler_facts(part.sampler) == stored["sampler"]
+    """Gives a part that is only read its random state, and its sampler's where that can be taken over."""
     with part._lock:
-        if same and registry.same_items(stored["view"], part.view.to_json()):
-            restore_sampler(part.sampler, stored["priorities"], arrays, name)
-            if isinstance(part.sampler, Prioritized):
-                for stream in part._streams:
-                    was = stored["timelines"].get(str(stream.log.stream))
-                    if was is not None and was != stream.disk.commit_record.timeline:
-                        part.sampler.forget(stream.log.stream)
+        if resume_sampler(part.sampler, part.view, stored, lambda: arrays, name) and isinstance(
+            part.sampler, Prioritized
+        ):
+            for stream in part._streams:
+                was = stored["timelines"].get(str(stream.log.stream))
+                if was is not None and was != stream.disk.commit_record.timeline:
+                    part.sampler.forget(stream.log.stream)
         set_rng(part._rng, stored, name)
