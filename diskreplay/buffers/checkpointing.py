@@ -72,7 +72,7 @@ def _cut(
         for more in (beside, buffer._companion.state if buffer._companion is not None else None):
             facts, values = more() if more is not None else ({}, {})
             state, arrays = {**state, **facts}, {**arrays, **values}
-    return Checkpoint(name, cut, state, given, time.time()), arrays
+    return Checkpoint(name, cut, state, given, time.time()), arrays  # noqa: TID251  `checkpoints list` shows it
 
 
 def _make_there(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import shares
-from diskreplay.buffers import checkpointing
+from diskreplay.buffers import checkpointing, pushes
 from diskreplay.buffers.checkpointing import State
 from diskreplay.buffers.joining import Joint
 from diskreplay.buffers.loader import Loader
@@ -120,6 +120,8 @@ class Mixture(Generic[SomeBatch]):
         cut = _find(written, checkpoint, or_last_commit) if checkpoint is not None else None
         state = None if cut is None else _stored(cut, wanted)
         keeper = _store(*written[0]) if written else None
+        if cut is not None:
+            _check_going_back(written, cut.name)
         with contextlib.ExitStack() as opened:
             buffers = []
             for path, options in wanted:
@@ -462,6 +464,15 @@ def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_comm
         keeper, name, written_stream(keeper, options), or_last_commit, lambda one: GIVEN in _held(one),
         "the mixture that is kept in",
     )  # fmt: skip
+
+
+def _check_going_back(written: Sequence[tuple[str, dict[str, Any]]], name: str) -> None:
+    """Raises what stands against going back in any part, before the first part has gone back."""
+    for path, options in written:
+        store = _store(path, options)
+        stream = written_stream(store, options)
+        if stream is not None and store.has_stream(stream):
+            pushes.check_going_back(store, stream, store.checkpoint(name), options.get("remote"))
 
 
 def _held(checkpoint: Checkpoint) -> Mapping[str, Any]:
