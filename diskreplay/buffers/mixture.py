@@ -17,6 +17,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar, cast
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +31,7 @@ from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import restore_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
+from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_count
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.ids import Ids, checked_ids
@@ -55,7 +57,7 @@ SomeBatch = TypeVar("SomeBatch", bound=Batch)
 PartToOpen = PathLike | tuple[PathLike, Mapping[str, Any]]
 
 
-class Mixture(Generic[SomeBatch]):
+class Mixture(Subscripted, Generic[SomeBatch]):
     """Samples from several stores, from each its share, as when learning online with prior data.
 
     Steps are added to the parts themselves. Several threads may sample; what one thread draws, another adds to.
@@ -69,6 +71,8 @@ class Mixture(Generic[SomeBatch]):
 
     Raises InputError where an argument is none of that, before anything is drawn.
     """
+
+    WALKED_BY = "mixture.sample(256) gives a batch of all parts; each of mixture.parts has items() and shuffled(256)"
 
     def __init__(self, parts: Sequence[SampledBuffer[SomeBatch]], fractions: Sequence[float] | None = None) -> None:
         if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= MAX_PARTS:
@@ -147,6 +151,21 @@ class Mixture(Generic[SomeBatch]):
     def fractions(self) -> tuple[float, ...]:
         """As they were given."""
         return self._fractions
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that the windows of the parts can hold together, each part's as its own ``capacity`` says."""
+        return sum(part.capacity for part in self._parts)
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """The space of an observation of the first part; those of the others have its shapes and dtypes."""
+        return self._parts[0].observation_space
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The space of an action of the first part, likewise."""
+        return self._parts[0].action_space
 
     def __len__(self) -> int:
         """Transitions in the windows of all parts."""
@@ -471,7 +490,7 @@ def _check_going_back(written: Sequence[tuple[str, dict[str, Any]]], name: str) 
     for path, options in written:
         store = _store(path, options)
         stream = written_stream(store, options)
-        if stream is not None and store.has_stream(stream):
+        if stream is not None and store.has_stream(stream) and not options.get("take_over"):  # which frees the lock
             pushes.check_going_back(store, stream, store.checkpoint(name), options.get("remote"))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from diskreplay.errors import DiskReplayError, RemoteWarning
 from diskreplay.interrupts import held_back
 from diskreplay.remote.objects import ObjectStore
-from diskreplay.remote.push import Push, check_pushable
+from diskreplay.remote.push import Push
 from diskreplay.remote.pushing import Pushing
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import lock as locked
@@ -26,7 +26,6 @@ def prepare(store: Store, stream: str | None, url: str | None, seconds: float) -
     """What will push the stream that is written, where it is to be pushed."""
     if url is None or stream is None:
         return None
-    check_pushable(store)
     return Pushing(Push(store, stream, ObjectStore(url)), seconds)
 
 

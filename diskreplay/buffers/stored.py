@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +30,7 @@ from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
+from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.errors import (
     ClosedError,
     CorruptionError,
@@ -60,7 +62,7 @@ WAITING_ROWS = 64
 """After every so many rows it is counted how many bytes wait."""
 
 
-class StoredBuffer:
+class StoredBuffer(Subscripted):
     """What the buffers share. One thread may add while several sample.
 
     Whatever ends a call half-way, Ctrl-C at any line or an error out of the program's own code, the next call finds it
@@ -166,6 +168,25 @@ class StoredBuffer:
         """Environments of the stream that is written, or of the first."""
         writer = self._streams.writer
         return writer.commit_record.num_envs if writer else self.schema.num_envs
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that fit into the window of the stream that is written, or of the first.
+
+        Of a rollout that is ``steps * num_envs``. ``stats()["capacity"]`` adds up all streams.
+        """
+        writer = self._streams.writer
+        return writer.commit_record.capacity if writer else self.schema.capacity
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """The space of an observation, as ``create`` was given it."""
+        return self.schema.observation_space
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The space of an action, as ``create`` was given it."""
+        return self.schema.action_space
 
     def __len__(self) -> int:
         """Transitions in the windows of all streams, committed or not; ClosedError after :meth:`close`."""
@@ -382,6 +403,7 @@ class StoredBuffer:
         with self._write_lock, pushes.warned_later(self):
             writer, appender = self._writable(), self._appender
             steps = checked(appender, obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            appender.check(len(steps))
             at = 0
             while at < len(steps):
                 if not (at and appender.single_frames and steps.follows[at]):

@@ -58,7 +58,7 @@ def give_up_logs(store: Store, name: str, quarantine: Quarantine, cuts: Sequence
 
 def _give_up(store: Store, name: str, path: str, quarantine: Quarantine, cuts: Sequence[Commit]) -> int:
     folder = store.stream_path(name)
-    commit = Commit.as_written(metadata.read_attributes(store.files, folder), os.path.join(folder, metadata.NAME))
+    commit = Commit.from_json(metadata.read_attributes(store.files, folder), os.path.join(folder, metadata.NAME))
     lost = _lost(store, name, commit, path)
     if not lost:
         return 0

@@ -16,7 +16,6 @@ from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair_column import ColumnRepair
 from diskreplay.ops.repair_patches import PatchRepair
-from diskreplay.ops.repair_record import patch_span
 from diskreplay.schema import PLACES, REWARD, START, VALID, Start, is_patch
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Tail
@@ -63,9 +62,8 @@ class StreamRepair:
     """
 
     def __init__(
-        self, store: Store, name: str, recorded: Commit, commit: Commit, quarantine: Quarantine,
-        lengths: dict[str, dict[int, int]],
-    ) -> None:  # fmt: skip
+        self, store: Store, name: str, commit: Commit, quarantine: Quarantine, lengths: dict[str, dict[int, int]]
+    ) -> None:
         self.store = store
         self.name = name
         self.path = store.stream_path(name)
@@ -74,13 +72,11 @@ class StreamRepair:
         self.context = self.schema.context
         self.floor = commit.floor(self.context)
         self.quarantine = quarantine
-        self.changed = commit != recorded
         self.shards: dict[str, ColumnRepair] = {}
         for path, reader in store.readers(name, commit).items():
             span = commit.span(path, self.context)
-            rows = patch_span(reader, path, span) if is_patch(path) else (span.begin, span.end)
             self.shards[path] = ColumnRepair(
-                reader, *rows, span.tail, quarantine, lengths.get(path, {}), PREDICATES.get(path),
+                reader, span.begin, span.end, span.tail, quarantine, lengths.get(path, {}), PREDICATES.get(path),
                 newer=not is_patch(path),
             )  # fmt: skip
 
@@ -116,8 +112,8 @@ class StreamRepair:
         # A repair, this one before a crash or another, gives rows that continued and were given up the code REPEAT.
         continues = (start == Start.CONTINUES) | ((start == Start.REPEAT) & ~valid)
         by_flags = self.schema.continuity == "flags"
-        patches = PatchRepair(self.shards, self.commit, start, valid, continues, self.floor, self.context, by_flags)
-        if not self.changed and not patches.broken and not any(shards.damaged for shards in self.shards.values()):
+        patches = PatchRepair(self.shards, self.commit, start, continues, self.floor, self.context, by_flags)
+        if not patches.broken and not any(shards.damaged for shards in self.shards.values()):
             return None
         return start, valid, continues, patches
 

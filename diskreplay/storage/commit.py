@@ -153,20 +153,7 @@ class Commit:
 
     @classmethod
     def from_json(cls, stored: Any, file: str) -> Commit:
-        """CorruptionError where the record breaks an invariant; ``file`` is named in it.
-
-        A window of more rows than the capacity is no damage: a writer that was interrupted between a row and the
-        window's move left its first row behind. It begins as many rows before its end as it may hold.
-        """
-        found = cls.as_written(stored, file)
-        spans = [(found.begin, found.end), (found.patch_begin, found.patch_end), *map(found.log_span, LOGS)]
-        if any(begin > end for begin, end in spans):
-            raise _unreadable(file, ValueError("begin must not pass end"))
-        return dataclasses.replace(found, begin=max(found.begin, found.end - found.rows))
-
-    @classmethod
-    def as_written(cls, stored: Any, file: str) -> Commit:
-        """As :meth:`from_json`, but whatever the numbers say of each other."""
+        """CorruptionError where the record breaks an invariant; ``file`` is named in it."""
         try:
             counts = {
                 name: check_count(name, stored[name], least=0)
@@ -191,9 +178,15 @@ class Commit:
                 raise ValueError(f"time must be finite, got {seconds!r}")
             if counts["stream"] >= MAX_STREAMS or counts["end"] * counts["num_envs"] > MAX_IDS:
                 raise ValueError(f"there are at most {MAX_STREAMS} streams of {MAX_IDS} transitions")
+            found = cls(**counts, tails=tails, time=float(seconds))
+            spans = [(found.begin, found.end), (found.patch_begin, found.patch_end), *map(found.log_span, LOGS)]
+            if any(begin > end for begin, end in spans):
+                raise ValueError("begin must not pass end")
+            if found.end - found.begin > found.rows:
+                raise ValueError(f"the window must not hold more than {found.rows} rows, got {found.end - found.begin}")
         except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
             raise _unreadable(file, error) from error
-        return cls(**counts, tails=tails, time=float(seconds))
+        return found
 
 
 def _unreadable(file: str, error: Exception) -> CorruptionError:

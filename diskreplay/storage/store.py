@@ -28,6 +28,7 @@ from diskreplay.errors import (
     InputError,
     LockedError,
     NotAStoreError,
+    ReadFailedError,
     SchemaError,
     StoreExistsError,
     StoreNotFoundError,
@@ -122,6 +123,11 @@ class Store:
             if files.kind(path) is None:
                 raise StoreNotFoundError(f"there is no store at {path!r}; ReplayBuffer.create makes one") from error
             raise NotAStoreError(f"{path!r} is not a diskreplay store: it has no {metadata.NAME}") from error
+        except ReadFailedError as error:
+            if error.errno not in fs.NO_NAMES:
+                raise
+            reason = os.strerror(error.errno)
+            raise StoreNotFoundError(f"there is no store at {path!r}: {reason}; name another path") from error
         except CorruptionError as error:
             raise NotAStoreError(f"{path!r} is not a diskreplay store: {error}") from error
         attributes = document.get("attributes")
@@ -181,21 +187,17 @@ class Store:
                 if part.note is not None:
                     note = os.path.join(temporary, STREAMS, first_stream, SCRATCH, part.note[0])
                     fs.replace(files, note, part.note[1])
-                try:
-                    claim(document)
-                except BaseException:
-                    fs.remove(files, temporary)
-                    raise
-                try:
-                    files.rename(temporary, path)
-                except OSError as error:
-                    if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):  # another process was first
-                        fs.clear(files, temporary)
-                        _check_free(files, path)
-                    raise
-                files.sync_dir(parent)
+                claim(document)
+                files.rename(temporary, path)
+            except BaseException as error:
+                with contextlib.suppress(OSError):  # what is left goes with the next store that is made there
+                    fs.clear(files, temporary)
+                if isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    _check_free(files, path)  # another process was first
+                raise
             finally:
                 lock.release()
+            files.sync_dir(parent)
         return Store(path, files)
 
     def stream_path(self, name: str) -> str:

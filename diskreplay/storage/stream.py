@@ -299,6 +299,11 @@ class StreamWriter(_Stream[ColumnWriter]):
         held = getattr(self._lock, "held", None)  # which the locks of somebody's own Files may lack
         return os.getpid() == self._process and (held is None or held())
 
+    def writes(self, path: str) -> bool:
+        """Whether the stream at a path is the one that this object holds the lock of."""
+        is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
+        return self.held and (path == self.path if is_at is None else bool(is_at(path)))
+
     def check_place(self, action: str) -> None:
         """StateError when the stream is not at its path any more: what is there now belongs to somebody else."""
         is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
@@ -493,9 +498,12 @@ def lock(files: fs.Files, path: str) -> fs.Lock:
     with fs.translate("locking", path):
         taken = files.lock(path)
     if taken is None:
+        holder = files.lock_holder(path)
+        if holder.startswith(fs.THIS_PROCESS):
+            holder += " (with take_over=True that is committed and closed first)"
         raise LockedError(
-            f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open another "
-            f"stream, or open with mode='r'"
+            f"the stream {path!r} is being written by {holder}; close that writer, open another stream, or open "
+            "with mode='r'"
         )
     return taken
 
@@ -508,8 +516,8 @@ def _sync(written: list[fs.File]) -> None:
 
 
 def identity(schema: Schema, commit: Commit, path: str) -> str:
-    """The name of an array, in all stores, that its shards are sealed with; empty in a store without seals."""
-    return schema.identity and f"{schema.identity}/{commit.stream}/{path}"
+    """The name of an array, in all stores, that its shards are sealed with."""
+    return f"{schema.identity}/{commit.stream}/{path}"
 
 
 def open_columns(
