@@ -22,7 +22,7 @@ from diskreplay.remote.place import local, open_remote
 from diskreplay.remote.push import Push
 from diskreplay.storage import metadata
 from diskreplay.storage.files import LocalFiles, translate_reads
-from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store, checkpoint_files
 from diskreplay.storage.stream import parents
 
 PIECE_BYTES = 8 << 20
@@ -183,8 +183,7 @@ def _keys(store: Store) -> Iterator[str]:
     for checkpoint in checkpoints:
         folder = f"{CHECKPOINTS}/{checkpoint.name}"
         yield f"{folder}/{metadata.NAME}"
-        for array in checkpoint.arrays:
-            yield from (f"{folder}/{array}/{name}" for name in store.files.list(f"{store.path}/{folder}/{array}"))
+        yield from (f"{folder}/{file}" for file in checkpoint_files(store.files, f"{store.path}/{folder}", checkpoint))
 
 
 def _copy(files: RemoteFiles, key: str, target: pathlib.Path) -> int:

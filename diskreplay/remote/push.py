@@ -37,7 +37,7 @@ from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import ColumnReader, shard_name
 from diskreplay.storage.commit import Commit, Tail
-from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store, checkpoint_files
 
 BUNDLE_SHARDS = 16
 """New shards before the last bundle is written again."""
@@ -369,9 +369,9 @@ class Push:
             return False
         self._record.hold()
         folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
-        beside, arrays = {"origin": self._origin}, list(checkpoint.arrays)
         try:
-            made = put_checkpoint(self, self._objects, self._files, folder, checkpoint.name, arrays, beside, there)
+            beside = {"origin": self._origin}
+            made = put_checkpoint(self._objects, self._files, folder, checkpoint, beside, there)
         except FileNotFoundError:  # dropped meanwhile
             return False
         except TakenError:
@@ -529,27 +529,25 @@ def _checkpoint_name(key: str) -> str | None:
 
 
 def put_checkpoint(
-    requests: Any, objects: Objects, files: fs.Files, folder: str, name: str, arrays: list[str],
-    beside: dict[str, Any], there: Mapping[str, Object],
+    objects: Objects, files: fs.Files, folder: str, checkpoint: Checkpoint, beside: dict[str, Any],
+    there: Mapping[str, Object],
 ) -> dict[str, str]:  # fmt: skip
-    """Uploads a checkpoint that stands in a local directory: its arrays, then its document; the arrays' tags.
+    """Uploads a checkpoint that stands in a local directory: its arrays and files, then its document; their tags.
 
     Args:
-        requests: has a ``put``.
-        objects: to look what is there.
+        objects: where it is put.
         files, folder: where the checkpoint is.
-        name, arrays: of it.
+        checkpoint: that stands there.
         beside: what stands beside its attributes.
         there: what is known to be there: what a maker left that died is replaced, and nothing else.
 
     TakenError where there is one of that name, or another is making it.
     """
     made = {}
-    for array in arrays:
-        for file in files.list(os.path.join(folder, array)):
-            key, data = f"{CHECKPOINTS}/{name}/{array}/{file}", files.read(os.path.join(folder, array, file))
-            made[key] = put_over(objects, key, data, there[key].tag if key in there else NEW)
+    for file in checkpoint_files(files, folder, checkpoint):
+        key, data = f"{CHECKPOINTS}/{checkpoint.name}/{file}", files.read(os.path.join(folder, file))
+        made[key] = put_over(objects, key, data, there[key].tag if key in there else NEW)
     document = json.loads(files.read(os.path.join(folder, metadata.NAME)))
     document["attributes"][KEY] = beside
-    put_over(objects, document_key(name), metadata.dump(document), NEW)
+    put_over(objects, document_key(checkpoint.name), metadata.dump(document), NEW)
     return made

@@ -53,8 +53,8 @@ class Life:
         self.buffer.commit()
 
     def checkpoint(self, name: str) -> None:
-        self.buffer.checkpoint(name)
         self.saved[name] = list(self.rows)
+        self.buffer.checkpoint(name, attachments={"learner": str(self.saved[name]).encode()})
 
     def go_back(self, name: str) -> None:
         self.buffer.close()
