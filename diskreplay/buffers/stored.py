@@ -260,7 +260,7 @@ class StoredBuffer(Subscripted):
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the checkpoints, oldest first."""
+        """Names of the checkpoints of all makers, oldest first: by their numbers, whatever clocks say."""
         return self._store.checkpoint_names()
 
     def zarr(self) -> zarr.Group:

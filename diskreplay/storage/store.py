@@ -334,7 +334,7 @@ class Store:
         if later:
             raise CheckpointError(
                 f"going back to checkpoint {checkpoint.name!r} would discard rows that {later} still need; drop "
-                f"them first (drop_checkpoint), or open the checkpoint with mode='r'"
+                f"them first (drop_checkpoint), go on from the last commit, or open the checkpoint with mode='r'"
             )
 
     def readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
