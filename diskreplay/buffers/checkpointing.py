@@ -142,8 +142,9 @@ def _cut(
             facts, values = more() if more is not None else ({}, {})
             state, arrays = {**state, **facts}, {**arrays, **values}
     files = staged.attachments if staged is not None else {}
+    now = time.time()  # noqa: TID251  `checkpoints list` shows it
     checkpoint = Checkpoint(
-        wanted.name, cut, state, wanted.metadata, time.time(), attachments=files, kept=wanted.keep is not None
+        wanted.name, cut, state, wanted.metadata, now, attachments=files, kept=wanted.keep is not None
     )
     return checkpoint, arrays
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import shares
-from diskreplay.buffers import checkpointing
+from diskreplay.buffers import checkpointing, pushes
 from diskreplay.buffers.checkpointing import State
 from diskreplay.buffers.joining import Joint
 from diskreplay.buffers.loader import Loader
@@ -112,7 +112,8 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             parts: of each the path, to write to it, or the path and a dict with any options of ``open``, such as
                 ``{"mode": "r"}``; not ``checkpoint``, but for a part that is only read.
             fractions: as of the class; those of the checkpoint if None. Where they are others, counting begins anew.
-            checkpoint: name of one that :meth:`checkpoint` made; "latest" is the newest one.
+            checkpoint: name of one that :meth:`checkpoint` made; "latest" is the newest that was
+                made with this stream of the first written part.
             or_last_commit: where there is no checkpoint "latest" yet, open at the last commits.
             buffer: the class to open with.
 
@@ -125,6 +126,8 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         cut = _find(written, checkpoint, or_last_commit) if checkpoint is not None else None
         state = None if cut is None else _stored(cut, wanted)
         keeper = _store(*written[0]) if written else None
+        if cut is not None:
+            _check_going_back(written, cut.name)
         with contextlib.ExitStack() as opened:
             buffers = []
             for path, options in wanted:
@@ -364,7 +367,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the mixture's checkpoints, oldest first; ReadOnlyError where no part is written."""
+        """Names of the mixture's checkpoints, oldest first, by their numbers; ReadOnlyError where no part is written."""
         return [one.name for one in self._written()[0]._store.checkpoints() if GIVEN in _held(one)]
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
@@ -501,6 +504,15 @@ def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_comm
         keeper, name, written_stream(keeper, options), or_last_commit, lambda one: GIVEN in _held(one),
         "the mixture that is kept in",
     )  # fmt: skip
+
+
+def _check_going_back(written: Sequence[tuple[str, dict[str, Any]]], name: str) -> None:
+    """Raises what stands against going back in any part, before the first part has gone back."""
+    for path, options in written:
+        store = _store(path, options)
+        stream = written_stream(store, options)
+        if stream is not None and store.has_stream(stream) and not options.get("take_over"):  # which frees the lock
+            pushes.check_going_back(store, stream, store.checkpoint(name), options.get("remote"))
 
 
 def _held(checkpoint: Checkpoint) -> Mapping[str, Any]:
