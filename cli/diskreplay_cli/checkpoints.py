@@ -38,11 +38,12 @@ def list_(path: str, as_json: bool) -> None:
             (
                 line.name, str(line.number or ""), line.maker or "a reader", text.moment(line.time),
                 text.ends({name: end for name, (_, end) in line.rows.items()}),
+                text.attachments(line.attachments),
                 text.shortened(json.dumps(line.metadata), 40) if line.metadata else "",
             )
             for line in lines
         ]  # fmt: skip
-        output.print_table(("name", "number", "maker", "made", "row of each stream", "metadata"), rows)
+        output.print_table(("name", "number", "maker", "made", "row of each stream", "attachments", "metadata"), rows)
 
 
 @checkpoints.command()

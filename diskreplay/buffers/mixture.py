@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, BinaryIO, Generic, Self, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -31,6 +31,7 @@ from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import restore_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
+from diskreplay.buffers.stored import Restored
 from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_count
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
@@ -40,7 +41,7 @@ from diskreplay.paths import PathLike
 from diskreplay.remote.place import named, place
 from diskreplay.sampling.mixture import has_priorities
 from diskreplay.sampling.window import Prioritized, checked_updates
-from diskreplay.storage.metadata import plain
+from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views import registry
 from diskreplay.views.batch import Batch
@@ -91,6 +92,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         """Held while what was drawn is counted."""
         self._given = [0] * len(parts)
         """Items that each part has given so far."""
+        self._restored: Restored | None = None
 
     @classmethod
     def open(
@@ -135,6 +137,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             mixture = cls(buffers, state[FRACTIONS] if fractions is None and state is not None else fractions)
             if cut is not None and state is not None and keeper is not None:
                 mixture._restore(state, keeper.read_arrays(cut), cut.name)
+                mixture._restored = mixture._written()[0].restored
             opened.pop_all()
         return mixture
 
@@ -317,30 +320,48 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         """Goes on to the newest commits of the streams that others write; whether anything changed."""
         return any([part.refresh() for part in self._parts])
 
-    def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
+    def checkpoint(
+        self,
+        name: str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        attachments: Given | None = None,
+        keep: int | None = None,
+    ) -> None:
         """Commits, and names this point in all parts that are written: :meth:`open` with this name goes on from it.
 
         It also holds how much each part has given, and the sampler and random state of the parts that are only read;
-        their rows are not pinned.
+        their rows are not pinned. The first part that is written has the attachments.
 
         Args:
-            name, metadata: as of a buffer's ``checkpoint``.
+            name, metadata, attachments, keep: as of a buffer's ``checkpoint``.
 
-        Raises ReadOnlyError where no part is written, InputError or CheckpointError for a bad name or metadata, with
-        nothing changed, and what ``commit`` of a buffer raises.
+        Raises ReadOnlyError where no part is written, InputError or CheckpointError for a bad name, metadata,
+        attachment or ``keep``, with nothing changed, and what a function for an attachment and ``commit`` of a buffer
+        raise.
         """
-        with self._lock:
-            keeper, *others = self._written()
-            plain("metadata", metadata or {})
-            keeper._store.check_new_checkpoint(name)
+        keeper, *others = self._written()
+        wanted = checkpointing.wanted(keeper._store, name, metadata, attachments, keep)
+        with checkpointing.staging(keeper, wanted.attachments) as staged, self._lock:
             for part in others:
                 if name in _leftovers(part._store, keeper._store):
                     part.drop_checkpoint(name)
                 part._store.check_new_checkpoint(name)
             mark = {STATE: {KEEPER: _key(keeper._store)}}
             for part in others:
-                checkpointing.make(part, name, metadata, lambda: (mark, {}))
-            checkpointing.make(keeper, name, metadata, self._state)
+                checkpointing.take(part, wanted, None, lambda: (mark, {}))
+            checkpointing.take(keeper, wanted, staged, self._state)
+        for older in checkpointing.outdated(keeper, wanted, self.checkpoints):
+            self.drop_checkpoint(older)
+
+    @property
+    def restored(self) -> Restored | None:
+        """The checkpoint of the mixture that it was opened at; None where it was opened at last commits, or made."""
+        return self._restored
+
+    def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
+        """Opens a file that a checkpoint of the mixture took along; as ``attachment`` of a buffer."""
+        return self._written()[0].attachment(name, checkpoint)
 
     @property
     def checkpoints(self) -> list[str]:

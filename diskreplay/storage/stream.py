@@ -272,6 +272,11 @@ class StreamWriter(_Stream[ColumnWriter]):
         """One past the newest patch, committed or not."""
         return next(iter(self.patches.values())).end
 
+    @property
+    def scratch(self) -> str:
+        """The directory for what has no name yet; opening the stream removes what is left there."""
+        return os.path.join(self.path, SCRATCH)
+
     def waiting_bytes(self) -> int:
         """Encoded bytes in RAM that wait for a commit, about."""
         return sum(column.waiting_bytes() for _, column in self.columns())

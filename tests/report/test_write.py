@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import html.parser
 import json
 import pathlib
@@ -15,7 +16,7 @@ from gymnasium import spaces
 from report import episodes as made
 
 import diskreplay as dr
-from diskreplay.errors import InputError, StateError, StoreNotFoundError
+from diskreplay.errors import DiskFullError, InputError, StateError, StoreNotFoundError
 from diskreplay.ops.repair import repair
 from diskreplay.report import episode as shown
 from diskreplay.report import facts, write
@@ -240,6 +241,21 @@ def test_the_page_is_written_through_a_symbolic_link(path: str, out: pathlib.Pat
         assert report(path, out, overwrite=True).file == str(out)
         assert out.is_symlink()
         assert Page(out.with_name("latest.html")).data["played"]
+
+
+def test_a_full_disk_names_the_file(path: str, out: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: "No space left on device", and not where."""
+
+    def write_bytes(file: pathlib.Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made.make(path)
+    out.write_text("old")
+    monkeypatch.setattr(pathlib.Path, "write_bytes", write_bytes)
+    with pytest.raises(DiskFullError, match=r"there is no room for '.*report.html'; nothing was written: make room"):
+        report(path, out)
+    assert out.read_text() == "old"
+    assert sorted(file.name for file in out.parent.iterdir()) == ["a.replay", "report.html"]
 
 
 def test_every_script_is_in_the_page() -> None:
