@@ -227,10 +227,10 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             return ""
         some = np.unique(np.linspace(0, len(items) - 1, notebooks.THUMBNAILS).astype(np.int64))
         try:
-            obs = self.get(items[some]).obs
+            batch = self.get(items[some])
         except DiskReplayError as error:
             return notebooks.heading(f"no pictures: {error}")
-        return notebooks.pictures("obs", obs)
+        return notebooks.pictures("obs", batch.obs, batch.leading_axes)
 
     # Sampling
 
