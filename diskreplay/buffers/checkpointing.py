@@ -52,7 +52,9 @@ def make(
             buffer.commit()
         for _ in range(PIN_ATTEMPTS):
             checkpoint, arrays = _cut(buffer, name, given, beside)
-            if buffer._store.write_checkpoint(writer, checkpoint, arrays):
+            with buffer._write_lock.exclusive:
+                made = buffer._store.write_checkpoint(writer, checkpoint, arrays)
+            if made:
                 pushes.committed(buffer)
                 return
             buffer.refresh()
