@@ -1,8 +1,7 @@
 """Makes the sample data of this folder anew: ``python datasets/make.py [FOLDER]``, and its checksums.
 
 Each function makes one store from a real environment, with seeds. Later versions must read the stores of this folder
-as they are, so they are made again only to show how they were made: ``pong-v1.replay`` is older than the checksums of
-records, and the others are of a store's first version that has them.
+as they are, so they are made again only to show how they were made.
 
 Needs the ``datasets`` extra.
 """

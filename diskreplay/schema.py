@@ -248,7 +248,7 @@ class Schema:
         padding: ``Start.ZEROS`` or ``Start.REPEAT``, for single frames.
         num_envs: environments of the first stream.
         capacity: transitions of a stream's window.
-        identity: of the store, which seals its shards; empty for one without seals.
+        identity: of the store, which seals its shards; empty until :meth:`Store.create` draws it.
         finite: whether ``add`` refuses NaN and infinity in observations, actions and columns.
         continuity: what says that a row continues the one before: "observations" (and flags), or "flags" alone.
         later: columns whose values are written after their rows were added; they stand in the log :data:`LATER`.
@@ -359,7 +359,7 @@ class Schema:
             "padding": self.padding.name.lower(),
             "num_envs": self.num_envs,
             "capacity": self.capacity,
-            **({"identity": self.identity} if self.identity else {}),
+            "identity": self.identity,
             **({"finite": True} if self.finite else {}),
             **({"continuity": self.continuity} if self.continuity != "observations" else {}),
             **({"later": [_later_to_json(column) for column in self.later]} if self.later else {}),
@@ -376,7 +376,7 @@ class Schema:
                 Start[stored["padding"].upper()],
                 check_count("num_envs", stored["num_envs"]),
                 check_count("capacity", stored["capacity"]),
-                str(stored.get("identity", "")),
+                _check_identity(stored["identity"]),
                 stored.get("finite", False) is True,
                 check_continuity(stored.get("continuity", "observations")),
                 tuple(_later_from_json(column) for column in stored.get("later", ())),
@@ -384,6 +384,12 @@ class Schema:
         except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
             raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
         return schema
+
+
+def _check_identity(given: Any) -> str:
+    if not isinstance(given, str) or not given:
+        raise ValueError(f"identity must be text, got {given!r}")
+    return given
 
 
 def check_continuity(given: Any) -> Continuity:

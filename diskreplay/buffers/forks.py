@@ -46,9 +46,14 @@ def watch(buffer: StoredBuffer) -> None:
     _open[number] = weakref.ref(buffer, lambda _: _open.pop(number, None))
 
 
-def _before() -> None:
+def opened() -> list[StoredBuffer]:
+    """The buffers of this process that are open."""
     found = (reference() for reference in list(_open.values()))
-    buffers = [buffer for buffer in found if buffer is not None and not buffer._closed]
+    return [buffer for buffer in found if buffer is not None and not buffer._closed]
+
+
+def _before() -> None:
+    buffers = opened()
     locks = _take([lock for buffer in buffers for lock in _locks(buffer)], FORK_SECONDS)
     for buffer in buffers:
         _forks[buffer] = _forks.get(buffer, 0) + 1

@@ -42,11 +42,6 @@ class MultiAgentBatch(Batch):
     is_first: Any = None
     length: Any = None
 
-    @property
-    def filled(self) -> Any:
-        """The same as ``mask``: its name in earlier versions."""
-        return self.mask
-
 
 @dataclasses.dataclass(kw_only=True, repr=False)
 class MultiAgentRolloutBatch(RolloutBatch):

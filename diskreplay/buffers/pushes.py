@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from diskreplay.errors import DiskReplayError, RemoteWarning
 from diskreplay.remote.objects import ObjectStore
-from diskreplay.remote.push import Push, check_pushable
+from diskreplay.remote.push import Push
 from diskreplay.remote.pushing import Pushing
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ def begin(buffer: StoredBuffer, url: str | None, seconds: float) -> Pushing | No
     writer = buffer._streams.writer
     if url is None or writer is None:
         return None
-    check_pushable(buffer._store)
     pushing = Pushing(Push(buffer._store, writer.name, ObjectStore(url)), seconds)
     pushing.committed(writer.commit_record)
     return pushing

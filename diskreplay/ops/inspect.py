@@ -136,17 +136,21 @@ class CheckpointFacts:
     """One checkpoint.
 
     Attributes:
-        name, time: of it; the time in seconds since the epoch.
+        name, number, maker, time: as of :class:`diskreplay.ops.checkpoints.CheckpointLine`.
         rows: of its window by stream, half-open.
         metadata: the user's own.
+        attachments: bytes of the files that it took along, by name.
         mixture: what it holds of a :class:`diskreplay.Mixture`: ``fractions``, and what each part has ``given``; or the
             ``keeper``, the store with the part that does. None where it is of this store alone.
     """
 
     name: str
+    number: int
+    maker: str | None
     time: float
     rows: dict[str, tuple[int, int]]
     metadata: dict[str, Any]
+    attachments: dict[str, int]
     mixture: dict[str, Any] | None
 
 
@@ -386,7 +390,16 @@ def _checkpoints(store: Store, found: _Found) -> tuple[CheckpointFacts, ...]:
         found.problems.append(str(error))
         return ()
     return tuple(
-        CheckpointFacts(c.name, c.time, {s: (cut.begin, cut.end) for s, cut in c.cut.items()}, c.metadata, _mixture(c))
+        CheckpointFacts(
+            c.name,
+            c.number,
+            c.maker,
+            c.time,
+            {s: (cut.begin, cut.end) for s, cut in c.cut.items()},
+            c.metadata,
+            {name: one.length for name, one in c.attachments.items()},
+            _mixture(c),
+        )
         for c in checkpoints
     )
 

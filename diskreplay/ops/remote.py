@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.formats.core.target import replacing
 from diskreplay.ops.convert import absolute, vacant
-from diskreplay.ops.disk import room_for
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import verify
@@ -20,10 +19,10 @@ from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.needed import arrays, shards
 from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
 from diskreplay.remote.place import local, open_remote
-from diskreplay.remote.push import Push, check_pushable
+from diskreplay.remote.push import Push
 from diskreplay.storage import metadata
 from diskreplay.storage.files import LocalFiles, translate_reads
-from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store, checkpoint_files
 from diskreplay.storage.stream import parents
 
 PIECE_BYTES = 8 << 20
@@ -87,7 +86,6 @@ def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
     """
     started = time.perf_counter()
     store = Store(local(path, "pushing"), LocalFiles())
-    check_pushable(store)
     there = objects or ObjectStore(checked_url(url))
     pushes = {name: Push(store, name, there) for name in store.stream_names()}
     writers = []
@@ -131,7 +129,7 @@ def pull(
     started = time.perf_counter()
     target = absolute(path)
     vacant(target, "choose another name for the copy")
-    with room_for(target), replacing(target, "directory") as temporary:
+    with replacing(target, "directory") as temporary:
         mirror = temporary.with_name(f"{temporary.name}-mirror")
         files = open_remote(objects or ObjectStore(url), mirror)
         store = Store(files.url, files)
@@ -185,8 +183,7 @@ def _keys(store: Store) -> Iterator[str]:
     for checkpoint in checkpoints:
         folder = f"{CHECKPOINTS}/{checkpoint.name}"
         yield f"{folder}/{metadata.NAME}"
-        for array in checkpoint.arrays:
-            yield from (f"{folder}/{array}/{name}" for name in store.files.list(f"{store.path}/{folder}/{array}"))
+        yield from (f"{folder}/{file}" for file in checkpoint_files(store.files, f"{store.path}/{folder}", checkpoint))
 
 
 def _copy(files: RemoteFiles, key: str, target: pathlib.Path) -> int:

@@ -1,9 +1,7 @@
 """Makes a damaged store whole again, gives up as little as it can prove lost, and deletes nothing.
 
 1. Documents that follow from the schema, of groups and arrays, are written anew where they are wrong.
-2. A stream whose commit record cannot be read goes back to its newest checkpoint; without one it is moved aside. Where
-   a record can be read, but its numbers are not those of its files, the files are believed
-   (:mod:`diskreplay.ops.repair_record`); likewise for the commits that checkpoints hold.
+2. A stream whose commit record cannot be read goes back to its newest checkpoint; without one it is moved aside.
 3. Checkpoints that need something damaged are moved aside.
 4. Of each stream, every chunk that is needed is read. A row with a chunk that cannot be read is *lost*. Given up with
    it are: the transition before it, whose next observation it is; with stacked frames the rest of its run, whose
@@ -40,7 +38,6 @@ from diskreplay.ops.mend import mended
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair_logs import give_up_logs
-from diskreplay.ops.repair_record import mended_cut, settled
 from diskreplay.ops.repair_stream import StreamLoss, StreamRepair
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import Verified, check_checkpoint, verify
@@ -131,8 +128,6 @@ class _StoreRepair:
         self.quarantine = quarantine
         self.losses: list[StreamLoss] = []
         self.checkpoints: list[str] = []
-        self.recorded: dict[str, Commit] = {}
-        """The records as they were; :meth:`records` gives them as they should have been."""
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self.store.path, *parts)
@@ -149,7 +144,6 @@ class _StoreRepair:
                         mend(self.files, self._path(STREAMS, name), f"{STREAMS}/{name}", self.quarantine)
                 for name in self.files.list(self._path(CHECKPOINTS)):
                     mend(self.files, self._path(CHECKPOINTS, name), f"{CHECKPOINTS}/{name}", self.quarantine)
-                self.mend_cuts(names)
                 commits = self.records(names)
                 for name, commit in commits.items():
                     above = [path.rpartition("/")[0] for path in LOGS if path in commit.tails]
@@ -157,9 +151,7 @@ class _StoreRepair:
                         self.group(STREAMS, name, group)
                 self.check_checkpoints(commits)
                 for name, commit in commits.items():
-                    work = StreamRepair(
-                        self.store, name, self.recorded[name], commit, self.quarantine, self._lengths(name)
-                    )
+                    work = StreamRepair(self.store, name, commit, self.quarantine, self._lengths(name))
                     loss = work.run(functools.partial(self.release, commits, name))
                     cuts = [one.cut[name] for one in self._readable_checkpoints() if name in one.cut]
                     if logs := give_up_logs(self.store, name, self.quarantine, cuts):
@@ -191,7 +183,7 @@ class _StoreRepair:
         metadata.write(self.files, path, metadata.group_document())
 
     def records(self, names: list[str]) -> dict[str, Commit]:
-        """The commit record of each stream: its own, corrected by the files, or a checkpoint's.
+        """The commit record of each stream: its own, or a checkpoint's.
 
         Streams without either are moved aside.
         """
@@ -201,18 +193,16 @@ class _StoreRepair:
             if commit is None or commit.stream in {known.stream for known in commits.values()}:
                 self._give_up(name)
             else:
-                columns = self.store.readers(name, commit)
-                self.recorded[name] = commit
-                commits[name] = settled(columns, commit, self.store.schema.context, self.quarantine)
+                commits[name] = commit
         if not commits:
             schema = self.store.schema
-            empty = Commit(0, schema.num_envs, schema.capacity, time=time.time())
+            empty = Commit.first(0, schema.num_envs, schema.capacity)
             scratch = self._path(f".{FIRST_STREAM}.tmp")
             fs.clear(self.files, scratch)
             stream.create(self.files, scratch, schema, empty, FIRST_STREAM)
             self.files.rename(scratch, self._path(STREAMS, FIRST_STREAM))
             self.files.sync_dir(self._path(STREAMS))
-            commits[FIRST_STREAM] = self.recorded[FIRST_STREAM] = empty
+            commits[FIRST_STREAM] = empty
         return commits
 
     def _record(self, name: str) -> Commit | None:
@@ -220,7 +210,7 @@ class _StoreRepair:
         if self.files.kind(path) != "directory":
             return None
         try:
-            commit = Commit.as_written(metadata.read_attributes(self.files, path), os.path.join(path, metadata.NAME))
+            commit = Commit.from_json(metadata.read_attributes(self.files, path), os.path.join(path, metadata.NAME))
             if not self._is_absurd(commit):
                 return commit
         except (FileNotFoundError, *DAMAGE):
@@ -230,9 +220,7 @@ class _StoreRepair:
         if not cuts:
             return None
         newest = max(cuts, key=lambda cut: (cut.timeline, cut.sequence))
-        commit = dataclasses.replace(
-            newest, sequence=newest.sequence + 1, timeline=newest.timeline + 1, time=time.time()
-        )
+        commit = newest.next(timeline=newest.timeline + 1)
         # Recovery will cut the shards back to this record: what stands behind it is kept aside.
         for path_below, column in self.store.schema.arrays.items():
             tail = commit.tails.get(path_below)
@@ -263,24 +251,6 @@ class _StoreRepair:
             if span.end and not span.ends_in_tail(column):
                 return True
         return False
-
-    def mend_cuts(self, names: list[str]) -> None:
-        """Corrects the commits that checkpoints hold, where an interrupted writer left wrong numbers in them."""
-        for checkpoint in self._readable_checkpoints():
-            path = self._path(CHECKPOINTS, checkpoint.name)
-            ours = metadata.read_attributes(self.files, path)
-            mended = {of: self._mended_cut(of, record) if of in names else record for of, record in ours["cut"].items()}
-            if mended != ours["cut"]:
-                document = metadata.group_document({**ours, "cut": mended}, f"{CHECKPOINTS}/{checkpoint.name}")
-                self.quarantine.copy(os.path.join(path, metadata.NAME))
-                metadata.write(self.files, path, document)
-
-    def _mended_cut(self, name: str, stored: dict[str, Any]) -> dict[str, Any]:
-        cut = Commit.as_written(stored, name)
-        if self._is_absurd(cut):
-            return stored
-        mended = mended_cut(self.store.readers(name, cut), cut, self.store.schema.context, self.quarantine)
-        return stored if mended == cut else mended.to_json()
 
     def _give_up(self, name: str) -> None:
         """Moves a stream aside."""

@@ -127,12 +127,12 @@ class ColumnRepair:
         best: ShardIndex | None = None
         named = self.tail.size if shard == self.tail.shard else 0
         for found in indexes(self.reader, shard, wanted, named):
-            if found.end is None or found.end == wanted:
+            if found.end == wanted:
                 best = found
                 break
             if found.end > wanted and not self._newer:
                 continue
-            if best is None or best.end is None or min(found.end, wanted) > min(best.end, wanted):
+            if best is None or min(found.end, wanted) > min(best.end, wanted):
                 best = found
         if best is not None:
             self._take(shard, best, wanted)
@@ -140,17 +140,13 @@ class ColumnRepair:
     def _take(self, shard: int, index: ShardIndex, wanted: int) -> None:
         """Takes the chunks of an index, as far as the rows below ``wanted`` are known to be in them."""
         first, rows = shard * self.column.shard_rows, self.column.chunk_rows
-        if index.end is not None:
-            known = min(index.end, wanted)
-        else:  # the last chunk may have been written again since
-            there = np.flatnonzero((index.entries[:, :, 0] >= 0).all(axis=1))
-            known = first + int(there[-1]) * rows if len(there) else first
+        known = min(index.end, wanted)
         begins = first + np.arange(self.reader.shard_chunks) * rows
         self._entries[shard] = np.where((begins < known)[:, None, None], index.entries, -1)
         self._index_end[shard] = index.stop
         if known < wanted and known % rows:
             self._known[known // rows] = known
-        if index.end is not None and index.end > wanted and wanted % rows:
+        if index.end > wanted and wanted % rows:
             self._longer.add(wanted // rows)
 
     def _entry(self, chunk: int, group: int) -> Any:

@@ -29,25 +29,12 @@ class ShardIndex:
     Attributes:
         stop: the byte where it ends.
         entries: ``(shard_chunks, groups, 2)``, offset and bytes, -1 where a chunk is missing.
-        end: one past the last row that it knows, as its seal says; None in stores without seals.
+        end: one past the last row that it knows, as its seal says.
     """
 
     stop: int
     entries: NDArray[np.int64]
-    end: int | None
-
-
-def index_at(reader: ColumnReader, shard: int, stop: int, near: int) -> ShardIndex | None:
-    """The index that ends at byte ``stop``; None where there is none.
-
-    ``near`` is the end that it has most likely; the column's other rows are tried after it.
-    """
-    length = reader.index_bytes + chunks.CRC_BYTES
-    try:
-        data = reader.handle(shard).pread(length, max(0, stop - length))
-    except (OSError, *DAMAGE):
-        return None
-    return _decoded(reader, shard, data[-length:], stop, near)
+    end: int
 
 
 def _decoded(reader: ColumnReader, shard: int, data: bytes, stop: int, near: int) -> ShardIndex | None:
@@ -58,8 +45,6 @@ def _decoded(reader: ColumnReader, shard: int, data: bytes, stop: int, near: int
         entries = chunks.decode_index(body, reader.shard_chunks, reader.groups, stop - len(body))
     except chunks.DamagedError:
         return None
-    if not reader.identity:
-        return ShardIndex(stop, entries, None)
     first, rows = shard * reader.column.shard_rows, reader.column.shard_rows
     near = min(max(near, first + 1), first + rows)
     for end in (*range(near, first, -1), *range(near + 1, first + rows + 1)):

@@ -1,8 +1,8 @@
 """The patch table of a stream that is repaired: which patches are lost, and what takes the table's place.
 
-Where something is wrong with the table itself (places that cannot be read, or are there twice, or fewer frames than
-places), what is known of it is appended once more, and ``patch_begin`` moves to there: the old patches keep their
-numbers, by which checkpoints name them.
+Where something is wrong with the table itself (places that cannot be read, or are there twice), what is known of it
+is appended once more, and ``patch_begin`` moves to there: the old patches keep their numbers, by which checkpoints name
+them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ops.patch_frames import matched
 from diskreplay.ops.repair_column import ColumnRepair
-from diskreplay.schema import PATCH_TABLE, PLACES, START, TERMINATED, TRUNCATED, VALID, Start, is_patch
+from diskreplay.schema import PATCH_TABLE, PLACES, Start, is_patch
 from diskreplay.storage.commit import Commit
 
 Array = NDArray[Any]
@@ -36,10 +35,10 @@ class PatchRepair:
     """
 
     def __init__(
-        self, shards: dict[str, ColumnRepair], commit: Commit, start: Array, valid: Array, continues: Array, floor: int,
+        self, shards: dict[str, ColumnRepair], commit: Commit, start: Array, continues: Array, floor: int,
         context: int, by_flags: bool,
     ) -> None:  # fmt: skip
-        """``start``, ``valid``: the columns; ``continues``: rows that continue the one before, or did once."""
+        """``start``: the column; ``continues``: rows that continue the one before, or did once."""
         self.shards = {path: one for path, one in shards.items() if is_patch(path)}
         self.rows = shards
         self.commit = commit
@@ -47,7 +46,6 @@ class PatchRepair:
         self._by_flags = by_flags
         self.explained = start == Start.PATCHES
         self._continues_now = (start == Start.CONTINUES) & (not by_flags)
-        self._valid = valid
         self.floor = floor
         self.context = context
         self.first = self.begin = commit.patch_begin
@@ -82,40 +80,12 @@ class PatchRepair:
             if holds and rows.readable(row + 1, env):
                 following[number] = rows.value(row + 1, env).copy()
         frames = shards.values(shards.first, shards.end)[:, 0]
-        if shards.end != self.end:
-            return matched(self._places, frames, readable, following, self._may_miss(), self.first - shards.first)
         source = np.where(readable, np.arange(len(readable)), -1)
         for number, expected in enumerate(following):
             if expected is not None and source[number] >= 0 and frames[number].tobytes() != expected.tobytes():
                 source[number] = -1
                 self._contradicted = True
         return source
-
-    def _may_miss(self) -> Array:
-        """Places of next observations whose frames an interrupted writer may have left out and not added again.
-
-        It adds them again unless the next row has the same frames. That row continues the row then, or does not for
-        another reason: a flag, or because it is no transition. Places in a stack of patches are not among them.
-        """
-        stacked = {(row, env) for row, env, offset in self._places.tolist() if offset == 2}
-        ended, unknown = np.zeros((2, *self.continues.shape), bool)
-        for path in (START, VALID, TERMINATED, TRUNCATED):
-            values = self.rows[path].values(self.floor, self.commit.end)
-            for (low, high), _ in self.rows[path].lost_rows():
-                unknown[max(0, low - self.floor) : high - self.floor] = True
-            if path != START:
-                ended |= ~values if path == VALID else values
-        found = np.zeros(len(self._places), bool)
-        for number, (row, env, offset) in enumerate(self._places.tolist()):
-            at = row - self.floor
-            if offset != 1 or row + 1 >= self.commit.end or (row, env) in stacked:
-                continue
-            if not (self._inside(row, env) and self._inside(row + 1, env)):
-                found[number] = True
-                continue
-            apart = ended[at, env] or not self._valid[at + 1, env] or unknown[at : at + 2, env].any()
-            found[number] = apart or self._continues_now[at + 1, env]  # of flags alone, each patch was needed
-        return found
 
     def _inside(self, row: int, env: int) -> bool:
         return 0 <= row - self.floor < len(self.continues) and 0 <= env < self.continues.shape[1]
@@ -131,11 +101,10 @@ class PatchRepair:
         places = self._places
         twice = len(np.unique(places, axis=0)) != len(places)
         behind = bool((np.diff(places[:, 0]) < 0).any())
-        shifted = any(one.end != self.commit.patch_end for one in self.shards.values())
         if self._contradicted:
             return True
         newest = places[(places[:, 0] == self.commit.end - 1) & (places[:, 2] == 1)]
-        return not bool(self._known.all()) or twice or behind or shifted or len(newest) != self.continues.shape[1]
+        return not bool(self._known.all()) or twice or behind or len(newest) != self.continues.shape[1]
 
     def look(self, lost: Array) -> None:
         """Fills the masks; ``lost`` are the rows that cannot be read."""
@@ -204,7 +173,7 @@ class PatchRepair:
         for row, env, offset in self._places[self._readable].tolist():
             if offset == 1 and self._inside(row, env):
                 sure[row - self.floor, env] = True
-        self.single |= (inside & ends & ~sure) | cut
+        self.single |= ((inside & ~sure) | cut) & ends
 
     def _write_again(self, best: dict[tuple[int, int, int], int]) -> None:
         """Chooses what of the table is written behind it."""

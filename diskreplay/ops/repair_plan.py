@@ -13,7 +13,6 @@ from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair import committed_lengths
 from diskreplay.ops.repair_logs import lost_logs
-from diskreplay.ops.repair_record import settled
 from diskreplay.ops.repair_stream import StreamLoss, StreamRepair
 from diskreplay.ops.result import Result
 from diskreplay.ops.verify import check_checkpoint
@@ -52,17 +51,17 @@ def plan(path: PathLike, files: fs.Files | None = None) -> Plan:
     commits: dict[str, Commit] = {}
     losses, changed = [], {}
     for name in (name for name in store.files.list(f"{store.path}/{STREAMS}") if name != metadata.NAME):
-        recorded = _record(store, name)
-        if recorded is None:
+        commit = _record(store, name)
+        if commit is None:
             cuts = [checkpoint.cut[name] for checkpoint in readable if name in checkpoint.cut]
             newest = max(cuts, key=lambda cut: (cut.timeline, cut.sequence), default=None)
             back = None if newest is None else newest.end
             losses.append(StreamLoss(name, went_back_to=back, whole=newest is None))
             continue
-        commits[name] = settled(store.readers(name, recorded), recorded, context, quarantine)
+        commits[name] = commit
         lengths = committed_lengths(readable, name)
-        loss, rows = StreamRepair(store, name, recorded, commits[name], quarantine, lengths).foresee()
-        if logs := lost_logs(store, name, recorded):
+        loss, rows = StreamRepair(store, name, commit, quarantine, lengths).foresee()
+        if logs := lost_logs(store, name, commit):
             loss = dataclasses.replace(loss or StreamLoss(name), **logs)
         if loss is not None:
             losses.append(loss)
@@ -83,7 +82,7 @@ def plan(path: PathLike, files: fs.Files | None = None) -> Plan:
 def _record(store: Store, name: str) -> Commit | None:
     folder = store.stream_path(name)
     try:
-        commit = Commit.as_written(metadata.read_attributes(store.files, folder), f"{folder}/{metadata.NAME}")
+        commit = Commit.from_json(metadata.read_attributes(store.files, folder), f"{folder}/{metadata.NAME}")
         store.readers(name, commit)
     except (FileNotFoundError, NotADirectoryError, *DAMAGE):
         return None

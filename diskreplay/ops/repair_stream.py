@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,6 @@ from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair_column import ColumnRepair
 from diskreplay.ops.repair_patches import PatchRepair
-from diskreplay.ops.repair_record import patch_span
 from diskreplay.schema import PLACES, REWARD, START, VALID, Start, is_patch
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Tail
@@ -64,9 +62,8 @@ class StreamRepair:
     """
 
     def __init__(
-        self, store: Store, name: str, recorded: Commit, commit: Commit, quarantine: Quarantine,
-        lengths: dict[str, dict[int, int]],
-    ) -> None:  # fmt: skip
+        self, store: Store, name: str, commit: Commit, quarantine: Quarantine, lengths: dict[str, dict[int, int]]
+    ) -> None:
         self.store = store
         self.name = name
         self.path = store.stream_path(name)
@@ -75,13 +72,11 @@ class StreamRepair:
         self.context = self.schema.context
         self.floor = commit.floor(self.context)
         self.quarantine = quarantine
-        self.changed = commit != recorded
         self.shards: dict[str, ColumnRepair] = {}
         for path, reader in store.readers(name, commit).items():
             span = commit.span(path, self.context)
-            rows = patch_span(reader, path, span) if is_patch(path) else (span.begin, span.end)
             self.shards[path] = ColumnRepair(
-                reader, *rows, span.tail, quarantine, lengths.get(path, {}), PREDICATES.get(path),
+                reader, span.begin, span.end, span.tail, quarantine, lengths.get(path, {}), PREDICATES.get(path),
                 newer=not is_patch(path),
             )  # fmt: skip
 
@@ -117,8 +112,8 @@ class StreamRepair:
         # A repair, this one before a crash or another, gives rows that continued and were given up the code REPEAT.
         continues = (start == Start.CONTINUES) | ((start == Start.REPEAT) & ~valid)
         by_flags = self.schema.continuity == "flags"
-        patches = PatchRepair(self.shards, self.commit, start, valid, continues, self.floor, self.context, by_flags)
-        if not self.changed and not patches.broken and not any(shards.damaged for shards in self.shards.values()):
+        patches = PatchRepair(self.shards, self.commit, start, continues, self.floor, self.context, by_flags)
+        if not patches.broken and not any(shards.damaged for shards in self.shards.values()):
             return None
         return start, valid, continues, patches
 
@@ -216,9 +211,7 @@ class StreamRepair:
         for path, new in values.items():
             shards = self.shards[path]
             tails[path] = shards.write(new, commit.span(path, self.context).end)
-        record = dataclasses.replace(
-            commit, sequence=commit.sequence + 1, tails={k: t for k, t in tails.items() if t.size}, time=time.time()
-        )
+        record = commit.next(tails={k: t for k, t in tails.items() if t.size})
         stream.write_commit(self.store.files, self.path, record)
         for path in values:
             self.shards[path].tail = record.tails.get(path, Tail(0, 0))

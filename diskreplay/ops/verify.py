@@ -36,7 +36,7 @@ import contextlib
 import dataclasses
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ from diskreplay.ops.verify_rows import RowCheck
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import place
 from diskreplay.schema import INFO, LATER, LOGS, PLACES, START, VALID, Schema, is_patch
-from diskreplay.storage import metadata, stream
+from diskreplay.storage import attachments, metadata, stream
 from diskreplay.storage.commit import Commit, Span
 from diskreplay.storage.files import Files, translate_reads
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
@@ -176,8 +176,7 @@ class _StoreCheck:
             folder = self.store.stream_path(name)
             file = f"{folder}/{metadata.NAME}"
             try:
-                stored = metadata.read_attributes(self.store.files, folder)
-                commit = Commit.from_json(stored, file)
+                commit = Commit.from_json(metadata.read_attributes(self.store.files, folder), file)
             except (FileNotFoundError, NotADirectoryError):
                 self.found.add("the stream's commit record is missing", stream=name, file=file)
                 continue
@@ -190,19 +189,13 @@ class _StoreCheck:
                 )
             numbers[commit.stream] = name
             self.commits[name] = commit
-            self._record(name, commit, file, stored)
+            self._record(name, commit, file)
             paths = [*self.schema.arrays, *(path for path in LOGS if path in commit.tails)]
             parents = {str(pathlib.PurePosixPath(path).parent) for path in paths} - {"."}
             self._groups([f"{folder}/{parent}" for parent in sorted(parents)], name)
 
-    def _record(self, name: str, commit: Commit, file: str, stored: Mapping[str, Any]) -> None:
-        """Rules 2 and 3, of a stream's commit or of a checkpoint's cut, ``stored`` so in ``file``."""
-        if stored["begin"] < commit.begin:
-            self.found.add(
-                f"the window of rows {stored['begin']} to {commit.end} holds more than the capacity of "
-                f"{commit.capacity} transitions; it is read from row {commit.begin} on",
-                stream=name, file=file,
-            )  # fmt: skip
+    def _record(self, name: str, commit: Commit, file: str) -> None:
+        """Rules 2 and 3, of a stream's commit or of a checkpoint's cut."""
         columns = self.schema.arrays
         columns = {**columns, **{path: log for path, log in self.schema.logs.items() if path in commit.tails}}
         for unknown in sorted(commit.tails.keys() - columns.keys()):
@@ -225,7 +218,6 @@ class _StoreCheck:
         file = self._path(CHECKPOINTS, name, metadata.NAME)
         try:
             checkpoint = self.store.checkpoint(name)
-            stored = metadata.read_attributes(self.store.files, self._path(CHECKPOINTS, name))["cut"]
             self._state(checkpoint)
         except (CheckpointError, FileNotFoundError, NotADirectoryError):
             return  # dropped meanwhile, or nothing of ours
@@ -244,12 +236,14 @@ class _StoreCheck:
                     f"stream's commit of rows {newest.begin} to {newest.end}",
                     stream=of, file=file,
                 )  # fmt: skip
-            self._record(of, commit, file, stored[of])
+            self._record(of, commit, file)
 
     def _state(self, checkpoint: Checkpoint) -> None:
         """Raises where what a sampler needs of it cannot be read; kinds that are not known are left alone."""
         set_rng(np.random.Generator(np.random.PCG64(0)), checkpoint.state, checkpoint.name)
         arrays = self.store.read_arrays(checkpoint)
+        for attachment in checkpoint.attachments.values():
+            attachments.verify(self.store.files, self._path(CHECKPOINTS, checkpoint.name), attachment)
         with contextlib.suppress(FormatVersionError):
             _, sampler = settings({**self.store.settings, **checkpoint.state}, Transition(), None)
             restore_sampler(sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)

@@ -92,7 +92,7 @@ class ColumnReader:
     ) -> None:
         """
         Args:
-            identity: names the array in the seals of its shards; empty in stores without seals.
+            identity: names the array in the seals of its shards; empty for a checkpoint's arrays, which have none.
             still_current: asked whenever files have been opened: whether these are the files that the chunk directory
                 describes.
         """
@@ -207,7 +207,7 @@ class ColumnReader:
         self._sizes[shard] = size  # last: an interrupt before it makes the next opening read the index again
 
     def seal(self, shard: int, end: int) -> str:
-        """The text that a commit of rows below ``end`` seals a shard's index with; empty in stores without seals."""
+        """The text that a commit of rows below ``end`` seals a shard's index with; empty without an identity."""
         rows = min(end, (shard + 1) * self.column.shard_rows)
         return self.identity and f"{self.identity}/{shard}/{rows}"
 

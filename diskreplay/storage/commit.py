@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from typing import Any
 
 from diskreplay.checks import check_count
@@ -66,6 +67,7 @@ class Commit:
         tails: of each array that has rows, by its path below the stream's group.
         time: seconds since the epoch, for people; nothing depends on it.
         sampled: transitions that the process which writes the stream has drawn, as it counts them; for a rate limiter.
+        last_checkpoint: greatest number of a checkpoint that the stream's writer began to make; 0 before the first.
     """
 
     stream: int
@@ -84,6 +86,16 @@ class Commit:
     info_end: int = 0
     later_begin: int = 0
     later_end: int = 0
+    last_checkpoint: int = 0
+
+    @classmethod
+    def first(cls, stream: int, num_envs: int, capacity: int) -> Commit:
+        """The record that a new stream begins with."""
+        return cls(stream, num_envs, capacity, time=time.time())
+
+    def next(self, **changes: Any) -> Commit:
+        """The record that follows this one, with these changes, at this moment of the clock."""
+        return dataclasses.replace(self, sequence=self.sequence + 1, time=time.time(), **changes)
 
     def floor(self, context: int) -> int:
         """The first row that is needed: ``context`` rows before the window, or before the newest row if it is empty."""
@@ -129,32 +141,21 @@ class Commit:
             span = {"begin": stored.pop(f"{name}_begin"), "end": stored.pop(f"{name}_end")}
             if path in tails:  # apart from the others, whose names older programs know all of
                 stored[name] = {**span, "tail": tails.pop(path)}
-        if not self.sampled:
-            del stored["sampled"]  # optional, and a store without a limiter has none
+        for name in ("sampled", "last_checkpoint"):
+            if not stored[name]:
+                del stored[name]  # optional: a store without a limiter, or without checkpoints, has none
         return {**stored, "tails": tails}
 
     @classmethod
     def from_json(cls, stored: Any, file: str) -> Commit:
-        """CorruptionError where the record breaks an invariant; ``file`` is named in it.
-
-        A window of more rows than the capacity is no damage: a writer that was interrupted between a row and the
-        window's move left its first row behind. It begins as many rows before its end as it may hold.
-        """
-        found = cls.as_written(stored, file)
-        spans = [(found.begin, found.end), (found.patch_begin, found.patch_end), *map(found.log_span, LOGS)]
-        if any(begin > end for begin, end in spans):
-            raise _unreadable(file, ValueError("begin must not pass end"))
-        return dataclasses.replace(found, begin=max(found.begin, found.end - found.rows))
-
-    @classmethod
-    def as_written(cls, stored: Any, file: str) -> Commit:
-        """As :meth:`from_json`, but whatever the numbers say of each other."""
+        """CorruptionError where the record breaks an invariant; ``file`` is named in it."""
         try:
             counts = {
                 name: check_count(name, stored[name], least=0)
                 for name in ("stream", "sequence", "timeline", "begin", "end", "patch_begin", "patch_end")
             }
             counts["sampled"] = check_count("sampled", stored.get("sampled", 0), least=0, most=MAX_SAMPLED)
+            counts["last_checkpoint"] = check_count("last_checkpoint", stored.get("last_checkpoint", 0), least=0)
             counts["num_envs"] = check_count("num_envs", stored["num_envs"], most=MAX_ENVS)
             counts["capacity"] = check_count("capacity", stored["capacity"])
             tails = {
@@ -171,9 +172,15 @@ class Commit:
                 raise ValueError(f"time must be finite, got {seconds!r}")
             if counts["stream"] >= MAX_STREAMS or counts["end"] * counts["num_envs"] > MAX_IDS:
                 raise ValueError(f"there are at most {MAX_STREAMS} streams of {MAX_IDS} transitions")
+            found = cls(**counts, tails=tails, time=float(seconds))
+            spans = [(found.begin, found.end), (found.patch_begin, found.patch_end), *map(found.log_span, LOGS)]
+            if any(begin > end for begin, end in spans):
+                raise ValueError("begin must not pass end")
+            if found.end - found.begin > found.rows:
+                raise ValueError(f"the window must not hold more than {found.rows} rows, got {found.end - found.begin}")
         except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
             raise _unreadable(file, error) from error
-        return cls(**counts, tails=tails, time=float(seconds))
+        return found
 
 
 def _unreadable(file: str, error: Exception) -> CorruptionError:

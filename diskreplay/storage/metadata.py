@@ -49,9 +49,9 @@ def checksum(attributes: dict[str, Any], node: str) -> int:
 
 
 def check(attributes: dict[str, Any], node: str, path: str) -> None:
-    """CorruptionError where the attributes do not match their checksum; those of older stores have none."""
+    """CorruptionError where the attributes do not match their checksum, or have none."""
     try:
-        fits = CHECKSUM not in attributes or attributes[CHECKSUM] == checksum(attributes, node)
+        fits = attributes.get(CHECKSUM) == checksum(attributes, node)
     except (ValueError, RecursionError):
         fits = False
     if not fits:

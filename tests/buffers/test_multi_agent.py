@@ -85,7 +85,7 @@ def test_items_of_several_steps(path: str, kind: Kind, view: Any) -> None:
         for _ in range(60):
             buffer.add(**world.arguments(world.step()))
         batch = buffer.sample(12)
-        held = batch.mask if isinstance(view, dr.Sequence) else batch.filled
+        held = batch.mask
         assert held.any()
         assert not held.all()
         assert batch.obs.shape == (12, held.shape[1], N_AGENTS, 2, 2)

@@ -110,19 +110,19 @@ def test_episodes_are_padded(path: str, kind: Kind) -> None:
         buffer.finish(np.zeros((kind.num_envs, N_AGENTS)))
         count = 0
         for batch in buffer.episode_minibatches(3, max_length=9):
-            assert batch.filled.shape == (len(batch), 9)
+            assert batch.mask.shape == (len(batch), 9)
             assert batch.advantage.shape == (len(batch), 9, N_AGENTS)
-            counted = batch.filled[..., None] & batch.agent_mask
+            counted = batch.mask[..., None] & batch.agent_mask
             assert not batch.advantage[~counted].any()
-            assert not batch.agent_mask[~batch.filled].any()
+            assert not batch.agent_mask[~batch.mask].any()
             if batch.action_onehot is not None:
-                assert not batch.action_onehot[~batch.filled].any()
+                assert not batch.action_onehot[~batch.mask].any()
             assert abs(batch.advantage[counted].mean()) < 1e-5
             assert abs(batch.advantage[counted].std() - 1) < 1e-3
             for item, index in enumerate(batch.index):
                 row, env = world.at(index)
                 for t in range(9):
-                    if batch.filled[item, t]:
+                    if batch.mask[item, t]:
                         count += 1
                         np.testing.assert_array_equal(batch.obs[item, t], world.log[row + t][env].obs)
                         assert t == 0 or world.log[row + t - 1][env].goes_on

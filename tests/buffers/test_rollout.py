@@ -149,8 +149,8 @@ def test_episodes_of_a_rollout_are_padded(path: str, num_envs: int) -> None:
             assert batch.obs.shape == (len(batch), 10, 3)
             for position, index in enumerate(batch.index.tolist()):
                 at, env = divmod(index, num_envs)
-                length = int(batch.filled[position].sum())
-                assert batch.filled[position, :length].all()
+                length = int(batch.mask[position].sum())
+                assert batch.mask[position, :length].all()
                 for step in range(10):
                     if step < length:
                         np.testing.assert_array_equal(batch.obs[position, step], collector.steps[at + step].obs[env])
@@ -158,7 +158,7 @@ def test_episodes_of_a_rollout_are_padded(path: str, num_envs: int) -> None:
                         assert not batch.obs[position, step].any()
                         assert batch.advantage[position, step] == 0
                 held += length
-            filled = batch.advantage[batch.filled]
+            filled = batch.advantage[batch.mask]
             if len(filled) > 1:
                 assert abs(filled.mean()) < 1e-5
                 assert abs(filled.std() - 1) < 1e-3

@@ -150,12 +150,11 @@ class Stream:
         self.schema = schema
         self.envs, self.begin, self.end = record["num_envs"], record["begin"], record["end"]
         assert self.begin <= self.end  # I15
-        self.begin = max(self.begin, self.end - record["capacity"] // self.envs)  # 5.2
+        assert self.end - self.begin <= record["capacity"] // self.envs  # I15
         self.context = max(stack["frames"] for stack in schema["stacks"]) - 1
         self.floor = max(0, min(self.begin, self.end - 1) - self.context)
         tails = record["tails"]
-        identity = schema.get("identity", "")
-        seal = f"{identity}/{record['stream']}" if identity else ""
+        seal = f"{schema['identity']}/{record['stream']}"
         self.arrays = {
             c["name"]: Array(
                 folder / c["name"],
@@ -164,7 +163,7 @@ class Stream:
                 tails.get(c["name"]),
                 self.end,
                 c["dtype"],
-                seal and f"{seal}/{c['name']}",
+                f"{seal}/{c['name']}",
             )
             for c in schema["columns"]
         }
@@ -179,7 +178,7 @@ class Stream:
                 tails.get(f"patches/{name}"),
                 end_patch,
                 dtype,
-                seal and f"{seal}/patches/{name}",
+                f"{seal}/patches/{name}",
             )
             for name, shape, dtype in [
                 ("place", [3], "int64"),

@@ -183,7 +183,7 @@ def _check_mask(batch: Any, view: Any, places: Sequence[Place], rows: list[list[
     there = np.array([[row is not None for row in held] for held in rows])
     if isinstance(view, dr.PaddedEpisodes):
         assert type(batch) is dr.EpisodeBatch
-        assert same(batch.filled, there)
+        assert same(batch.mask, there)
         assert same(batch.length, there.sum(axis=1))
         return
     first = [

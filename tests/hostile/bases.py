@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import pathlib
 import pickle
 from typing import Any
@@ -41,7 +40,6 @@ class Base:
     Attributes:
         path: of it; never changed.
         transitions: of its newest commits.
-        sealed: whether it has checksums and seals, so that no damage may go unnoticed.
         lengths: of each shard's file, below ``path``, after every commit.
     """
 
@@ -49,7 +47,6 @@ class Base:
     path: pathlib.Path
     transitions: Digests
     checkpoints: dict[str, Checkpoint]
-    sealed: bool
     lengths: dict[str, list[int]]
     n_step: int
 
@@ -106,15 +103,9 @@ def make(name: str, folder: pathlib.Path) -> Base:
         for file in path.rglob("c.*"):
             lengths.setdefault(str(file.relative_to(path)), []).append(file.stat().st_size)
 
-    sealed = name != "old"
-    identity = mock.patch("secrets.token_hex", return_value="0123456789abcdef" if sealed else "")
+    identity = mock.patch("secrets.token_hex", return_value="0123456789abcdef")
     with identity, mock.patch.object(schemas, "RESIDENT_ROW_BYTES", 8):
         MAKERS[name](path, noted)
-    if not sealed:
-        for file in path.rglob("zarr.json"):
-            document = json.loads(file.read_bytes())
-            document["attributes"].get("diskreplay", {}).pop("checksum", None)
-            file.write_text(json.dumps(document))
     with dr.ReplayBuffer.open(path, mode="r", seed=0) as buffer:
         names = buffer.checkpoints
         transitions = read_all(buffer, {})
@@ -128,7 +119,7 @@ def make(name: str, folder: pathlib.Path) -> Base:
                 read_all(buffer, {}), buffer.checkpoint_metadata(one), (batch.index.tolist(), batch.weight.tolist())
             )
     sizes = {name: sorted(set(known)) for name, known in lengths.items()}
-    return Base(name, path, transitions, checkpoints, sealed, sizes, n_step)
+    return Base(name, path, transitions, checkpoints, sizes, n_step)
 
 
 def _frames(path: pathlib.Path, noted: Any) -> None:
@@ -244,4 +235,4 @@ def _plain(path: pathlib.Path, noted: Any) -> None:
     noted()
 
 
-MAKERS = {"frames": _frames, "dict": _dict, "stacks": _stacks, "plain": _plain, "old": _frames}
+MAKERS = {"frames": _frames, "dict": _dict, "stacks": _stacks, "plain": _plain}

@@ -281,7 +281,7 @@ def _forged_index(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: R
     end = span.end
     count, groups = column.shard_rows // column.chunk_rows, 1 if column.resident else span.num_envs
     seal = stream.identity(schema, record, path)
-    seal = seal and f"{seal}/{shard}/{min(end, (shard + 1) * column.shard_rows)}"
+    seal = f"{seal}/{shard}/{min(end, (shard + 1) * column.shard_rows)}"
     data = file.read_bytes()
     size = chunks.index_bytes(count * groups)
     index = np.frombuffer(data[-size:-4], "<u8").reshape(count, groups, 2).copy()
@@ -291,7 +291,7 @@ def _forged_index(base: Base, store: pathlib.Path, outside: pathlib.Path, rng: R
     if rng.random() < 0.2:
         index[:] = index[rng.integers(count), rng.integers(groups)]
     forged = chunks.seal(index.astype("<u8").tobytes())
-    before = chunks._seal_of(seal, forged) if seal else b""
+    before = chunks._seal_of(seal, forged)
     file.write_bytes(data[: -size - len(before)] + before + forged)
     if rng.random() < 0.3:
         hole = _pick([1 << 30, 1 << 36], rng)

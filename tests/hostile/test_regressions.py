@@ -8,7 +8,6 @@ import pathlib
 import shutil
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -266,15 +265,15 @@ def test_a_record_of_more_environments_than_any_machine_has(store: pathlib.Path)
     assert not verify(store).ok
 
 
-def test_an_index_entry_of_more_bytes_than_a_chunk_has(tmp_path: pathlib.Path) -> None:
+def test_an_index_entry_of_more_bytes_than_a_chunk_has(store: pathlib.Path) -> None:
     """The file is a hole of a terabyte, so that the entry lies inside; reading it asked for a terabyte of memory."""
-    with mock.patch("secrets.token_hex", return_value=""):
-        store = make(tmp_path / "a.replay")
+    with dr.ReplayBuffer.open(store, mode="r") as buffer:
+        identity = buffer.schema.identity
     file = column(store, "obs") / "c.1.0.0.0"
     index = np.array([[[0, 1 << 39]], [[0, 1 << 39]]], np.int64)
     with file.open("r+b") as handle:
         handle.seek(1 << 40)
-        handle.write(chunks.encode_index(index))
+        handle.write(chunks.encode_index(index, f"{identity}/0/obs/1/16"))
     refused(store, "points outside")
 
 
@@ -357,15 +356,14 @@ def test_verify_does_not_take_the_end_of_a_file_for_a_checkpoints(store: pathlib
     assert any(problem.column == "reward" for problem in verify(store).problems)
 
 
-def test_stores_of_older_versions_have_no_checksums(tmp_path: pathlib.Path) -> None:
-    with mock.patch("secrets.token_hex", return_value=""):
-        store = make(tmp_path / "a.replay")
-    for file in [store / "zarr.json", column(store, "zarr.json")]:
-        edit(file, lambda ours: ours.pop("checksum"))
-    make(store, rows=10, first=40)
-    assert verify(store).ok
-    with dr.ReplayBuffer.open(store, mode="r") as buffer:
-        batch = buffer.get(np.arange(50))
-        assert batch.reward.tolist() == list(range(50))
-    written_at_once = (column(store, "obs") / "c.5.0.0.0").read_bytes()
-    assert (len(written_at_once) - 2 * 16 - 4) % (4 * 1600 + 4) in (0, 36)  # chunks and indexes, and no seals
+@pytest.mark.parametrize("missing", ["checksum", "identity"])
+def test_a_store_without_checksums_or_without_identity_is_refused(store: pathlib.Path, missing: str) -> None:
+    """Regression: where the checksum was left out, nothing was checked; without an identity nothing was sealed."""
+    if missing == "identity":
+        edit(store / "zarr.json", lambda ours: ours["schema"].pop("identity"), node="")
+    else:
+        edit(column(store, "zarr.json"), lambda ours: ours.pop("checksum"))
+    for mode in ("r", "r+"):
+        with pytest.raises(CorruptionError, match=missing):
+            dr.ReplayBuffer.open(store, mode=mode)  # type: ignore[arg-type]
+    assert missing in verify(store).problems[0].what

@@ -39,7 +39,7 @@ class Case:
     def __init__(self, base: Base, store: pathlib.Path, damage: bool) -> None:
         self.base = base
         self.store = store
-        self.strict = damage and base.sealed
+        self.strict = damage
         self.cache_bytes = 0
         self.complaints: list[DiskReplayError] = []
         self.repairs = False

@@ -6,7 +6,6 @@ import json
 import pathlib
 import shutil
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,20 +17,12 @@ import diskreplay as dr
 from diskreplay.errors import NotAStoreError, StoreNotFoundError
 from diskreplay.ops.problems import Problem
 from diskreplay.ops.verify import verify
-from diskreplay.storage import chunks
+from diskreplay.storage import chunks, metadata
 
 
 @pytest.fixture
 def store(tmp_path: pathlib.Path) -> pathlib.Path:
     images(tmp_path / "a.replay")
-    return tmp_path / "a.replay"
-
-
-@pytest.fixture
-def unsealed(tmp_path: pathlib.Path) -> pathlib.Path:
-    """As older versions made it, without seals."""
-    with mock.patch("secrets.token_hex", return_value=""):
-        images(tmp_path / "a.replay")
     return tmp_path / "a.replay"
 
 
@@ -46,10 +37,14 @@ def flip(file: pathlib.Path, offset: int) -> None:
 
 
 def edit(file: pathlib.Path, change: Any) -> None:
-    """Without the checksum, as in older stores: what it would notice, the other rules do."""
+    """With the checksum that fits: what it would notice, the other rules do."""
     document = json.loads(file.read_bytes())
-    document["attributes"].get("diskreplay", {}).pop("checksum", None)
     change(document)
+    ours = document["attributes"].get("diskreplay")
+    if ours:
+        store = next(parent for parent in file.parents if parent.suffix == ".replay")
+        node = file.parent.relative_to(store).as_posix()
+        ours["checksum"] = metadata.checksum(ours, "" if node == "." else node)
     file.write_text(json.dumps(document))
 
 
@@ -184,19 +179,17 @@ def test_every_problem_is_named(store: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"end": 60}, "missing in the index"),
+        ({"end": 60}, "its seal does not match"),
         ({"end": 70}, "with 70 rows"),
         ({"begin": 51}, "begin must not pass end"),
         ({"end": "50"}, "must be an integer"),
-        ({"capacity": 10}, "capacity"),
+        ({"capacity": 10}, "must not hold more than 5 rows"),
         ({"patch_end": 100_000}, "with 100000 rows"),
         ({"tails": {"obs": [3, 1 << 40]}}, "committed bytes"),
         ({"num_envs": 3}, "instead of"),
     ],
 )
-def test_an_edited_commit_record(unsealed: pathlib.Path, change: dict[str, Any], expected: str) -> None:
-    store = unsealed
-
+def test_an_edited_commit_record(store: pathlib.Path, change: dict[str, Any], expected: str) -> None:
     def put(document: dict[str, Any]) -> None:
         ours = document["attributes"]["diskreplay"]
         ours.update({key: {**ours[key], **value} if key == "tails" else value for key, value in change.items()})
@@ -208,16 +201,15 @@ def test_an_edited_commit_record(unsealed: pathlib.Path, change: dict[str, Any],
     assert all(problem.stream == "0" for problem in result.problems)
 
 
-def test_an_edited_row_count_within_the_chunk(unsealed: pathlib.Path) -> None:
-    """Fewer rows than were written: what stands behind the end is found, chunk and row."""
-    store = unsealed
+def test_an_edited_row_count_within_the_chunk(store: pathlib.Path) -> None:
+    """Fewer rows than were written: no index of a column of rows has the seal of so many."""
 
     def put(document: dict[str, Any]) -> None:
         document["attributes"]["diskreplay"]["end"] -= 1
 
     edit(stream(store) / "zarr.json", put)
     found = {problem.column for problem in verify(store).problems}
-    assert {"obs", "valid", "patches/place"} <= found
+    assert {"obs", "action", "reward", "terminated", "truncated", "valid", "start"} <= found
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_cartpole_episodes(path: str, count: int, next_step: bool) -> None:
                 found.append(id(episode))
                 held = min(20, len(episode))
                 assert batch.length[item] == held
-                assert batch.filled[item].tolist() == [True] * held + [False] * (20 - held)
+                assert batch.mask[item].tolist() == [True] * held + [False] * (20 - held)
                 for at, step in enumerate(episode[:20]):
                     for name, value in step.items():
                         assert same(getattr(batch, name)[item, at], value), name
