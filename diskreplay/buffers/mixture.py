@@ -366,7 +366,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the mixture's checkpoints, oldest first, by their numbers; ReadOnlyError where no part is written."""
+        """Names of the mixture's checkpoints, oldest first; ReadOnlyError where no part is written."""
         return [one.name for one in self._written()[0]._store.checkpoints() if GIVEN in _held(one)]
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:

@@ -5,10 +5,9 @@
     python tests/interop/suites/suite.py torchrl CHECKOUT --own
 
 ``LIBRARY.toml`` says which tests, of which version, and which of them must fail and why. ``swap_LIBRARY.py`` is a
-pytest plugin that swaps the class. ``CHECKOUT`` is a git repository of the library, bare or not, that has the commit which the
-list names; a library whose source distribution brings its tests needs none (``make interop`` downloads that one). With
-``--own`` nothing is swapped: what fails then fails with the library's own class, too.
-"""
+pytest plugin that swaps the class. ``CHECKOUT`` is a git repository of the library, bare or not, that has the commit
+which the list names; a library whose source distribution brings its tests needs none (``make interop`` downloads that
+one). With ``--own`` nothing is swapped: what fails then fails with the library's own class, too."""
 
 from __future__ import annotations
 
