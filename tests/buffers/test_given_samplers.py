@@ -10,7 +10,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.crashes import kill
 from helpers.own_samplers import Rarest
+from helpers.priority_model import chi_square
 
 import diskreplay as dr
 from diskreplay.errors import SamplerWarning
@@ -49,19 +51,56 @@ def learn(buffer: Any, updates: int) -> Iterator[tuple[list[int], list[float]]]:
         yield batch.index.tolist(), batch.weight.tolist()
 
 
+@pytest.mark.parametrize("ends", ["closed", "killed"])
 @pytest.mark.parametrize("kind", MADE)
-def test_the_line_of_the_readme_goes_on_bit_for_bit(path: str, kind: str) -> None:
+def test_the_line_of_the_readme_goes_on_bit_for_bit(path: str, kind: str, ends: str) -> None:
     """Regression: with a sampler in it, the priorities of the checkpoint were dropped without a word."""
-    with readme(path, MADE[kind]()) as buffer:
-        add(buffer, 60)
-        list(learn(buffer, 8))
-        buffer.checkpoint("here")
-        expected = list(learn(buffer, 8))
-        add(buffer, 10)
+    buffer = readme(path, MADE[kind]())
+    add(buffer, 60)
+    list(learn(buffer, 8))
+    buffer.checkpoint("here")
+    expected = list(learn(buffer, 8))
+    add(buffer, 10)
+    buffer.commit()
+    if ends == "closed":
+        buffer.close()
+    else:
+        kill(buffer)
     with readme(path, MADE[kind]()) as buffer:
         assert list(learn(buffer, 8)) == expected
     with dr.ReplayBuffer.open(path, mode="r", checkpoint="here", sampler=MADE[kind]()) as reader:
         assert list(learn(reader, 8)) == expected
+
+
+@pytest.mark.parametrize("kind", ["Proportional", "by environment", "RankBased"])
+def test_draws_follow_the_priorities_that_were_taken_over(path: str, kind: str) -> None:
+    with readme(path, MADE[kind]()) as buffer:
+        add(buffer, 60)
+        buffer.update_priorities(np.arange(120), np.where(np.arange(120) % 7 == 0, 9.0, 1.0))
+        buffer.checkpoint("here")
+        expected = {each: float(chance) for each, chance in enumerate(chances(buffer))}
+    with readme(path, MADE[kind]()) as buffer:
+        drawn = np.concatenate([buffer.sample(120).index for _ in range(100)])
+    assert chi_square(drawn, expected) <= 1
+    assert chi_square(drawn, dict.fromkeys(range(120), 1 / 120)) > 1
+
+
+def test_of_several_agents(path: str) -> None:
+    def opened() -> dr.MultiAgentReplayBuffer:
+        return dr.MultiAgentReplayBuffer.open_or_create(
+            path, *LINE, n_agents=2, capacity=100, sampler=dr.Proportional(), checkpoint="latest", seed=0
+        )
+
+    buffer = opened()
+    for row in range(40):
+        obs = np.full((2, 1), row, np.float32)
+        buffer.add(obs, [0, 1], 1.0, obs + 1, False, False)
+    list(learn(buffer, 5))
+    buffer.checkpoint("here")
+    expected = list(learn(buffer, 5))
+    buffer.close()
+    with opened() as again:
+        assert list(learn(again, 5)) == expected
 
 
 def prepared(path: str, sampler: Any) -> tuple[dr.ReplayBuffer, np.ndarray]:
