@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
@@ -77,6 +78,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         super().__init__(
             store, stream=stream, checkpoint=checkpoint, forget=forget, only_written=only_written, **options
         )
+        self._drawing = self._lock.exclusive if is_own(self._sampler) else contextlib.nullcontext()
+        """Around what a sampler does: one of the user's own may ask the buffer."""
         owners.take(self._sampler, self)
 
     @classmethod
@@ -202,10 +205,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         The next commit gives the disk space back, but for what a checkpoint pins. Raises what :meth:`commit` raises.
         """
-        with self._write_lock, self._lock:
+        with self._write_lock:
             self._writable().check()
-            self._clearing = True
-            self._settle()
+            with self._lock.exclusive:
+                self._clearing = True
+                self._settle()
 
     def _torn(self) -> bool:
         return self._clearing or super()._torn()
@@ -227,10 +231,10 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             return ""
         some = np.unique(np.linspace(0, len(items) - 1, notebooks.THUMBNAILS).astype(np.int64))
         try:
-            obs = self.get(items[some]).obs
+            batch = self.get(items[some])
         except DiskReplayError as error:
             return notebooks.heading(f"no pictures: {error}")
-        return notebooks.pictures("obs", obs)
+        return notebooks.pictures("obs", batch.obs, batch.leading_axes)
 
     # Sampling
 
@@ -250,11 +254,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         batch_size = check_count("batch_size", batch_size)
         if within is not None:
             return cast(SomeBatch, self._beside_writers(lambda reads: self._draft_within(batch_size, within, reads)))
-        return self._sample(batch_size)
+        return cast(SomeBatch, self._beside_writers(lambda reads: self._draft(batch_size, reads)))
 
-    def _sample(self, batch_size: int, empty: Empty = blocks.empty) -> SomeBatch:
-        """As :meth:`sample`; ``empty`` makes the large arrays of the batch."""
-        return cast(SomeBatch, self._beside_writers(lambda reads: self._draft(batch_size, reads), empty))
+    def _begin_sample(self, batch_size: int, empty: Empty = blocks.empty) -> Callable[[], Batch]:
+        """As :meth:`sample`, in two halves: the batch is drawn now; ``empty`` makes its large arrays."""
+        return self._begun(lambda reads: self._draft(batch_size, reads), empty)
 
     def _draft_within(self, batch_size: int, within: Selection, reads: Reads) -> Batch:
         streams = self._streams.all
@@ -285,7 +289,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             )
         windows = self._streams.windows()
         try:
-            drawn = self._sampler.sample(self._rng, windows, self._standing, batch_size)
+            with self._drawing:
+                drawn = self._sampler.sample(self._rng, windows, self._standing, batch_size)
         except NotEnoughDataError as error:
             lacking = self._view.lacking(self._streams.all) if isinstance(self._view, Explains) else None
             raise error if lacking is None else NotEnoughDataError(lacking) from error
@@ -320,7 +325,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             self._check_open()
             if self._priorities is None:
                 raise InputError(f"{self._sampler!r} has no priorities; create or open the store with Proportional()")
-            self._priorities.update(index, priorities, self._streams.windows(), self._standing)
+            with self._drawing:
+                self._priorities.update(index, priorities, self._streams.windows(), self._standing)
 
     def _check_given(self, ids: NDArray[np.int64]) -> None:
         """InputError where an index is that of no item, and never was."""
@@ -367,10 +373,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         if not isinstance(self._store.files, RemoteFiles):
             return Loader(lambda: self.sample(batch_size), prefetch)
 
-        def begin() -> Callable[[], Batch]:
-            return self._begun(lambda reads: self._draft(batch_size, reads))
-
-        return Loader(begun_ahead(begin, min(prefetch, MOST_BEGUN)), prefetch)
+        return Loader(begun_ahead(lambda: self._begin_sample(batch_size), min(prefetch, MOST_BEGUN)), prefetch)
 
     def shuffled(
         self, batch_size: int, epochs: int = 1, *, within: Selection | None = None,
