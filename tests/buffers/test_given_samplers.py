@@ -144,6 +144,13 @@ def test_priorities_of_each_environment_are_put_together(path: str) -> None:
         assert again.sampler.total == pytest.approx(masses.total)  # type: ignore[attr-defined]
 
 
+def test_beginning_anew_on_purpose(path: str) -> None:
+    prepared(path, dr.Proportional())
+    with readme(path, dr.Proportional()) as buffer:
+        buffer.sampler.clear()  # type: ignore[attr-defined]
+        assert chances(buffer) == pytest.approx(1 / 120)
+
+
 def test_the_parameters_are_those_that_are_given(path: str) -> None:
     prepared(path, dr.Proportional(beta=0.1))
     with readme(path, dr.Proportional(beta=1.0)) as buffer:
