@@ -15,6 +15,7 @@ from helpers.own_samplers import Rarest
 from helpers.priority_model import chi_square
 
 import diskreplay as dr
+from diskreplay.buffers.state import resume_sampler
 from diskreplay.errors import SamplerWarning
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
@@ -189,6 +190,21 @@ def test_a_state_that_does_not_fit_is_said(path: str) -> None:
         buffer.checkpoint("here")
     with pytest.warns(SamplerWarning, match="cannot be taken over"):
         readme(path, Rarest()).close()
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {}, {"sampler": 3}, {"sampler": {"kind": "SamplerMixture", "samplers": [1]}},
+        {"sampler": {"kind": "Proportional"}, "priorities": {}, "view": 7},
+        {"sampler": {"kind": "Proportional"}, "priorities": [], "view": {"kind": "Transition"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_document_that_is_none_is_said(stored: dict[str, Any]) -> None:
+    """It may come from elsewhere."""
+    with pytest.warns(SamplerWarning, match="begins anew"):
+        assert not resume_sampler(dr.Proportional(), dr.Transition(), stored, dict, "here")
 
 
 def test_priorities_of_other_items_are_said(path: str) -> None:
