@@ -574,9 +574,8 @@ def _restore_reader(
 ) -> None:
     """Gives a part that is only read its random state, and its sampler's where that can be taken over."""
     with part._lock:
-        if resume_sampler(part.sampler, part.view, stored, lambda: arrays, name) and isinstance(
-            part.sampler, Prioritized
-        ):
+        resumed = resume_sampler(part.sampler, part.view, stored, lambda: arrays, name)
+        if resumed and isinstance(part.sampler, Prioritized):
             for stream in part._streams:
                 was = stored["timelines"].get(str(stream.log.stream))
                 if was is not None and was != stream.disk.commit_record.timeline:
