@@ -113,8 +113,8 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             parts: of each the path, to write to it, or the path and a dict with any options of ``open``, such as
                 ``{"mode": "r"}``; not ``checkpoint``, but for a part that is only read.
             fractions: as of the class; those of the checkpoint if None. Where they are others, counting begins anew.
-            checkpoint: name of one that :meth:`checkpoint` made; "latest" is the newest that was
-                made with this stream of the first written part.
+            checkpoint: name of one that :meth:`checkpoint` made; "latest" is the newest that was made with this stream
+                of the first written part.
             or_last_commit: where there is no checkpoint "latest" yet, open at the last commits.
             buffer: the class to open with.
 
@@ -368,7 +368,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the mixture's checkpoints, oldest first, by their numbers; ReadOnlyError where no part is written."""
+        """Names of the mixture's checkpoints, by their numbers; ReadOnlyError where no part is written."""
         return [one.name for one in self._written()[0]._store.checkpoints() if GIVEN in _held(one)]
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
