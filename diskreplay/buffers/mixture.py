@@ -127,15 +127,16 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         cut = _find(written, checkpoint, or_last_commit) if checkpoint is not None else None
         state = None if cut is None else _stored(cut, wanted)
         keeper = _store(*written[0]) if written else None
+        if keeper is not None:
+            for path, options in written:
+                _drop_leftovers(buffer, path, options, keeper)
         if cut is not None:
             _check_going_back(written, cut.name)
         with contextlib.ExitStack() as opened:
             buffers = []
             for path, options in wanted:
-                if keeper is not None and options.get("mode", "r+") == "r+":
-                    _drop_leftovers(buffer, path, options, keeper)
-                    if cut is not None:
-                        options = {**options, "checkpoint": cut.name}
+                if cut is not None and options.get("mode", "r+") == "r+":
+                    options = {**options, "checkpoint": cut.name}
                 buffers.append(opened.enter_context(buffer.open(path, **options)))
             mixture = cls(buffers, state[FRACTIONS] if fractions is None and state is not None else fractions)
             if cut is not None and state is not None and keeper is not None:
