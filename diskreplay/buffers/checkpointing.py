@@ -117,7 +117,9 @@ def take(buffer: StoredBuffer, wanted: Wanted, staged: Staged | None, beside: Ca
             buffer.commit()
         for _ in range(PIN_ATTEMPTS):
             checkpoint, arrays = _cut(buffer, wanted, staged, beside)
-            if buffer._store.write_checkpoint(writer, checkpoint, arrays, staged):
+            with buffer._write_lock.exclusive:
+                made = buffer._store.write_checkpoint(writer, checkpoint, arrays, staged)
+            if made:
                 pushes.committed(buffer)
                 return
             buffer.refresh()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from diskreplay.errors import DiskReplayError, RemoteWarning
-from diskreplay.interrupts import held_back
 from diskreplay.remote.objects import ObjectStore
 from diskreplay.remote.push import Push
 from diskreplay.remote.pushing import Pushing
@@ -81,7 +80,7 @@ def end(buffer: StoredBuffer) -> Exception | None:
     if buffer._pushing is None or buffer._closed:
         return None
     try:
-        with held_back(), buffer._write_lock:
+        with buffer._write_lock:
             if buffer._streams.writer is not None and not buffer._ending:
                 with warned_later(buffer):
                     buffer._commit_last(buffer._streams.writer)
