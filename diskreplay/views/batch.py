@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.interrupts import undisturbed
 from diskreplay.notebooks import batch_html
 
 
@@ -96,7 +97,8 @@ class Arrays:
         Raises ModuleNotFoundError, saying what to install, when there is no torch.
         """
         try:
-            import torch
+            with undisturbed():
+                import torch
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("Batch.torch needs torch: pip install 'diskreplay[torch]'") from error
 
