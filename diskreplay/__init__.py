@@ -13,8 +13,18 @@
 ((32, 4, 84, 84), dtype('uint8'), (32,))
 """
 
+try:
+    import fcntl as _fcntl  # noqa: F401  # asked for here, so that its absence is explained
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "diskreplay runs on Linux and macOS, whose file locks it needs; on Windows use it within WSL "
+        "(https://learn.microsoft.com/windows/wsl/install)",
+        name="fcntl",
+    ) from error
+
 from diskreplay import errors
 from diskreplay.buffers.autoreset import final_observations
+from diskreplay.buffers.kinds import open
 from diskreplay.buffers.limiter import RateLimiter
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.mixture import Mixture
@@ -73,5 +83,6 @@ __all__ = [
     "VectorRecord",
     "errors",
     "final_observations",
+    "open",
     "provenance",
 ]

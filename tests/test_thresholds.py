@@ -46,6 +46,7 @@ NO_THRESHOLD = {
     "storage.column.MAX_CHUNK_BYTES": LIMIT,
     "storage.commit.MAX_ENVS": LIMIT,
     "storage.commit.MAX_IDS": LIMIT,
+    "storage.commit.MAX_NUMBER": "shared by what comes after it, see tests/buffers/test_latest.py",
     "storage.commit.MAX_SAMPLED": LIMIT,
     "storage.commit.MAX_STREAMS": LIMIT,
     "storage.handles.LEAST_FILES": "what a system that allows next to nothing is asked for all the same",
@@ -112,9 +113,11 @@ NO_THRESHOLD = {
     "reading.kernel.NOWAIT": "the system's",
     "reading.kernel.WILL_NEED": "the system's",
     "reading.resident.ALIGNED": "where arrays stand in a block of memory",
-    "reading.opening.ATTEMPTS": "how often a stream is read anew that others change meanwhile",
+    "reading.opening.OUTRUN_SECONDS": "how long a stream is read anew that others change meanwhile",
     "sampling.proportional.LEAST_MASS": PRECISION,
     "sampling.proportional.MOST_MASS": PRECISION,
+    "sampling.recent.LEAST_HALF_LIFE": PRECISION,
+    "sampling.recent.MOST_HALF_LIFE": PRECISION,
 }
 
 

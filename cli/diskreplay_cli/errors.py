@@ -79,6 +79,8 @@ class OneLineErrors(click.Group):
             # The reader of our output went away, as `head` does; nothing more can be said, at exit neither.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(MISUSED)
+        except SystemExit:  # of click itself, which says 1 where a reader went away: that is a difference, or a problem
+            sys.exit(MISUSED)
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx else self.name
             fail(f"{error.format_message().removesuffix('.')} (see '{where} --help')")
@@ -112,7 +114,7 @@ COMMANDS = {
     "ReplayBuffer.create makes one": "'diskreplay record' and 'diskreplay import' make one",
     "; ReplayBuffer.open and open_or_create open a store": "; choose another path",
     "close that writer, open another stream, or open with mode='r'": "close that writer",
-    "drop them first (drop_checkpoint), or open the checkpoint with mode='r'":
+    "drop them first (drop_checkpoint), go on from the last commit, or open the checkpoint with mode='r'":
         "drop them first ('diskreplay checkpoints drop')",
     "; who writes makes one, by create(path, ..., remote=url)": "; 'diskreplay push' makes one",
     ". Write a stream of another name (stream=...), or push to another URL": "; push to another URL",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +30,9 @@ from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
+from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.errors import (
+    CheckpointError,
     ClosedError,
     CorruptionError,
     DiskReplayError,
@@ -40,13 +43,14 @@ from diskreplay.errors import (
 )
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.where import Where
-from diskreplay.interrupts import held_back
+from diskreplay.interrupts import Lock, undisturbed
 from diskreplay.reading import blocks
 from diskreplay.reading.reads import Empty, Reads
 from diskreplay.remote import checkpoints
 from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.objects import connect
 from diskreplay.schema import INFO, LATER, Schema
+from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.batch import Batch
@@ -60,7 +64,20 @@ WAITING_ROWS = 64
 """After every so many rows it is counted how many bytes wait."""
 
 
-class StoredBuffer:
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """The checkpoint that a buffer was opened at.
+
+    Attributes:
+        name: of it.
+        metadata: as :meth:`StoredBuffer.checkpoint` was given it.
+    """
+
+    name: str
+    metadata: dict[str, Any]
+
+
+class StoredBuffer(Subscripted):
     """What the buffers share. One thread may add while several sample.
 
     Whatever ends a call half-way, Ctrl-C at any line or an error out of the program's own code, the next call finds it
@@ -101,21 +118,23 @@ class StoredBuffer:
             set_rng(self._rng, checkpoint.state, checkpoint.name)
         self._commit_rows = options["commit_rows"]
         self._commit_seconds = options["commit_seconds"]
-        self._write_lock = threading.RLock()
-        """Held by whoever adds, commits or checkpoints; taken before the other one."""
-        self._lock = threading.RLock()
+        self._lock = Lock(f"the buffer {store.path!r}")
         """Held while the index in RAM is read or changed; never during a write to disk."""
+        self._write_lock = Lock(f"the buffer {store.path!r}", then=self._lock)
+        """Held by whoever adds, commits or checkpoints; taken before the other one."""
         self._closed = False
         self._ending = False
         """Whether the last commit was made, and the buffer is open until it is pushed."""
         self._warned_later = 0
         """Blocks of :func:`pushes.warned_later` that are under way, under the lock of writers."""
         self._companion: Companion | None = None
+        self._restored = checkpoint
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
         self._streams = Streams(store, options["cache_bytes"], forget, only_written)
         try:
-            self._streams.open(stream, checkpoint)
+            self._pushing = pushes.prepare(store, stream, options["remote"], options["push_seconds"])
+            self._streams.open(stream, checkpoint, self._pushing.check_going_back if self._pushing else None)
             written = self._streams.written
             if self._streams.writer is not None and written is not None:
                 self._appender = Appender(
@@ -124,7 +143,7 @@ class StoredBuffer:
                 self._appender.resume(written.pending())
                 self._later = LaterWriter(store.schema, written, self._streams.writer)
             self._last_commit = time.monotonic()
-            self._pushing = pushes.begin(self, options["remote"], options["push_seconds"])
+            pushes.committed(self)
             forks.watch(self)
             self._call_off = unclosed.watch(self) if self._streams.writer is not None else None
         except BaseException:
@@ -165,6 +184,25 @@ class StoredBuffer:
         """Environments of the stream that is written, or of the first."""
         writer = self._streams.writer
         return writer.commit_record.num_envs if writer else self.schema.num_envs
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that fit into the window of the stream that is written, or of the first.
+
+        Of a rollout that is ``steps * num_envs``. ``stats()["capacity"]`` adds up all streams.
+        """
+        writer = self._streams.writer
+        return writer.commit_record.capacity if writer else self.schema.capacity
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """The space of an observation, as ``create`` was given it."""
+        return self.schema.observation_space
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The space of an action, as ``create`` was given it."""
+        return self.schema.action_space
 
     def __len__(self) -> int:
         """Transitions in the windows of all streams, committed or not; ClosedError after :meth:`close`."""
@@ -221,7 +259,7 @@ class StoredBuffer:
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the checkpoints, oldest first."""
+        """Names of the checkpoints of all makers, oldest first: by their numbers, whatever clocks say."""
         return self._store.checkpoint_names()
 
     def zarr(self) -> zarr.Group:
@@ -230,7 +268,8 @@ class StoredBuffer:
         ``rb.zarr()["streams/0/obs"]`` is an array ``(rows, num_envs, *shape)`` of single frames; rows that left the
         window, and those past the last commit, read as zeros.
         """
-        import zarr
+        with undisturbed():
+            import zarr
 
         files = self._store.files
         if isinstance(files, RemoteFiles):
@@ -284,8 +323,8 @@ class StoredBuffer:
             self._appender.watch.say()
 
     def _add_row(self, *row: Any) -> None:
-        with self._lock:
-            self._writable()
+        self._writable()
+        with self._lock.exclusive:
             self._appender.add(*row)
         self._added()
 
@@ -302,12 +341,13 @@ class StoredBuffer:
 
         Raises InputError, and what :meth:`add` raises where this buffer takes no rows.
         """
-        with self._write_lock, self._lock:
+        wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(np.asarray(envs))
+        if wanted.dtype != bool or wanted.shape != (self.num_envs,):
+            raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
+        with self._write_lock:
             self._writable()
-            wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(np.asarray(envs))
-            if wanted.dtype != bool or wanted.shape != (self.num_envs,):
-                raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
-            self._appender.cut(wanted)
+            with self._lock.exclusive:
+                self._appender.cut(wanted)
 
     def begin_episode(self, env: int | None = None, **facts: Any) -> None:
         """Says that the next step begins a new episode, and what is known of it: its seed, tags, the policy's version.
@@ -321,9 +361,10 @@ class StoredBuffer:
 
         Raises InputError, before anything changes, and what :meth:`add` raises where this buffer takes no rows.
         """
-        with self._write_lock, self._lock, held_back():  # a cut without its facts would be half of it
+        with self._write_lock:
             self._writable().check()
-            begin(self._appender, env, facts)
+            with self._lock.exclusive:
+                begin(self._appender, env, facts)
 
     def annotate_episode(self, episode: Episode | None = None, /, env: int | None = None, **facts: Any) -> None:
         """Says more of an episode, as at its end: facts are added, and those of the same name replaced.
@@ -339,9 +380,10 @@ class StoredBuffer:
         Raises InputError, before anything changes, where there is no such episode (any more), and what
         :meth:`begin_episode` raises.
         """
-        with self._write_lock, self._lock, held_back():
+        with self._write_lock:
             self._writable().check()
-            annotate(self._appender, episode, env, facts)
+            with self._lock.exclusive:
+                annotate(self._appender, episode, env, facts)
 
     def write(self, name: str, index: Any, values: Any) -> None:
         """Gives rows that are already there values of a column that was declared as ``later``, in the place of others.
@@ -361,8 +403,8 @@ class StoredBuffer:
         this buffer takes no rows.
         """
         with self._write_lock:
-            with self._lock:
-                self._writable().check()
+            self._writable().check()
+            with self._lock.exclusive:
                 self._later.write(name, index, values)
             if self._later.waiting_bytes > COMMIT_BYTES:
                 self.commit()
@@ -381,6 +423,7 @@ class StoredBuffer:
         with self._write_lock, pushes.warned_later(self):
             writer, appender = self._writable(), self._appender
             steps = checked(appender, obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            appender.check(len(steps))
             at = 0
             while at < len(steps):
                 if not (at and appender.single_frames and steps.follows[at]):
@@ -389,7 +432,7 @@ class StoredBuffer:
                     continue
                 stop = at + int(np.argmin(np.append(steps.follows[at:], False)))
                 left = self._commit_rows - (appender.log.end - writer.commit_record.end)
-                with self._lock:
+                with self._lock.exclusive:
                     at += appender.add_run(steps.values, steps.next_obs, steps.ended, at, min(stop, at + left))
                 self._added()
             self._warn()
@@ -412,7 +455,9 @@ class StoredBuffer:
         system refuses; the last commit is then intact, and the store takes no more rows until it is reopened.
         """
         with self._write_lock:
-            self._commit(self._writable())
+            writer = self._writable()
+            with self._write_lock.exclusive:
+                self._commit(writer)
             if self._companion is not None:
                 self._companion.committed()
             pushes.committed(self)
@@ -442,17 +487,17 @@ class StoredBuffer:
         facts, same = self._appender.facts, log.end == writer.commit_record.end
         unwritten = facts.unwritten or self._later.unwritten
         if same and log.begin == writer.commit_record.begin and not unwritten:
-            writer.commit_counts(self._lock)
-            writer.reclaim(self._lock)  # a checkpoint may have been dropped
+            writer.commit_counts(self._lock.exclusive)
+            writer.reclaim(self._lock.exclusive)  # a checkpoint may have been dropped
             return
-        with self._lock:
+        with self._lock.exclusive:
             self._appender.patch_pending()
             patch_begin = log.drop_patches()
             lines = facts.lines(log.begin)
             at = writer.put_info(lines.data)
             begins = {INFO: at if lines.begin < 0 else lines.begin, LATER: self._later.before_commit()}
-        writer.commit(log.begin, patch_begin, self._lock, begins)
-        with self._lock:
+        writer.commit(log.begin, patch_begin, self._lock.exclusive, begins)
+        with self._lock.exclusive:
             facts.written(lines, at)
             self._later.written()
             self._streams.size_cache()
@@ -461,7 +506,14 @@ class StoredBuffer:
         """Empties the window of the stream that is written; the next commit gives its space back. Needs the locks."""
         self._appender.log.slide(self._appender.log.end)
 
-    def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
+    def checkpoint(
+        self,
+        name: str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        attachments: Given | None = None,
+        keep: int | None = None,
+    ) -> None:
         """Commits, and names this point: rows, sampler and random state stay available until it is dropped.
 
         A buffer that reads a remote store (a URL, ``mode="r"``) makes one, too: over the commits that it stands at.
@@ -469,11 +521,18 @@ class StoredBuffer:
         Args:
             name: printable, without the characters that file systems reserve; not in use.
             metadata: a mapping of anything that JSON can hold, 16 MiB at most; comes back by
-                :meth:`checkpoint_metadata`.
+                :meth:`checkpoint_metadata` and :attr:`restored`.
+            attachments: files by name, such as the learner's weights: bytes, or a function that is called once with a
+                binary file, and writes to it in order (``lambda file: torch.save(state, file)``). They are as durable
+                as the checkpoint, and come back by :meth:`attachment`. They are written first, while other threads add
+                and sample; rows that come meanwhile are in the checkpoint, too.
+            keep: drop all but the newest so many of the checkpoints that this stream's writer (or, under a URL, a
+                reader) made with ``keep``, this one counted. None drops none.
 
-        Raises InputError or CheckpointError for a bad name or metadata, and what :meth:`commit` raises.
+        Raises InputError or CheckpointError for a bad name, metadata, attachment or ``keep``, and what a function for
+        an attachment and :meth:`commit` raise; there is no such checkpoint then, and the store goes on.
         """
-        checkpointing.make(self, name, metadata)
+        checkpointing.make(self, checkpointing.wanted(self._store, name, metadata, attachments, keep))
         pushes.warn(self)
 
     def drop_checkpoint(self, name: str) -> None:
@@ -486,22 +545,52 @@ class StoredBuffer:
             checkpoints.drop(self._store, files, name)
             return
         with self._write_lock:
-            self._store.drop_checkpoint(name, self._writable())
+            writer = self._writable()
+            with self._write_lock.exclusive:
+                self._store.drop_checkpoint(name, writer)
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
         """The metadata that the checkpoint was made with; CheckpointError when there is none of that name."""
         return self._store.checkpoint(name).metadata
 
+    @property
+    def restored(self) -> Restored | None:
+        """The checkpoint that this buffer was opened at; None where it was opened at a last commit, or made."""
+        found = self._restored
+        return None if found is None else Restored(found.name, copy.deepcopy(found.metadata))
+
+    def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
+        """Opens a file that a checkpoint took along: a binary file to be read, in any order.
+
+        Args:
+            name: of the file.
+            checkpoint: name of the checkpoint; the one that the buffer was opened at if None.
+
+        Raises CheckpointError where there is no such checkpoint (any more) or file. Reading it raises CorruptionError
+        where a byte is not what was written.
+        """
+        if checkpoint is not None:
+            found = self._store.checkpoint(checkpoint)
+        elif self._restored is None:
+            raise CheckpointError(
+                f"the buffer {self.path!r} was not opened at a checkpoint; name one: "
+                f"attachment({name!r}, checkpoint=...)"
+            )
+        else:
+            found = self._store.checkpoint(self._restored.name)
+            if found.id != self._restored.id:
+                raise CheckpointError(
+                    f"the checkpoint {found.name!r} that the buffer was opened at was dropped; another has its name now"
+                )
+        return self._store.open_attachment(found, name)
+
     # Reading
 
-    def _beside_writers(self, draft: Callable[[Reads], Batch], empty: Empty = blocks.empty) -> Batch:
-        """A batch; made again after a refresh where another process changed meanwhile what was to be read.
-
-        ``empty`` makes its large arrays.
-        """
+    def _beside_writers(self, draft: Callable[[Reads], Batch]) -> Batch:
+        """A batch; made again after a refresh where another process changed meanwhile what was to be read."""
 
         def batch() -> Batch:
-            reads, drafted = self._drafted(draft, empty)
+            reads, drafted = self._drafted(draft)
             reads.finish()
             return drafted
 
@@ -514,15 +603,18 @@ class StoredBuffer:
             self._check_open()
             return reads, draft(reads)
 
-    def _begun(self, draft: Callable[[Reads], Batch]) -> Callable[[], Batch]:
-        """As :meth:`_beside_writers`, in two halves: what is remote of the batch begins to be downloaded now."""
+    def _begun(self, draft: Callable[[Reads], Batch], empty: Empty = blocks.empty) -> Callable[[], Batch]:
+        """As :meth:`_beside_writers`, in two halves: the batch is drawn now, and what is remote begins to come.
+
+        ``empty`` makes its large arrays.
+        """
         begun: list[tuple[Reads, Batch]] = []
         with contextlib.suppress(CorruptionError):  # the other half looks again
-            begun.append(self._drafted(draft))
+            begun.append(self._drafted(draft, empty))
             begun[0][0].begin()
 
         def batch() -> Batch:
-            reads, drafted = begun.pop() if begun else self._drafted(draft)
+            reads, drafted = begun.pop() if begun else self._drafted(draft, empty)
             reads.finish()
             return drafted
 
@@ -547,12 +639,14 @@ class StoredBuffer:
         files = self._store.files
         if isinstance(files, RemoteFiles) and not self._closed:
             files.refresh()
-        with self._write_lock, self._lock:
+        with self._write_lock:
+            torn = self._streams.torn
             self._check_open()
-            before, torn = self._streams.commits, self._streams.torn
-            self._checkpoint = None
-            self._streams.open_readers(None)
-            return torn or before != self._streams.commits
+            with self._lock.exclusive:
+                before = self._streams.commits
+                self._checkpoint = None
+                self._streams.open_readers(None)
+                return torn or before != self._streams.commits
 
     # End
 
@@ -569,7 +663,7 @@ class StoredBuffer:
         """
         unsent = self._end_pushing()  # before signals wait: the network may take its time
         pushing = None if self._closed else self._pushing
-        with held_back(), self._write_lock:
+        with self._write_lock:
             try:
                 if not (self._closed or self._ending) and self._streams.writer is not None:
                     with pushes.warned_later(self):
@@ -609,7 +703,7 @@ class StoredBuffer:
 
     def _finish(self) -> None:
         """Gives everything back; rows that no commit holds are gone. Doing it again does no harm."""
-        with self._lock:
+        with self._lock.exclusive:
             self._closed = True
             self._companion = None
             self._streams.release()
@@ -648,7 +742,7 @@ class StoredBuffer:
     def _settled(self) -> Streams:
         """The streams, after what an interrupted call left half-done was taken back, or done."""
         if self._torn():
-            with self._lock:
+            with self._lock.exclusive:
                 self._settle()
         return self._streams
 

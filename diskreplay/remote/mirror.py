@@ -2,7 +2,8 @@
 
 A copy is named by its key and the tag of the object, so that it is never taken for another version. It is written
 beside, made durable and renamed: a kill or a loss of power leaves whole copies, and files that the next process
-removes. Where the budget is passed, the copies that were used least recently go; who has one open reads on.
+removes. Where the budget is passed, the copies that were used least recently go, by the times of their files; a clock
+that jumps makes others go, which are downloaded again. Who has one open reads on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from diskreplay.storage import files as fs
 from diskreplay.storage import temporaries
 
 TEMPORARY = "copy"
+SCRATCH = "checkpoint"
 COPY = re.compile(r"@[0-9a-f]{24}$")
 """What the names of copies end with; whatever else lies in the directory is not touched."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -99,6 +101,18 @@ class Mirror:
         finally:
             with self._lock:
                 self._coming -= of.size
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[str]:
+        """A directory beside the copies for what is made before it is uploaded; removed at the end, or by the next."""
+        fs.make_dirs(self._files, self.directory)
+        temporaries.sweep(self._files, self.directory, SCRATCH)
+        temporary, lock = temporaries.take(self._files, self.directory, SCRATCH)
+        try:
+            yield temporary
+        finally:
+            fs.clear(self._files, temporary)
+            lock.release()
 
     def room(self) -> int:
         """Bytes that can be kept beside all copies that are there, or are coming; at most what the disk has free."""

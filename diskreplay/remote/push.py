@@ -37,7 +37,7 @@ from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import ColumnReader, shard_name
 from diskreplay.storage.commit import Commit, Tail
-from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store, checkpoint_files
 
 BUNDLE_SHARDS = 16
 """New shards before the last bundle is written again."""
@@ -108,6 +108,19 @@ class Push:
                 raise
         raise RemoteError(f"{self._objects.url}/{self._prefix}: others change it again and again; try again")
 
+    def check_going_back(self, timeline: int) -> None:
+        """Raises what a push would, once the stream went back to a checkpoint, and so to this new timeline.
+
+        That is RemoteConflictError where another's checkpoint may need the rows that would be given up, or the remote
+        stream is another's; and RemoteError where it is not known, as the URL does not answer.
+        """
+        root = self._look(metadata.NAME)
+        if root is not None:
+            self._checked_root(root[1])
+            if self._look(self._record.key) is not None:
+                self._begin()
+                self._check_not_needed(timeline)
+
     # The beginning
 
     def _begin(self) -> None:
@@ -150,13 +163,17 @@ class Push:
                 return self._name
         else:
             raise RemoteError(f"{self._objects.url}/{metadata.NAME}: the put is refused again and again; try again")
-        there = _attributes(found[1])
+        return numbers.first(self._checked_root(found[1]))
+
+    def _checked_root(self, document: bytes) -> dict[str, Any]:
+        """The attributes of the remote store's own document; RemoteConflictError where it is another store's."""
+        there = _attributes(document)
         ours = there.get(metadata.KEY)
         if not isinstance(ours, dict) or ours.get("schema") != self._store.schema.to_json():
             raise RemoteConflictError(
                 f"{self._objects.url!r} holds another store than {self._store.path!r}; push to another URL"
             )
-        return numbers.first(there)
+        return there
 
     def _groups(self) -> None:
         for key in (STREAMS, CHECKPOINTS, *(f"{self._prefix}/{group}" for group in stream.groups(self._store.schema))):
@@ -242,7 +259,7 @@ class Push:
         self._remove(self._dropped(self._checkpoints_here(), there), there)
 
     def _check_not_needed(self, timeline: int) -> None:
-        """RemoteConflictError where another's checkpoint may need rows that this stream gave up for a new timeline."""
+        """RemoteConflictError where another's checkpoint may need rows that this stream gives up for a new timeline."""
         for one in self._checkpoints_there().values():
             if _checkpoint_name(one.key) is not None and self._made_here(one) is None:
                 found = self._look(one.key, metadata.MAX_CHECKPOINT_BYTES)
@@ -251,8 +268,9 @@ class Push:
                 of = cut.get(self._name) if isinstance(cut, dict) else None
                 if isinstance(of, dict) and of.get("timeline") != timeline:
                     raise RemoteConflictError(
-                        f"the stream {self._name!r} went back to a checkpoint, and {_checkpoint_name(one.key)!r} of "
-                        f"{self._objects.url} may need the rows that it gave up; go on in a new stream (stream=...)"
+                        f"the stream {self._name!r} goes back to a checkpoint, and {_checkpoint_name(one.key)!r} of "
+                        f"{self._objects.url} may need the rows that it gives up; drop that one, or go on in a new "
+                        "stream (stream=...)"
                     )
 
     def _upload(self, newest: Commit, pins: list[Commit]) -> None:
@@ -351,9 +369,9 @@ class Push:
             return False
         self._record.hold()
         folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
-        beside, arrays = {"origin": self._origin}, list(checkpoint.arrays)
         try:
-            made = put_checkpoint(self, self._objects, self._files, folder, checkpoint.name, arrays, beside, there)
+            beside = {"origin": self._origin}
+            made = put_checkpoint(self._objects, self._files, folder, checkpoint, beside, there)
         except FileNotFoundError:  # dropped meanwhile
             return False
         except TakenError:
@@ -511,27 +529,25 @@ def _checkpoint_name(key: str) -> str | None:
 
 
 def put_checkpoint(
-    requests: Any, objects: Objects, files: fs.Files, folder: str, name: str, arrays: list[str],
-    beside: dict[str, Any], there: Mapping[str, Object],
+    objects: Objects, files: fs.Files, folder: str, checkpoint: Checkpoint, beside: dict[str, Any],
+    there: Mapping[str, Object],
 ) -> dict[str, str]:  # fmt: skip
-    """Uploads a checkpoint that stands in a local directory: its arrays, then its document; the arrays' tags.
+    """Uploads a checkpoint that stands in a local directory: its arrays and files, then its document; their tags.
 
     Args:
-        requests: has a ``put``.
-        objects: to look what is there.
+        objects: where it is put.
         files, folder: where the checkpoint is.
-        name, arrays: of it.
+        checkpoint: that stands there.
         beside: what stands beside its attributes.
         there: what is known to be there: what a maker left that died is replaced, and nothing else.
 
     TakenError where there is one of that name, or another is making it.
     """
     made = {}
-    for array in arrays:
-        for file in files.list(os.path.join(folder, array)):
-            key, data = f"{CHECKPOINTS}/{name}/{array}/{file}", files.read(os.path.join(folder, array, file))
-            made[key] = put_over(objects, key, data, there[key].tag if key in there else NEW)
+    for file in checkpoint_files(files, folder, checkpoint):
+        key, data = f"{CHECKPOINTS}/{checkpoint.name}/{file}", files.read(os.path.join(folder, file))
+        made[key] = put_over(objects, key, data, there[key].tag if key in there else NEW)
     document = json.loads(files.read(os.path.join(folder, metadata.NAME)))
     document["attributes"][KEY] = beside
-    put_over(objects, document_key(name), metadata.dump(document), NEW)
+    put_over(objects, document_key(checkpoint.name), metadata.dump(document), NEW)
     return made

@@ -1,21 +1,26 @@
-"""What ``sample`` gives: arrays that training can use at once."""
+"""The batches that ``sample`` gives: arrays that training can use at once."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, ItemsView, KeysView, Mapping, ValuesView
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.interrupts import undisturbed
 from diskreplay.notebooks import batch_html
 
 
 class Arrays:
-    """What every batch can do: a base of dataclasses of arrays, nested or not.
+    """The base of all batches, which are dataclasses of arrays, nested or not.
 
     One of the fields is ``index``, ``(B,)``. A field may be given another value: ``batch.obs /= 255``.
+
+    A batch is read by names as a dict is, those of ``extra`` among them: ``batch["obs"]``, ``batch.items()``,
+    ``dict(batch)``, ``learn(**batch)``. What the batch does not hold (None) is no key. ``batch[:8]``,
+    ``batch[[0, 3]]`` and ``batch[batch.terminated]`` are smaller batches.
     """
 
     index: Any
@@ -23,13 +28,63 @@ class Arrays:
     def __len__(self) -> int:
         return len(self.index)
 
+    def __getitem__(self, key: Any) -> Any:
+        """The array of a name; or the batch of some entries, by a slice, integers ``(n,)`` or bools ``(B,)``.
+
+        Raises KeyError for another name, IndexError for entries that are not there, TypeError for a single number.
+        """
+        if isinstance(key, str):
+            if key in self:
+                return self._named()[key]
+            raise KeyError(f"the batch has no {key!r}; it has {', '.join(self.keys())}")
+        if isinstance(key, slice | list) or getattr(key, "ndim", 0) == 1:
+            return self.map(lambda array: array[key])
+        name = type(self).__name__
+        raise TypeError(
+            f"a {name} has no entry {key!r:.80}: batch.obs[0] is the first observation, batch[:1] a {name} of the "
+            "first entry, batch['obs'] the array of that name"
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} is not iterated or unpacked: take its arrays by name (batch.obs, batch['obs']), "
+            "or go through them: for name, array in batch.items()"
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._named()
+
+    def keys(self) -> KeysView[str]:
+        """The names of the arrays, those of ``extra`` among them."""
+        return self._named().keys()
+
+    def values(self) -> ValuesView[Any]:
+        """The arrays, nested as their spaces are."""
+        return self._named().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """The arrays with their names."""
+        return self._named().items()
+
+    def _named(self) -> dict[str, Any]:
+        """The arrays by name. A column of the user's whose name is a field's stands in ``extra`` alone."""
+        held = {name: value for name, value in vars(self).items() if value is not None}
+        extra = held.pop("extra", {})
+        return {**held, **{name: value for name, value in extra.items() if name not in held}}
+
     def __repr__(self) -> str:
         parts = [f"{name}={_shown(value)}" for name, value in vars(self).items() if value is not None]
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
         """For notebooks: a table of the arrays, and thumbnails of observations that are pictures."""
-        return batch_html(f"{type(self).__name__} of {len(self):,}", vars(self))
+        return batch_html(f"{type(self).__name__} of {len(self):,}", vars(self), self.leading_axes)
+
+    @property
+    def leading_axes(self) -> int:
+        """Axes before an observation's own: 1, or 2 where each entry is a sequence or an episode."""
+        mask: Any = getattr(self, "mask", None)
+        return 1 if mask is None else len(mask.shape)
 
     def map(self, function: Callable[[Any], Any]) -> Self:
         """The batch with ``function`` applied to every array."""
@@ -42,7 +97,8 @@ class Arrays:
         Raises ModuleNotFoundError, saying what to install, when there is no torch.
         """
         try:
-            import torch
+            with undisturbed():
+                import torch
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("Batch.torch needs torch: pip install 'diskreplay[torch]'") from error
 

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.buffers import either, opening, pushes
+from diskreplay.buffers import either, kinds, opening, pushes
 from diskreplay.remote import objects as storage
 from diskreplay.remote import place
 from diskreplay.remote.push import Push
@@ -53,8 +53,8 @@ class Life:
         self.buffer.commit()
 
     def checkpoint(self, name: str) -> None:
-        self.buffer.checkpoint(name)
         self.saved[name] = list(self.rows)
+        self.buffer.checkpoint(name, attachments={"learner": str(self.saved[name]).encode()})
 
     def go_back(self, name: str) -> None:
         self.buffer.close()
@@ -108,7 +108,7 @@ def rows_of(buffer: Any, items: Any = None) -> Rows:
 @contextlib.contextmanager
 def under(objects: storage.Objects) -> Iterator[None]:
     """URLs lead to these objects."""
-    modules = either, opening, pushes, place
+    modules: Any = either, kinds, opening, pushes, place
     before = [module.ObjectStore for module in modules]
     for module in modules:
         module.ObjectStore = lambda url: objects  # type: ignore[misc, assignment]
