@@ -20,8 +20,9 @@ def checkpoints() -> None:
 @store_argument
 @output.json_option
 def list_(path: str, as_json: bool) -> None:
-    """List the checkpoints of the store at PATH, the oldest first.
+    """List the checkpoints of the store at PATH, the oldest first, by their numbers.
 
+    The maker is the stream whose writer made it, or a reader of a URL; the time is that of its maker's clock.
     A checkpoint before-import-... is that of an import into the store; where none goes on, it was killed, and restore
     takes back what it added.
     """
@@ -35,12 +36,13 @@ def list_(path: str, as_json: bool) -> None:
     else:
         rows = [
             (
-                line.name, text.moment(line.time), text.ends({name: end for name, (_, end) in line.rows.items()}),
+                line.name, str(line.number or ""), line.maker or "a reader", text.moment(line.time),
+                text.ends({name: end for name, (_, end) in line.rows.items()}),
                 text.shortened(json.dumps(line.metadata), 40) if line.metadata else "",
             )
             for line in lines
         ]  # fmt: skip
-        output.print_table(("name", "made", "row of each stream", "metadata"), rows)
+        output.print_table(("name", "number", "maker", "made", "row of each stream", "metadata"), rows)
 
 
 @checkpoints.command()

@@ -48,6 +48,7 @@ def make(
             )
         given = plain("metadata", metadata or {})
         buffer._store.check_new_checkpoint(name)
+        writer.last_checkpoint = buffer._store.next_number()
         with pushes.warned_later(buffer):
             buffer.commit()
         for _ in range(PIN_ATTEMPTS):

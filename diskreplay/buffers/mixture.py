@@ -25,7 +25,7 @@ from diskreplay.buffers import checkpointing
 from diskreplay.buffers.checkpointing import State
 from diskreplay.buffers.joining import Joint
 from diskreplay.buffers.loader import Loader
-from diskreplay.buffers.opening import LATEST
+from diskreplay.buffers.opening import find_checkpoint, written_stream
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
@@ -456,18 +456,12 @@ def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_comm
     """The keeper's checkpoint of that name; None where the last commits are to be opened in its place."""
     if not written:
         raise InputError("a mixture without a part that is written has no checkpoints")
-    keeper = _store(*written[0])
-    if name != LATEST or LATEST in keeper.checkpoint_names():
-        return keeper.checkpoint(name)
-    made = [one for one in keeper.checkpoints() if GIVEN in _held(one)]
-    if made:
-        return max(made, key=lambda one: (sum(commit.sequence for commit in one.cut.values()), one.time, one.name))
-    if not or_last_commit:
-        raise CheckpointError(
-            f"the mixture has no checkpoint yet in {keeper.path!r}; make one with checkpoint(name), or open the last "
-            "commits with or_last_commit=True"
-        )
-    return None
+    path, options = written[0]
+    keeper = _store(path, options)
+    return find_checkpoint(
+        keeper, name, written_stream(keeper, options), or_last_commit, lambda one: GIVEN in _held(one),
+        "the mixture that is kept in",
+    )  # fmt: skip
 
 
 def _held(checkpoint: Checkpoint) -> Mapping[str, Any]:

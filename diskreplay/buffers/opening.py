@@ -15,7 +15,7 @@ from diskreplay.remote.objects import ObjectStore, checked_url, is_url
 from diskreplay.remote.place import place
 from diskreplay.schema import Schema
 from diskreplay.storage.files import LocalFiles
-from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store
+from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store, newest
 
 APPEND = "a"
 """The mode of a buffer that opens only the stream that it writes."""
@@ -76,15 +76,15 @@ def open_store(
             raise
         store = joined
         options = {**options, "stream": store.stream_names()[0]}
-    cut = find_checkpoint(store, checkpoint, options["or_last_commit"]) if checkpoint is not None else None
+    stream = written_stream(store, options)
+    cut = find_checkpoint(store, checkpoint, stream, options["or_last_commit"]) if checkpoint is not None else None
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
-    if mode == "r":
+    if stream is None:
         return store, None, cut
-    stream = store.stream_names()[0] if options["stream"] is None else options["stream"]
     if store.has_stream(stream):
         store.check_stream(stream, num_envs, capacity)
     elif cut is not None:
-        raise CheckpointError(f"checkpoint {checkpoint!r} knows no stream {stream!r}")
+        raise CheckpointError(f"checkpoint {cut.name!r} knows no stream {stream!r}")
     else:
         store.create_stream(
             stream,
@@ -94,17 +94,42 @@ def open_store(
     return store, stream, cut
 
 
-def find_checkpoint(store: Store, name: str, or_last_commit: bool) -> Checkpoint | None:
-    """The checkpoint of that name, or the newest for "latest"; CheckpointError where there is none.
+def written_stream(store: Store, options: Mapping[str, Any]) -> str | None:
+    """The stream that ``open`` with these options writes: the store's first where none is named; None with mode "r"."""
+    if options.get("mode", "r+") == "r":
+        return None
+    named: str | None = options.get("stream")
+    return store.stream_names()[0] if named is None else named
 
-    None where there is none "latest", and ``or_last_commit``.
+
+def find_checkpoint(
+    store: Store, name: str, stream: str | None, or_last_commit: bool,
+    counts: Callable[[Checkpoint], bool] = lambda checkpoint: True, what: str = "the store",
+) -> Checkpoint | None:  # fmt: skip
+    """The checkpoint of that name, or the latest one for "latest"; CheckpointError where there is none.
+
+    Args:
+        store: that holds it.
+        name: of the checkpoint; one that is called "latest" is meant by that.
+        stream: that is opened to be written: its latest is the newest that its own writer made. With None, the newest
+            that a reader made, and where there is none the newest of all.
+        or_last_commit: give None where there is none "latest".
+        counts: says whether a checkpoint may be "latest".
+        what: has the checkpoints, for errors.
     """
-    if name != LATEST or LATEST in store.checkpoint_names():
+    if name != LATEST:
         return store.checkpoint(name)
-    latest = store.latest_checkpoint()
-    if latest is None and not or_last_commit:
+    there = store.checkpoints()
+    latest = next((one for one in there if one.name == LATEST), None) or newest(filter(counts, there), stream)
+    if latest is not None or or_last_commit:
+        return latest
+    if not (others := list(filter(counts, there))):
         raise CheckpointError(
-            f"the store {store.path!r} has no checkpoint yet; make one with checkpoint(name), or open the last commit "
+            f"{what} {store.path!r} has no checkpoint yet; make one with checkpoint(name), or open the last commit "
             "with or_last_commit=True"
         )
-    return latest
+    raise CheckpointError(
+        f"{what} {store.path!r} has no checkpoint of the writer of the stream {stream!r} yet; the newest, "
+        f"{others[-1].name!r}, is of {others[-1].made_by()}: open it by its name, or the last commit with "
+        "or_last_commit=True"
+    )

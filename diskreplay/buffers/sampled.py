@@ -124,8 +124,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             stream: to write, the store's first if None; a new name makes a new stream, for another process. Ignored
                 with mode "r".
             checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the
-                rows of ``stream`` after it are discarded, unless a later checkpoint needs them. "latest" is the newest
-                one, by its commit, unless one has that name.
+                rows of ``stream`` after it are discarded, unless a later checkpoint needs them. "latest" is, unless
+                one has that name, the newest that a writer of ``stream`` made; with mode "r" the newest that a reader
+                of a URL made, and where there is none the newest of all.
             or_last_commit: where there is no checkpoint "latest" yet, open at the last commit.
             num_envs, capacity: of a new stream, as of the first if None; those of one that exists do not change.
             view, sampler: as the store was created with (or as of the checkpoint) if None.

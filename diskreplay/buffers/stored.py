@@ -442,7 +442,7 @@ class StoredBuffer:
         facts, same = self._appender.facts, log.end == writer.commit_record.end
         unwritten = facts.unwritten or self._later.unwritten
         if same and log.begin == writer.commit_record.begin and not unwritten:
-            writer.commit_sampled(self._lock)
+            writer.commit_counts(self._lock)
             writer.reclaim(self._lock)  # a checkpoint may have been dropped
             return
         with self._lock:

@@ -37,13 +37,17 @@ class CheckpointLine(Result):
 
     Attributes:
         name: of it.
-        time: when it was made, seconds since the epoch.
+        number: its place in the order of all; 0 where an older version made it.
+        maker: the stream whose writer made it; None where a reader of a remote store did.
+        time: when it was made by its maker's clock, seconds since the epoch.
         rows: of its window by stream, half-open.
         metadata: the user's.
         import_into: the stream of an import that goes on or was killed; None for a checkpoint of another kind.
     """
 
     name: str
+    number: int
+    maker: str | None
     time: float
     rows: dict[str, tuple[int, int]]
     metadata: dict[str, Any]
@@ -147,7 +151,7 @@ def _line(found: Checkpoint) -> CheckpointLine:
     mark = found.metadata.get(IMPORT_MARK)
     into = mark if isinstance(mark, str) and mark in found.cut and found.name.startswith("before-import-") else None
     rows = {name: (cut.begin, cut.end) for name, cut in found.cut.items()}
-    return CheckpointLine(found.name, found.time, rows, found.metadata, into)
+    return CheckpointLine(found.name, found.number, found.maker, found.time, rows, found.metadata, into)
 
 
 def _is_free(store: Store, name: str) -> bool:

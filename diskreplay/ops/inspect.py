@@ -136,7 +136,7 @@ class CheckpointFacts:
     """One checkpoint.
 
     Attributes:
-        name, time: of it; the time in seconds since the epoch.
+        name, number, maker, time: as of :class:`diskreplay.ops.checkpoints.CheckpointLine`.
         rows: of its window by stream, half-open.
         metadata: the user's own.
         mixture: what it holds of a :class:`diskreplay.Mixture`: ``fractions``, and what each part has ``given``; or the
@@ -144,6 +144,8 @@ class CheckpointFacts:
     """
 
     name: str
+    number: int
+    maker: str | None
     time: float
     rows: dict[str, tuple[int, int]]
     metadata: dict[str, Any]
@@ -386,7 +388,15 @@ def _checkpoints(store: Store, found: _Found) -> tuple[CheckpointFacts, ...]:
         found.problems.append(str(error))
         return ()
     return tuple(
-        CheckpointFacts(c.name, c.time, {s: (cut.begin, cut.end) for s, cut in c.cut.items()}, c.metadata, _mixture(c))
+        CheckpointFacts(
+            c.name,
+            c.number,
+            c.maker,
+            c.time,
+            {s: (cut.begin, cut.end) for s, cut in c.cut.items()},
+            c.metadata,
+            _mixture(c),
+        )
         for c in checkpoints
     )
 

@@ -196,7 +196,7 @@ class _StoreRepair:
                 commits[name] = commit
         if not commits:
             schema = self.store.schema
-            empty = Commit(0, schema.num_envs, schema.capacity, time=time.time())
+            empty = Commit.first(0, schema.num_envs, schema.capacity)
             scratch = self._path(f".{FIRST_STREAM}.tmp")
             fs.clear(self.files, scratch)
             stream.create(self.files, scratch, schema, empty, FIRST_STREAM)
@@ -220,9 +220,7 @@ class _StoreRepair:
         if not cuts:
             return None
         newest = max(cuts, key=lambda cut: (cut.timeline, cut.sequence))
-        commit = dataclasses.replace(
-            newest, sequence=newest.sequence + 1, timeline=newest.timeline + 1, time=time.time()
-        )
+        commit = newest.next(timeline=newest.timeline + 1)
         # Recovery will cut the shards back to this record: what stands behind it is kept aside.
         for path_below, column in self.store.schema.arrays.items():
             tail = commit.tails.get(path_below)

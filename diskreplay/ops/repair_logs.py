@@ -7,9 +7,7 @@ Each is given up whole, and the rows stay.
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,9 +72,7 @@ def _give_up(store: Store, name: str, path: str, quarantine: Quarantine, cuts: S
         for shard, file in list(reader.shards_on_disk()):
             if shard in pinned:
                 quarantine.copy(file)
-    record = dataclasses.replace(
-        commit.without_log(path), sequence=commit.sequence + 1, timeline=commit.timeline + 1, time=time.time()
-    )
+    record = commit.without_log(path).next(timeline=commit.timeline + 1)
     stream.write_commit(store.files, folder, record)
     if not pinned:
         quarantine.take(os.path.join(folder, path.split("/")[0]))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -212,9 +211,7 @@ class StreamRepair:
         for path, new in values.items():
             shards = self.shards[path]
             tails[path] = shards.write(new, commit.span(path, self.context).end)
-        record = dataclasses.replace(
-            commit, sequence=commit.sequence + 1, tails={k: t for k, t in tails.items() if t.size}, time=time.time()
-        )
+        record = commit.next(tails={k: t for k, t in tails.items() if t.size})
         stream.write_commit(self.store.files, self.path, record)
         for path in values:
             self.shards[path].tail = record.tails.get(path, Tail(0, 0))

@@ -354,7 +354,7 @@ def _has_sampler(where: str, view: View | None, sampler: Sampler | None, options
         return False
     try:
         store = Store(where, options["files"] or LocalFiles())
-        found = find_checkpoint(store, options["checkpoint"], or_last_commit=True)
+        found = find_checkpoint(store, options["checkpoint"], options["stream"], or_last_commit=True)
     except DiskReplayError:  # who opens it will say
         return False
     state: dict[str, Any] = found.state if found is not None else {}

@@ -31,6 +31,8 @@ def write(store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict
     """
     files.refresh()  # another may have made one of that name
     store.check_new_checkpoint(checkpoint.name)
+    store.checkpoints()  # others' numbers
+    checkpoint = checkpoint.numbered(store.next_number(), None)
     made: dict[str, str] = {}
     document = checkpoint_document(checkpoint, values)
     write_id = secrets.token_hex(16)

@@ -24,7 +24,6 @@ import dataclasses
 import json
 import os
 import secrets
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -83,6 +82,14 @@ class Sent:
         return self.end if self.timeline == newest.timeline else self.begin
 
 
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """Number and id of a checkpoint that is remote: 0 and empty in older ones."""
+
+    number: int
+    id: str
+
+
 class _ChangedError(Exception):
     """What is remote is not what this push knew."""
 
@@ -118,8 +125,8 @@ class Push:
         self._bundle = 0
         self._bundled: list[bundles.Entry] = []
         self._unbundled: list[bundles.Entry] = []
-        self._made: dict[tuple[str, str], float | None] = {}
-        """When checkpoints were made that are remote, by key and tag; None of another's."""
+        self._made: dict[tuple[str, str], Made | None] = {}
+        """Remote checkpoints by key and tag; None for another's."""
 
     def run(self) -> None:
         """Brings the remote store up to the newest local commit.
@@ -461,12 +468,12 @@ class Push:
 
     def _dropped(self, here: Iterable[Checkpoint], there: Mapping[str, Object]) -> list[str]:
         """Names of the remote checkpoints that this store's writers made and that are not here, the oldest first."""
-        kept, found = {one.name: one.time for one in here}, []
+        kept, found = {one.name: one.id for one in here}, []
         for one in there.values():
             name = _checkpoint_name(one.key)
             made = self._made_here(one) if name is not None else None
-            if name is not None and made is not None and made != kept.get(name):  # it may have been made again
-                found.append((made, name))
+            if name is not None and made is not None and made.id != kept.get(name):  # it may have been made again
+                found.append((made.number, name))
         return [name for _, name in sorted(found)]
 
     def _remove(self, names: Iterable[str], there: dict[str, Object]) -> None:
@@ -477,16 +484,15 @@ class Push:
             for key in keys:
                 del there[key]
 
-    def _made_here(self, document: Object) -> float | None:
-        """When a remote checkpoint was made by this stream's writer; None where it is another's."""
+    def _made_here(self, document: Object) -> Made | None:
+        """A remote checkpoint that this store's writers made; None where it is another's."""
         known = document.key, document.tag
         if known not in self._made:
             found = self._look(document.key, metadata.MAX_CHECKPOINT_BYTES)
             attributes = _attributes(found[1]) if found else {}
             ours, beside = attributes.get(metadata.KEY), attributes.get(KEY)
             mine = isinstance(ours, dict) and isinstance(beside, dict) and beside.get("origin") in self._origins()
-            made = ours.get("time") if isinstance(ours, dict) and mine else None
-            self._made[known] = float(made) if isinstance(made, int | float) else None
+            self._made[known] = Made(_count(ours.get("number")), str(ours.get("id", ""))) if ours and mine else None
         return self._made[known]
 
     # Requests, counted
@@ -568,7 +574,8 @@ class Push:
 
 def _empty(of: Commit, sequence: int) -> Commit:
     """A record without rows, on the timeline of another one."""
-    return Commit(of.stream, of.num_envs, of.capacity, sequence, of.timeline, time=time.time())
+    first = Commit.first(of.stream, of.num_envs, of.capacity)
+    return dataclasses.replace(first, sequence=sequence, timeline=of.timeline)
 
 
 def _attributes(data: bytes) -> dict[str, Any]:
@@ -579,6 +586,11 @@ def _attributes(data: bytes) -> dict[str, Any]:
         return {}
     attributes = document.get("attributes") if isinstance(document, dict) else None
     return attributes if isinstance(attributes, dict) else {}
+
+
+def _count(value: object) -> int:
+    """An integer of a remote document; 0 for what is none."""
+    return value if type(value) is int else 0
 
 
 def document_key(name: str) -> str:

@@ -45,8 +45,8 @@ class Pushing:
         self._process = os.getpid()
         self._condition = threading.Condition()
         self._newest: Commit | None = None
-        self._waits_since = time.time()
-        """When the oldest commit was made that is not remote."""
+        self._waits_since = time.monotonic()
+        """When this process learnt of the oldest commit that is not remote."""
         self._asked = 0
         """How often something was committed, or waited for."""
         self._done = 0
@@ -72,7 +72,7 @@ class Pushing:
             if self._newest is None:
                 self._push.sent.begin = commit.begin
             if self._newest is None or self._push.sent.sequence >= self._newest.sequence:
-                self._waits_since = commit.time
+                self._waits_since = time.monotonic()
             self._newest = commit
             self._ask()
 
@@ -147,7 +147,7 @@ class Pushing:
                 "url": self.url,
                 "pushed_rows": sent.end,
                 "lag_rows": behind,
-                "lag_seconds": round(time.time() - self._waits_since, 3) if behind else 0.0,
+                "lag_seconds": round(time.monotonic() - self._waits_since, 3) if behind else 0.0,
                 "lost_rows": lost,
                 "taken_checkpoints": list(sent.taken),
                 "requests": sent.requests,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from typing import Any
 
 from diskreplay.checks import check_count
@@ -66,6 +67,7 @@ class Commit:
         tails: of each array that has rows, by its path below the stream's group.
         time: seconds since the epoch, for people; nothing depends on it.
         sampled: transitions that the process which writes the stream has drawn, as it counts them; for a rate limiter.
+        last_checkpoint: greatest number of a checkpoint that the stream's writer began to make; 0 before the first.
     """
 
     stream: int
@@ -84,6 +86,16 @@ class Commit:
     info_end: int = 0
     later_begin: int = 0
     later_end: int = 0
+    last_checkpoint: int = 0
+
+    @classmethod
+    def first(cls, stream: int, num_envs: int, capacity: int) -> Commit:
+        """The record that a new stream begins with."""
+        return cls(stream, num_envs, capacity, time=time.time())
+
+    def next(self, **changes: Any) -> Commit:
+        """The record that follows this one, with these changes, at this moment of the clock."""
+        return dataclasses.replace(self, sequence=self.sequence + 1, time=time.time(), **changes)
 
     def floor(self, context: int) -> int:
         """The first row that is needed: ``context`` rows before the window, or before the newest row if it is empty."""
@@ -129,8 +141,9 @@ class Commit:
             span = {"begin": stored.pop(f"{name}_begin"), "end": stored.pop(f"{name}_end")}
             if path in tails:  # apart from the others, whose names older programs know all of
                 stored[name] = {**span, "tail": tails.pop(path)}
-        if not self.sampled:
-            del stored["sampled"]  # optional, and a store without a limiter has none
+        for name in ("sampled", "last_checkpoint"):
+            if not stored[name]:
+                del stored[name]  # optional: a store without a limiter, or without checkpoints, has none
         return {**stored, "tails": tails}
 
     @classmethod
@@ -142,6 +155,7 @@ class Commit:
                 for name in ("stream", "sequence", "timeline", "begin", "end", "patch_begin", "patch_end")
             }
             counts["sampled"] = check_count("sampled", stored.get("sampled", 0), least=0, most=MAX_SAMPLED)
+            counts["last_checkpoint"] = check_count("last_checkpoint", stored.get("last_checkpoint", 0), least=0)
             counts["num_envs"] = check_count("num_envs", stored["num_envs"], most=MAX_ENVS)
             counts["capacity"] = check_count("capacity", stored["capacity"])
             tails = {

@@ -2,7 +2,8 @@
 
 The root's attributes hold the format version, the schema and the settings that a buffer wants to find again; they are
 written once. A checkpoint is a group below ``checkpoints`` whose attributes hold the commit record of every stream
-at that moment and the state of whoever samples; it pins the rows that it needs until it is dropped.
+at that moment and the state of whoever samples; it pins the rows that it needs until it is dropped. Checkpoints are
+ordered by numbers, never by the clock: each has one more than the greatest that its maker saw.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from numpy.typing import NDArray
@@ -42,6 +43,8 @@ STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
 PROVENANCE = "provenance"
 """The setting that says where the steps come from."""
+MAX_NUMBER = 1 << 48
+"""Of a checkpoint; those after it share it."""
 LOCK_SECONDS = 60.0
 """How long to wait for another process that adds a stream, which takes it milliseconds."""
 
@@ -55,8 +58,11 @@ class Checkpoint:
         cut: commit record of each stream, by its name.
         state: of the sampler, the random generator and the view; JSON.
         metadata: the user's own; JSON.
-        time: seconds since the epoch.
+        time: seconds since the epoch, for people; nothing depends on it.
         arrays: dtype and length of the arrays that stand beside, by name.
+        number: its place in the order of all, from 1 on; 0 where an older version made it.
+        id: a random name: a checkpoint that was dropped and made again has another; empty in older ones.
+        maker: the stream whose writer made it; None where a reader of a remote store did.
     """
 
     name: str
@@ -65,6 +71,22 @@ class Checkpoint:
     metadata: dict[str, Any]
     time: float
     arrays: dict[str, Any] = dataclasses.field(default_factory=dict)
+    number: int = 0
+    id: str = ""
+    maker: str | None = None
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """Sorts checkpoints, the oldest first: by number, then by name; those without a number by the clock."""
+        return self.number, 0.0 if self.number else self.time, self.name
+
+    def numbered(self, number: int, maker: str | None) -> Checkpoint:
+        """The checkpoint as its maker writes it, with an id of its own."""
+        return dataclasses.replace(self, number=number, id=secrets.token_hex(8), maker=maker)
+
+    def made_by(self) -> str:
+        """Its maker, in words."""
+        return "a reader" if self.maker is None else f"the writer of the stream {self.maker!r}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +143,8 @@ class Store:
         self.settings: dict[str, Any] = settings if isinstance(settings, dict) else {}
         told = self.settings.get(PROVENANCE)
         self.provenance: dict[str, Any] = told if isinstance(told, dict) else {}
+        self._greatest: int | None = None
+        """Number of any checkpoint that was read; None as long as not all were."""
 
     @staticmethod
     def create(
@@ -154,7 +178,7 @@ class Store:
                 metadata.write(files, temporary, document)
                 metadata.create_group(files, os.path.join(temporary, STREAMS))
                 metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
-                first = Commit(part.number, part.num_envs, part.capacity, time=time.time())
+                first = Commit.first(part.number, part.num_envs, part.capacity)
                 stream.create(files, os.path.join(temporary, STREAMS, first_stream), schema, first, first_stream)
                 if part.note is not None:
                     note = os.path.join(temporary, STREAMS, first_stream, SCRATCH, part.note[0])
@@ -242,7 +266,7 @@ class Store:
                     if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
                         fs.remove(self.files, os.path.join(scratch, left))
                 temporary = os.path.join(scratch, f"{TEMPORARY_STREAM}{name}")
-                empty = Commit(number, num_envs, capacity, time=time.time())
+                empty = Commit.first(number, num_envs, capacity)
                 stream.create(self.files, temporary, self.schema, empty, name)
                 self.files.rename(temporary, self.stream_path(name))
                 self.files.sync_dir(os.path.join(self.path, STREAMS))
@@ -283,8 +307,9 @@ class Store:
                     f"going back to checkpoint {checkpoint.name!r} would discard rows that {later} still need; drop "
                     f"them first (drop_checkpoint), or open the checkpoint with mode='r'"
                 )
-            return dataclasses.replace(
-                cut, sequence=newest.sequence + 1, timeline=newest.timeline + 1, time=time.time()
+            greatest = max(newest.last_checkpoint, cut.last_checkpoint)
+            return dataclasses.replace(cut, sequence=newest.sequence, last_checkpoint=greatest).next(
+                timeline=newest.timeline + 1
             )
 
         if checkpoint is not None and name not in checkpoint.cut:
@@ -318,15 +343,20 @@ class Store:
             if name != metadata.NAME and (among is None or name in among):
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                     found.append(self._read_checkpoint(name))
-        return sorted(found, key=lambda checkpoint: (checkpoint.time, checkpoint.name))
+        if among is None:
+            self._greatest = max([self._greatest or 0, *(one.number for one in found)])
+        return sorted(found, key=lambda one: one.order)
 
-    def latest_checkpoint(self) -> Checkpoint | None:
-        """The one that holds the newest commits, and of those the last that was made; None where there is none."""
+    def next_number(self) -> int:
+        """One more than the greatest number of a checkpoint: of those that were read, and that writers have noted.
 
-        def age(one: Checkpoint) -> tuple[int, float, str]:
-            return sum(commit.sequence for commit in one.cut.values()), one.time, one.name
-
-        return max(self.checkpoints(), key=age, default=None)
+        A writer notes its number in a commit before it makes the checkpoint: so documents need to be read once only,
+        and no number is given again by whoever dropped its checkpoint.
+        """
+        if self._greatest is None:
+            self.checkpoints()
+        noted = (commit.last_checkpoint for commit in self.newest_commits().values())
+        return min(max([self._greatest or 0, *noted]) + 1, MAX_NUMBER)
 
     def checkpoint(self, name: str) -> Checkpoint:
         """The checkpoint of that name; CheckpointError when there is none."""
@@ -344,9 +374,14 @@ class Store:
         try:
             cut = {check_key(of, "cut"): Commit.from_json(record, file) for of, record in stored["cut"].items()}
             parts = dict(stored["state"]), dict(stored["metadata"]), float(stored["time"]), dict(stored["arrays"])
+            number = check_count("number", stored.get("number", 0), least=0, most=MAX_NUMBER)
+            maker = stored.get("maker", next(iter(cut)) if len(cut) == 1 else None)
+            id = stored.get("id", "")
+            if not isinstance(id, str) or not isinstance(maker, str | None):
+                raise ValueError(f"id must be text, and maker text or null, got {id!r} and {maker!r}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptionError(f"the checkpoint {file!r} cannot be read: {error!r}", file=file) from error
-        return Checkpoint(name, cut, *parts)
+        return Checkpoint(name, cut, *parts, number, id, maker)
 
     def check_new_checkpoint(self, name: str) -> str:
         """Where a checkpoint of that name will stand; InputError or CheckpointError when there can be none."""
@@ -366,11 +401,12 @@ class Store:
     def write_checkpoint(
         self, writer: StreamWriter, checkpoint: Checkpoint, values: dict[str, NDArray[Any]] | None = None
     ) -> bool:
-        """Makes a checkpoint, with arrays ``(n,)`` by name, durable.
+        """Makes a checkpoint, with arrays ``(n,)`` by name, durable: the one whose number the newest commit noted.
 
         False when another stream's writer gave up meanwhile what it pins: then there is none.
         """
         target = self.check_new_checkpoint(checkpoint.name)
+        checkpoint = checkpoint.numbered(writer.commit_record.last_checkpoint, writer.name)
         document = checkpoint_document(checkpoint, values or {})
         with writer.whole(f"writing the checkpoint {checkpoint.name!r} of"):
             temporary = os.path.join(writer.path, SCRATCH, f".tmp-checkpoint-{checkpoint.name}")
@@ -405,6 +441,13 @@ def check_sizes(num_envs: int, capacity: int) -> None:
         raise InputError(f"capacity must hold one row of {num_envs} environments, got {capacity}")
 
 
+def newest(checkpoints: Iterable[Checkpoint], maker: str | None) -> Checkpoint | None:
+    """The newest that the writer of a stream made, or a reader (None), who without any takes the newest of all."""
+    found = list(checkpoints)
+    own = [one for one in found if one.maker == maker]
+    return max(own if own or maker is not None else found, key=lambda one: one.order, default=None)
+
+
 def checkpoint_document(checkpoint: Checkpoint, values: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """A checkpoint's document; InputError where it were too large. ``values`` are its arrays ``(n,)`` by name."""
     attributes: dict[str, Any] = {
@@ -413,6 +456,9 @@ def checkpoint_document(checkpoint: Checkpoint, values: dict[str, NDArray[Any]])
         "metadata": checkpoint.metadata,
         "time": checkpoint.time,
         "arrays": arrays.facts(values),
+        "number": checkpoint.number,
+        "id": checkpoint.id,
+        "maker": checkpoint.maker,
     }
     document = metadata.group_document(attributes, f"{CHECKPOINTS}/{checkpoint.name}")
     metadata.dump(document, f"the checkpoint {checkpoint.name!r}, with the sampler's state,")

@@ -19,7 +19,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
@@ -128,6 +127,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.failure: WriteFailedError | None = None
         self.sampled = 0
         """Transitions that were drawn, by the count of a rate limiter; the next commit makes it durable."""
+        self.last_checkpoint = 0
+        """Number of the last checkpoint that was begun; likewise."""
         self.cut_short = False
         """Whether a block of :meth:`whole` ended early by something else than a failed write, such as an interrupt."""
         self._process = os.getpid()
@@ -140,7 +141,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             super().__init__(files, path, schema, commit, ColumnWriter)
             # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
             self._pinned_shards: dict[str, set[int]] = {path: set() for path, _ in self.columns()}
-            self.sampled = commit.sampled
+            self.sampled, self.last_checkpoint = commit.sampled, commit.last_checkpoint
             self._first_shards = self._recover(newest, commit)
             for path, column in self.columns():
                 column.resume(commit.span(path, schema.context).end)
@@ -345,16 +346,14 @@ class StreamWriter(_Stream[ColumnWriter]):
         """
         self.check()
         staged = {path: appended for path, column in self.columns() if (appended := column.stage())}
-        record = dataclasses.replace(
-            self.commit_record,
-            sequence=self.commit_record.sequence + 1,
+        record = self.commit_record.next(
             begin=begin,
             end=self.end,
             patch_begin=patch_begin,
             patch_end=self.patch_end,
             tails={**self.commit_record.tails, **{path: appended[-1].tail for path, appended in staged.items()}},
-            time=time.time(),
             sampled=self.sampled,
+            last_checkpoint=self.last_checkpoint,
         )
         for path, first in self._first_bytes.items():
             if path in record.tails:
@@ -413,12 +412,15 @@ class StreamWriter(_Stream[ColumnWriter]):
         for directory in directories:
             self.files.sync_dir(directory)
 
-    def commit_sampled(self, publish: contextlib.AbstractContextManager[object]) -> None:
-        """Makes durable how many transitions were drawn, where that changed; rows stay. ``publish`` as in commit."""
-        if self.sampled == self.commit_record.sampled:
-            return
+    def commit_counts(self, publish: contextlib.AbstractContextManager[object]) -> None:
+        """Makes durable what was drawn, and the last checkpoint's number, where these changed; rows stay.
+
+        ``publish`` as in commit.
+        """
         newest = self.commit_record
-        record = dataclasses.replace(newest, sequence=newest.sequence + 1, sampled=self.sampled, time=time.time())
+        if (self.sampled, self.last_checkpoint) == (newest.sampled, newest.last_checkpoint):
+            return
+        record = newest.next(sampled=self.sampled, last_checkpoint=self.last_checkpoint)
         with self.whole("committing"):
             self.replace_record(record)
             with publish:
@@ -561,7 +563,8 @@ def largest_record(schema: Schema) -> Commit:
     """A record with numbers as large as they can be: what the records of a store will never exceed."""
     most = 1 << 62
     tails = dict.fromkeys([*schema.arrays, *schema.logs], Tail(most, most))
-    return Commit(most, most, most, most, most, most, most, most, most, tails, 1 / 3, most, most, most, most, most)
+    counts = {field.name: most for field in dataclasses.fields(Commit) if field.type == "int"}
+    return Commit(**counts, tails=tails, time=1 / 3)
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

@@ -381,7 +381,7 @@ def test_what_is_not_a_checkpoint_of_the_mixture_is_said(tmp_path: pathlib.Path)
     for buffer in pair.buffers:
         buffer.close()
     one, two = pair.paths
-    with pytest.raises(CheckpointError, match=r"no checkpoint yet .*or_last_commit"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint yet; .*or_last_commit"):
         dr.Mixture.open([one, two], checkpoint="latest")
     with pytest.raises(CheckpointError, match="'alone' was not made by a Mixture"):
         dr.Mixture.open([one, (two, {"mode": "r"})], checkpoint="alone")

@@ -1,0 +1,256 @@
+"""Which checkpoint is the newest, and which one "latest" is: by numbers and makers, whatever the clock says."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from helpers.clocks import DAY, Clock
+
+import diskreplay as dr
+from diskreplay.errors import CheckpointError, CorruptionError
+from diskreplay.ops.checkpoints import checkpoints as listed
+from diskreplay.storage import metadata
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+from diskreplay.testing import WRITES, FaultyFiles, Operation, SimulatedDisk
+
+OBS, ACTION = gymnasium.spaces.Box(-9, 9, (3,), np.float32), gymnasium.spaces.Discrete(2)
+OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def writer(path: pathlib.Path, **options: Any) -> dr.ReplayBuffer:
+    return dr.ReplayBuffer.open_or_create(path, OBS, ACTION, **{"capacity": 500, **OPEN, **options})
+
+
+def add(buffer: dr.ReplayBuffer, rows: int) -> None:
+    for _ in range(rows):
+        at = buffer.stats()["streams"][buffer.stream]["end"]
+        buffer.add(np.full(3, at), 0, float(at), np.full(3, at + 1), False, False)
+    buffer.commit()
+
+
+def ends(buffer: dr.ReplayBuffer) -> dict[str, int]:
+    return {name: facts["end"] for name, facts in buffer.stats()["streams"].items()}
+
+
+def numbers(path: pathlib.Path) -> dict[str, int]:
+    return {one.name: one.number for one in listed(path)}
+
+
+def test_a_clock_that_is_set_back_does_not_make_a_run_go_on_from_an_older_checkpoint(
+    tmp_path: pathlib.Path, clock: Clock
+) -> None:
+    path = tmp_path / "a.replay"
+    with writer(path) as buffer:
+        for step in range(6):
+            add(buffer, 10)
+            buffer.checkpoint(f"step-{step}")
+            clock.now -= DAY if step == 2 else -60.0
+            for older in buffer.checkpoints[:-2]:
+                buffer.drop_checkpoint(older)
+        assert buffer.checkpoints == ["step-4", "step-5"]
+        add(buffer, 3)
+    with writer(path, checkpoint="latest") as buffer:
+        assert len(buffer) == 60
+
+
+def test_checkpoints_of_one_commit_stand_in_the_order_in_which_they_were_made(
+    tmp_path: pathlib.Path, clock: Clock
+) -> None:
+    path = tmp_path / "a.replay"
+    clock.jump(0)
+    with writer(path) as buffer:
+        add(buffer, 10)
+        for name in ("c", "a", "d", "b"):
+            buffer.checkpoint(name)
+        assert buffer.checkpoints == ["c", "a", "d", "b"]
+        buffer.drop_checkpoint("b")
+        buffer.checkpoint("a-new")
+        assert numbers(path) == {"c": 1, "a": 2, "d": 3, "a-new": 5}, "the number of 'b' was given twice"
+    with writer(path, checkpoint="latest") as buffer:
+        buffer.checkpoint("e")
+        assert buffer.checkpoints == ["c", "a", "d", "a-new", "e"]
+
+
+def test_each_writer_goes_on_from_its_own_checkpoints(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.replay"
+    with writer(path) as first:
+        add(first, 10)
+        first.checkpoint("of first")
+        with writer(path, stream="second", checkpoint="latest") as second:  # the newest one knows no such stream
+            add(second, 100)
+    with writer(path, stream="second", checkpoint="latest") as second:
+        assert ends(second) == {"0": 10, "second": 100}, "the stream has no checkpoint of its own"
+        second.checkpoint("of second")
+        add(second, 7)
+    with writer(path, checkpoint="latest") as first:
+        add(first, 5)
+    with writer(path, stream="second", checkpoint="latest") as second:
+        assert ends(second) == {"0": 10, "second": 100}
+    assert [(one.name, one.number, one.maker) for one in listed(path)] == [
+        ("of first", 1, "0"), ("of second", 2, "second"),
+    ]  # fmt: skip
+    with dr.ReplayBuffer.open(path, mode="r", checkpoint="latest") as reader:
+        assert ends(reader) == {"0": 10, "second": 100}, "a reader takes the newest of all"
+
+
+def test_the_error_names_the_newest_of_another(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.replay"
+    with writer(path) as first:
+        add(first, 10)
+        first.checkpoint("of first")
+    for stream in ("new", "new"):
+        with pytest.raises(
+            CheckpointError, match="of the writer of the stream 'new' yet; the newest, 'of first', is of the writer of "
+            "the stream '0'",
+        ):  # fmt: skip
+            dr.ReplayBuffer.open(path, stream=stream, checkpoint="latest")
+    with pytest.raises(CheckpointError, match="checkpoint 'of first' knows no stream 'new'"):
+        dr.ReplayBuffer.open(path, stream="new", checkpoint="of first", or_last_commit=True)
+    assert Store(str(path), LocalFiles()).stream_names() == ["0"]
+
+
+def test_a_mixture_goes_on_from_its_newest_checkpoint(tmp_path: pathlib.Path, clock: Clock) -> None:
+    paths = [tmp_path / "a.replay", tmp_path / "b.replay"]
+    for path in paths:
+        with writer(path) as buffer:
+            add(buffer, 30)
+    clock.jump(1)
+    given = [0, 0]
+    for turn in range(2):
+        with dr.Mixture.open(paths, (1, 1), checkpoint="latest", or_last_commit=True) as mixture:
+            assert mixture._given == given
+            for name in "dba":
+                mixture.sample(2)
+                mixture.checkpoint(f"{name}{turn}")
+            assert mixture.checkpoints[-3:] == [f"{name}{turn}" for name in "dba"]
+            given = list(mixture._given)
+            mixture.sample(20)
+            for older in mixture.checkpoints[:-2]:
+                mixture.drop_checkpoint(older)
+
+
+def test_a_mixtures_checkpoints_of_another_keeper_are_not_its_latest(tmp_path: pathlib.Path) -> None:
+    paths = [tmp_path / "a.replay", tmp_path / "b.replay"]
+    for path in paths:
+        with writer(path) as buffer:
+            add(buffer, 30)
+    with dr.Mixture.open([(paths[0], {"stream": "other"}), (paths[1], {"mode": "r"})]) as mixture:
+        mixture.sample(4)
+        mixture.checkpoint("of another")
+    parts = [paths[0], (paths[1], {"mode": "r"})]
+    with pytest.raises(CheckpointError, match="the newest, 'of another', is of the writer of the stream 'other'"):
+        dr.Mixture.open(parts, checkpoint="latest")
+    with dr.Mixture.open(parts, checkpoint="latest", or_last_commit=True) as mixture:
+        assert mixture._given == [0, 0]
+
+
+def old_checkpoint(path: pathlib.Path, name: str, **changes: Any) -> None:
+    """Makes a checkpoint's document one of an older version: without number, id and maker."""
+    file = path / "checkpoints" / name / "zarr.json"
+    ours = json.loads(file.read_bytes())["attributes"]["diskreplay"]
+    for added in ("number", "id", "maker", "checksum"):
+        del ours[added]
+    file.write_bytes(metadata.dump(metadata.group_document({**ours, **changes}, f"checkpoints/{name}")))
+
+
+def test_checkpoints_of_older_versions_come_first(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.replay"
+    with writer(path) as buffer:
+        add(buffer, 10)
+        for name in ("a", "b", "c", "d"):
+            buffer.checkpoint(name)
+    for name, time in (("b", 9e9), ("d", 8e9), ("c", 8e9)):
+        old_checkpoint(path, name, time=time)
+    with writer(path, checkpoint="latest") as buffer:
+        assert buffer.checkpoints == ["c", "d", "b", "a"]
+        buffer.checkpoint("e")
+        assert numbers(path) == {"c": 0, "d": 0, "b": 0, "a": 1, "e": 5}
+        for name in ("a", "e"):
+            buffer.drop_checkpoint(name)
+    with writer(path, checkpoint="latest") as buffer:
+        assert buffer.checkpoints[-1] == "b", "the only stream of its cut has made it"
+
+
+@pytest.mark.parametrize("wrong", [{"number": -1}, {"number": "7"}, {"number": 1 << 60}, {"id": 3}, {"maker": 3}])
+def test_what_is_no_number_id_or_maker_is_damage(tmp_path: pathlib.Path, wrong: dict[str, Any]) -> None:
+    path = tmp_path / "a.replay"
+    with writer(path) as buffer:
+        buffer.checkpoint("a")
+    old_checkpoint(path, "a", **wrong)
+    with pytest.raises(CorruptionError, match=r"the checkpoint .* cannot be read"):
+        listed(path)
+
+
+def test_numbers_end_and_names_go_on(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.replay"
+    with writer(path) as buffer:
+        buffer.checkpoint("a")
+    old_checkpoint(path, "a", number=1 << 48)
+    with writer(path) as buffer:
+        buffer.checkpoint("c")
+        buffer.checkpoint("b")
+        assert buffer.checkpoints == ["a", "b", "c"]
+    assert set(numbers(path).values()) == {1 << 48}
+
+
+def test_writers_of_one_store_see_each_others_numbers(tmp_path: pathlib.Path, clock: Clock) -> None:
+    """Whatever each has read of the other, a number is above all that were there."""
+    path, random_ = tmp_path / "a.replay", random.Random(3)
+    clock.jump(2)
+    with writer(path) as first, writer(path, stream="second") as second:
+        made: list[str] = []
+        for turn in range(20):
+            buffer = random_.choice([first, second])
+            if len(made) > 2 and random_.random() < 0.4:
+                gone = random_.choice(made)
+                buffer.drop_checkpoint(gone)
+                made.remove(gone)
+            else:
+                made.append(f"{random_.random()}-{turn}")
+                buffer.checkpoint(made[-1])
+            assert first.checkpoints == made == second.checkpoints
+
+
+@pytest.mark.parametrize("every", [40, pytest.param(1, marks=pytest.mark.long)])
+def test_no_crash_gives_a_number_again(every: int) -> None:
+    """At every operation of making checkpoints and of dropping the newest one."""
+    disk = SimulatedDisk()
+    files = FaultyFiles(disk)
+    path = pathlib.Path("/shelf/a")
+    images: list[tuple[SimulatedDisk, int]] = []
+    begun = 0
+
+    def look(operation: Operation) -> None:
+        if operation.name in WRITES and len(files.operations) % every == 0:
+            images.extend([(disk.after_kill(), begun), (disk.after_power_loss(random.Random(0)), begun)])
+
+    with writer(path, files=files) as buffer:
+        add(buffer, 5)
+        files.decide = look  # type: ignore[assignment]
+        buffer.checkpoint("b")
+        begun = 1
+        buffer.drop_checkpoint("b")  # the next one must come after it, wherever it is still known
+        buffer.checkpoint("a")
+        begun = 2
+        add(buffer, 5)
+        buffer.checkpoint("0")
+        begun = 3
+    for image, made in images:
+        with writer(path, files=image, checkpoint="latest") as buffer:
+            there = [one.number for one in buffer._store.checkpoints()]
+            buffer.checkpoint("-")
+            assert buffer.checkpoints[-1] == "-"
+            assert buffer._store.checkpoint("-").number > max([made, *there])
+    assert len(images) > 100 // every
