@@ -52,6 +52,11 @@ class Priorities(Prioritized, Generic[Tree]):
         self._beta = checked_number("beta", beta)
         self._most = most
         self._by_env = by_env
+        # Trees are compiled code: numba is imported now, and not within a draw, where a signal's handler could meet half
+        # of it.
+        from diskreplay.sampling import places as _
+
+        self._new_tree(0)
         self.clear()
 
     def clear(self) -> None:
