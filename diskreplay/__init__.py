@@ -18,9 +18,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+try:
+    import fcntl as _fcntl  # noqa: F401  # asked for here, so that its absence is explained
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "diskreplay runs on Linux and macOS, whose file locks it needs; on Windows use it within WSL "
+        "(https://learn.microsoft.com/windows/wsl/install)",
+        name="fcntl",
+    ) from error
+
 if TYPE_CHECKING:
     from diskreplay import errors
     from diskreplay.buffers.autoreset import final_observations
+    from diskreplay.buffers.kinds import open
     from diskreplay.buffers.limiter import RateLimiter
     from diskreplay.buffers.loader import Loader
     from diskreplay.buffers.mixture import Mixture
@@ -79,6 +89,7 @@ _HOMES = {
     "VectorRecord": "recording",
     "errors": "errors",
     "final_observations": "buffers.autoreset",
+    "open": "buffers.kinds",
     "provenance": "buffers.provenance",
 }
 """The module of each public name, which is imported when the name is first asked for: a command that samples nothing
@@ -117,6 +128,7 @@ __all__ = [
     "VectorRecord",
     "errors",
     "final_observations",
+    "open",
     "provenance",
 ]
 

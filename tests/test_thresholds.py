@@ -112,9 +112,11 @@ NO_THRESHOLD = {
     "reading.kernel.NOWAIT": "the system's",
     "reading.kernel.WILL_NEED": "the system's",
     "reading.resident.ALIGNED": "where arrays stand in a block of memory",
-    "reading.opening.ATTEMPTS": "how often a stream is read anew that others change meanwhile",
+    "reading.opening.OUTRUN_SECONDS": "how long a stream is read anew that others change meanwhile",
     "sampling.proportional.LEAST_MASS": PRECISION,
     "sampling.proportional.MOST_MASS": PRECISION,
+    "sampling.recent.LEAST_HALF_LIFE": PRECISION,
+    "sampling.recent.MOST_HALF_LIFE": PRECISION,
 }
 
 

@@ -13,13 +13,7 @@ store_argument = click.argument("path", type=click.Path())
 
 @click.command()
 @store_argument
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(),
-    help="FILE.html to write, or to replace.  [default: report.html]",
-    default="report.html",
-)
+@output.out_option("FILE.html to write.", "report.html")
 @click.option(
     "--episode",
     "episodes",
@@ -37,17 +31,23 @@ store_argument = click.argument("path", type=click.Path())
     show_default=True,
     help="Megabytes that the file may have.",
 )
+@output.overwrite_option
 @output.json_option
-def report(path: str, out: str, episodes: tuple[int, ...], limit: float, as_json: bool) -> None:
-    """Write the store at PATH as a page for a browser: one file that needs no network and no server.
+def report(
+    path: str, out: str, episodes: tuple[int, ...], limit: float, overwrite: bool, as_json: bool
+) -> None:  # fmt: skip
+    """Write the store at PATH as one HTML file.
 
-    It lists the episodes, plays some of them, and draws returns, lengths, actions, rewards and storage. What was left
-    out to keep it small is said, here and in the page.
+    The page needs no network and no server. It lists the episodes, plays some of them, and draws returns, lengths,
+    actions, rewards and storage. What was left out to keep it small is said, here and in the page.
     """
     from diskreplay.report.write import report as run
 
     with output.progress("writing the page", counted=False) as update:
-        result = run(path, out, episodes=episodes, limit_mb=limit, progress=lambda done, total: update(done, total))
+        result = run(
+            path, out, episodes=episodes, limit_mb=limit, overwrite=overwrite,
+            progress=lambda done, total: update(done, total),
+        )  # fmt: skip
     if output.printed_json(result, as_json):
         return
     played = ", ".join(f"{number}" for number in result.episodes) or "none"
@@ -67,9 +67,10 @@ def report(path: str, out: str, episodes: tuple[int, ...], limit: float, as_json
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 def view(path: str, port: int, opens: bool) -> None:
-    """Show the store at PATH in a browser, every episode of it, beside a writer too, until Ctrl-C.
+    """Show the store at PATH in a browser, until Ctrl-C.
 
-    Only programs on this machine that know the address can ask for the page. Nothing in the store is changed.
+    It shows every episode, beside a writer too. Only programs on this machine that know the address can ask for the
+    page. Nothing in the store is changed.
     """
     from diskreplay.report.serve import view as run
 

@@ -20,11 +20,11 @@ def checkpoints() -> None:
 @store_argument
 @output.json_option
 def list_(path: str, as_json: bool) -> None:
-    """List the checkpoints of the store at PATH, the oldest first, by their numbers.
+    """List the checkpoints of the store at PATH.
 
-    The maker is the stream whose writer made it, or a reader of a URL; the time is that of its maker's clock.
-    A checkpoint before-import-... is that of an import into the store; where none goes on, it was killed, and restore
-    takes back what it added.
+    The oldest comes first, by their numbers. The maker is the stream whose writer made it, or a reader of a URL; the
+    time is that of its maker's clock. A checkpoint before-import-... is that of an import into the store; where none
+    goes on, it was killed, and restore takes back what it added.
     """
     from diskreplay.ops.checkpoints import checkpoints as run
 
@@ -38,11 +38,12 @@ def list_(path: str, as_json: bool) -> None:
             (
                 line.name, str(line.number or ""), line.maker or "a reader", text.moment(line.time),
                 text.ends({name: end for name, (_, end) in line.rows.items()}),
+                text.attachments(line.attachments),
                 text.shortened(json.dumps(line.metadata), 40) if line.metadata else "",
             )
             for line in lines
         ]  # fmt: skip
-        output.print_table(("name", "number", "maker", "made", "row of each stream", "metadata"), rows)
+        output.print_table(("name", "number", "maker", "made", "row of each stream", "attachments", "metadata"), rows)
 
 
 @checkpoints.command()
@@ -67,9 +68,10 @@ def drop(path: str, names: tuple[str, ...]) -> None:
 )
 @output.json_option
 def restore(path: str, name: str, stream: str | None, as_json: bool) -> None:
-    """Go back to the checkpoint NAME of the store at PATH: what was added after it is discarded for good.
+    """Go back to the checkpoint NAME of the store at PATH.
 
-    One stream goes back, and must not be written meanwhile. The checkpoint stays, but for that of a killed import.
+    What was added after it is discarded for good. One stream goes back, and must not be written meanwhile. The
+    checkpoint stays, but for that of a killed import.
     """
     from diskreplay.ops.checkpoints import restore as run
 

@@ -122,7 +122,7 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
     "--compression", metavar="NAME", help="One of the format's, see diskreplay formats.  [default: the first]"
 )
 @loss_option
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@output.overwrite_option
 @output.json_option
 def export(
     path: str, out: str, format_name: str | None, episodes: slice | None, columns: str | None, min_return: float | None,
@@ -257,9 +257,9 @@ def split(
     path: str, outs: tuple[str, ...], fractions: tuple[float, ...], seed: int, where: str | None, allow_loss: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Deal the episodes of the store at PATH out to stores OUTS, at random.
+    """Deal the episodes of the store at PATH out to stores OUTS.
 
-    Without OUTS, pong.replay becomes pong-1.replay, pong-2.replay and so on. Episodes stay whole.
+    It does so at random. Without OUTS, pong.replay becomes pong-1.replay, pong-2.replay and so on. Episodes stay whole.
     """
     from diskreplay.ops.combine import split as run
     from diskreplay.ops.combine import split_names
@@ -299,10 +299,11 @@ def _print_written(results: list[Any], as_json: bool) -> None:
 def episodes(
     path: str, sort: str, reverse: bool, limit: int | None, where: str | None, as_csv: bool, as_json: bool
 ) -> None:
-    """List the episodes of the store at PATH: length, return, how each ended, facts.
+    """List the episodes of the store at PATH.
 
-    An end is terminated, truncated, both, cut (another step came without a flag) or running. A star stands after the
-    length of an episode whose first steps have left the window.
+    Each line gives its length, its return, how it ended, and the facts that were told of it. An end is terminated,
+    truncated, both, cut (another step came without a flag) or running. A star stands after the length of an episode
+    whose first steps have left the window.
     """
     from diskreplay.ops.episodes import episodes as run
 

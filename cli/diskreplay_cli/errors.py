@@ -79,6 +79,8 @@ class OneLineErrors(click.Group):
             # The reader of our output went away, as `head` does; nothing more can be said, at exit neither.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(MISUSED)
+        except SystemExit:  # of click itself, which says 1 where a reader went away: that is a difference, or a problem
+            sys.exit(MISUSED)
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx else self.name
             fail(f"{error.format_message().removesuffix('.')} (see '{where} --help')")

@@ -80,10 +80,10 @@ def record(
     env_id: str, path: str, steps: int, envs: int | None, atari: bool, frame_stack: int | None, capacity: int | None,
     seed: int, resume: bool, commit_seconds: float, as_json: bool,
 ) -> int:  # fmt: skip
-    """Record random play of the Gymnasium environment ENV_ID into a store at PATH.
+    """Record random play of an environment into a store at PATH.
 
-    Ctrl-C commits what was recorded, ends, and says how to go on. A killed recording goes on from its last commit by
-    the same command with --resume.
+    ENV_ID is the name of a Gymnasium environment, such as CartPole-v1. Ctrl-C commits what was recorded, ends, and says
+    how to go on. A killed recording goes on from its last commit by the same command with --resume.
     """
     from diskreplay.ops.record import Recorded
     from diskreplay.ops.record import record as run
@@ -234,9 +234,7 @@ def compact(path: str, dry_run: bool, as_json: bool) -> None:
 @click.option(
     "--episode", type=int, metavar="K", default=0, show_default=True, help="Number of it; from the end if negative."
 )
-@click.option(
-    "--out", type=click.Path(), required=True, help="FILE.png for a contact sheet, FILE.gif for an animation."
-)
+@output.out_option("FILE.png for a contact sheet, FILE.gif for an animation.")
 @click.option(
     "--column", metavar="NAME", help="The observation to show.  [default: the first image, or else the first]"
 )
@@ -247,6 +245,7 @@ def compact(path: str, dry_run: bool, as_json: bool) -> None:
     "--fps", type=click.FloatRange(0.1, 100), metavar="N", default=15.0, show_default=True, help="Of an animation."
 )
 @click.option("--scale", type=click.IntRange(1, 64), metavar="N", help="Enlarge the frames so many times.")
+@output.overwrite_option
 @output.json_option
 def show(
     path: str,
@@ -256,15 +255,19 @@ def show(
     frames: int | None,
     fps: float,
     scale: int | None,
+    overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Draw the observations of one episode of the store at PATH: images, or curves of a vector's elements.
+    """Draw one episode of the store at PATH as a picture.
 
-    Of two channels each is drawn, side by side. Curves are drawn over the episode's steps, into a PNG.
+    It shows the observations: images, or curves of a vector's elements. Of two channels each is drawn, side by side.
+    Curves are drawn over the episode's steps, into a PNG.
     """
     from diskreplay.ops.show import show as run
 
-    result = run(path, out, episode=episode, column=column, frames=frames, fps=fps, scale=scale)
+    result = run(
+        path, out, episode=episode, column=column, frames=frames, fps=fps, scale=scale, overwrite=overwrite
+    )  # fmt: skip
     drawn = text.plural(result.frames, "frame")
     if result.curves:
         drawn = f"{text.plural(result.curves, 'curve')} of {text.plural(result.frames, 'observation')}"
@@ -284,9 +287,10 @@ def show(
     "--steps", type=click.IntRange(256), metavar="N", default=20_000, show_default=True, help="Steps to record."
 )
 def demo(directory: str, steps: int) -> int:
-    """Record, sample, checkpoint, reopen, inspect, draw and export Pong.
+    """Try everything on real frames of Pong.
 
-    Everything goes into DIRECTORY (demo-output by default), where only what an earlier demo wrote is replaced.
+    It records, samples, checkpoints, reopens, inspects, draws and exports them. Everything goes into DIRECTORY
+    (demo-output by default), where only what an earlier demo wrote is replaced.
     """
     from diskreplay.ops.demo import demo as run
 

@@ -6,8 +6,8 @@ import contextlib
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -30,6 +30,18 @@ from diskreplay_cli import text
 if TYPE_CHECKING:
     from diskreplay.ops.result import Result
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def out_option(help: str, default: str | None = None) -> Callable[[Command], Command]:
+    """The option of a command that writes one file; without a default it must be given."""
+    return click.option(
+        "-o", "--out", type=click.Path(), metavar="FILE", required=default is None, default=default,
+        show_default=default is not None, help=help,
+    )  # fmt: skip
+
+
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the facts as one JSON document.")
 
 

@@ -89,6 +89,8 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
         ends = ", ".join(f"{end:,}" for _, end in checkpoint.rows.values())
         label = "checkpoint" if len(facts.checkpoints) == 1 else "checkpoints"
         told = f"{checkpoint.name}: row {ends}, {text.moment(checkpoint.time)}{_mixture(checkpoint.mixture)}"
+        if checkpoint.attachments:
+            told += f", with {text.attachments(checkpoint.attachments)}"
         yield "" if place else label, told
     if not facts.checkpoints:
         yield "checkpoints", "none"

@@ -24,10 +24,10 @@ def seconds(context: click.Context, parameter: click.Parameter, value: str) -> f
 @click.argument("url")
 @output.json_option
 def push(path: str, url: str, as_json: bool) -> None:
-    """Send what is new of the store at PATH to URL, such as s3://bucket/pong.replay.
+    """Send what is new of the store at PATH to URL.
 
-    Nobody may write the store meanwhile: a program that was given remote=URL pushes by itself. A second push sends what
-    came since.
+    URL is such as s3://bucket/pong.replay. Nobody may write the store meanwhile: a program that was given remote=URL
+    pushes by itself. A second push sends what came since.
     """
     from diskreplay.ops.remote import push as run
 
@@ -47,7 +47,10 @@ def push(path: str, url: str, as_json: bool) -> None:
 @click.argument("path", type=click.Path())
 @output.json_option
 def pull(url: str, path: str, as_json: bool) -> None:
-    """Copy the store under URL into a new one at PATH, with all checkpoints; every chunk is verified."""
+    """Copy the store under URL into a new one at PATH.
+
+    All checkpoints come with it, and every chunk is verified.
+    """
     from diskreplay.ops.remote import pull as run
 
     with output.progress("pulling", counted=False) as update:
@@ -72,9 +75,10 @@ def pull(url: str, path: str, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @output.json_option
 def gc(url: str, older_than: float, dry_run: bool, as_json: bool) -> None:
-    """Remove what nothing in the store under URL needs: rows below every window that no checkpoint pins.
+    """Remove what nothing in the store under URL needs.
 
-    The first run only notes what is dead, unless TIME is 0: a later one removes what was noted so long ago.
+    That is rows below every window that no checkpoint pins. The first run only notes what is dead, unless TIME is 0: a
+    later one removes what was noted so long ago.
     """
     from diskreplay.ops.remote import gc as run
 

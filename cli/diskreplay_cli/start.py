@@ -6,19 +6,40 @@ which shells report as status 130. From then on the commands hear it.
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 
 
+def prepare_output() -> None:
+    """Has every text go out, whatever the locale: letters that it lacks are written as ``\\xe9``.
+
+    Where the caller closed stdout or stderr, as ``>&-`` does, what is printed goes nowhere.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # until the end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Runs the command line; never returns."""
+    prepare_output()
     hears = (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )  # ignored in a shell's background, and stays so
     if hears:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from diskreplay_cli.errors import INTERRUPTED
-    from diskreplay_cli.main import main as run
+    try:
+        from diskreplay_cli.errors import INTERRUPTED
+        from diskreplay_cli.main import main as run
+    except ImportError as error:
+        if error.name != "fcntl":
+            raise
+        sys.exit(f"diskreplay: {error}")  # on Windows, what to do
 
     try:
         if hears:

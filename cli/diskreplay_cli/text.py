@@ -57,6 +57,11 @@ def ends(streams: Mapping[str, int]) -> str:
     return ", ".join(f"{name}: {end:,}" for name, end in streams.items())
 
 
+def attachments(files: Mapping[str, int]) -> str:
+    """The files of a checkpoint with their sizes: ``learner.pt (1.2 MB)``."""
+    return ", ".join(f"{name} ({size(length)})" for name, length in files.items())
+
+
 def moment(seconds: float) -> str:
     """A time as the local clock shows it, and how long ago that is."""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from diskreplay import spaces
 from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms, Slot, action_slots, check_reward, column_slots, obs_slots
 from diskreplay.buffers.misuse import Watch
-from diskreplay.errors import InputError
+from diskreplay.errors import InputError, StateError
 from diskreplay.index.facts import FactLog
 from diskreplay.index.log import NEXT_PATCH, Mark, StreamLog
 from diskreplay.schema import (
@@ -43,6 +43,7 @@ from diskreplay.schema import (
     Schema,
     Stack,
 )
+from diskreplay.storage.commit import MAX_IDS
 from diskreplay.storage.stream import StreamWriter
 
 Array = NDArray[Any]
@@ -183,7 +184,7 @@ class Appender:
         rewards = self.reward.check(reward)
         check_reward(rewards, self._largest_reward)
         ends, cuts = self.flag[TERMINATED].check(terminated), self.flag[TRUNCATED].check(truncated)
-        self.writer.check()
+        self.check(1)
 
         log = self.log
         self._note()
@@ -207,6 +208,15 @@ class Appender:
         if valid is not None:
             log.invalid += self.num_envs - int(np.count_nonzero(is_valid))
         self._added()
+
+    def check(self, rows: int) -> None:
+        """StateError where so many rows cannot be added: the writer has stopped, or ids would not name them."""
+        self.writer.check()
+        if (self.log.end + rows) * self.num_envs > MAX_IDS:
+            raise StateError(
+                f"the stream {self.writer.name!r} can have {MAX_IDS:,} transitions ever, and no more {rows} rows of "
+                f"{self.num_envs} after {self.log.end:,}; nothing was added: go on in another, open(path, stream=...)"
+            )
 
     def cut(self, envs: NDArray[np.bool_]) -> None:
         """The next row begins a new episode in the environments of a mask ``(num_envs,)``."""

@@ -45,9 +45,14 @@ def watch(buffer: StoredBuffer) -> None:
     _open[number] = weakref.ref(buffer, lambda _: _open.pop(number, None))
 
 
-def _before() -> None:
+def opened() -> list[StoredBuffer]:
+    """The buffers of this process that are open."""
     found = (reference() for reference in list(_open.values()))
-    _held.buffers = [buffer for buffer in found if buffer is not None and not buffer._closed]
+    return [buffer for buffer in found if buffer is not None and not buffer._closed]
+
+
+def _before() -> None:
+    _held.buffers = opened()
     _held.locks = _take([lock for buffer in _held.buffers for lock in _locks(buffer)], FORK_SECONDS)
     for buffer in _held.buffers:
         _forks[buffer] = _forks.get(buffer, 0) + 1

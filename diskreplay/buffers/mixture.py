@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, BinaryIO, Generic, Self, TypeVar, cast
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +31,8 @@ from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.state import restore_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
+from diskreplay.buffers.stored import Restored
+from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_count
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.ids import Ids, checked_ids
@@ -38,7 +41,7 @@ from diskreplay.paths import PathLike
 from diskreplay.remote.place import named, place
 from diskreplay.sampling.mixture import has_priorities
 from diskreplay.sampling.window import Prioritized, checked_updates
-from diskreplay.storage.metadata import plain
+from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views import registry
 from diskreplay.views.batch import Batch
@@ -55,7 +58,7 @@ SomeBatch = TypeVar("SomeBatch", bound=Batch)
 PartToOpen = PathLike | tuple[PathLike, Mapping[str, Any]]
 
 
-class Mixture(Generic[SomeBatch]):
+class Mixture(Subscripted, Generic[SomeBatch]):
     """Samples from several stores, from each its share, as when learning online with prior data.
 
     Steps are added to the parts themselves. Several threads may sample; what one thread draws, another adds to.
@@ -69,6 +72,8 @@ class Mixture(Generic[SomeBatch]):
 
     Raises InputError where an argument is none of that, before anything is drawn.
     """
+
+    WALKED_BY = "mixture.sample(256) gives a batch of all parts; each of mixture.parts has items() and shuffled(256)"
 
     def __init__(self, parts: Sequence[SampledBuffer[SomeBatch]], fractions: Sequence[float] | None = None) -> None:
         if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= MAX_PARTS:
@@ -87,6 +92,7 @@ class Mixture(Generic[SomeBatch]):
         """Held while what was drawn is counted."""
         self._given = [0] * len(parts)
         """Items that each part has given so far."""
+        self._restored: Restored | None = None
 
     @classmethod
     def open(
@@ -131,6 +137,7 @@ class Mixture(Generic[SomeBatch]):
             mixture = cls(buffers, state[FRACTIONS] if fractions is None and state is not None else fractions)
             if cut is not None and state is not None and keeper is not None:
                 mixture._restore(state, keeper.read_arrays(cut), cut.name)
+                mixture._restored = mixture._written()[0].restored
             opened.pop_all()
         return mixture
 
@@ -145,6 +152,21 @@ class Mixture(Generic[SomeBatch]):
     def fractions(self) -> tuple[float, ...]:
         """As they were given."""
         return self._fractions
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that the windows of the parts can hold together, each part's as its own ``capacity`` says."""
+        return sum(part.capacity for part in self._parts)
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """The space of an observation of the first part; those of the others have its shapes and dtypes."""
+        return self._parts[0].observation_space
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The space of an action of the first part, likewise."""
+        return self._parts[0].action_space
 
     def __len__(self) -> int:
         """Transitions in the windows of all parts."""
@@ -298,30 +320,48 @@ class Mixture(Generic[SomeBatch]):
         """Goes on to the newest commits of the streams that others write; whether anything changed."""
         return any([part.refresh() for part in self._parts])
 
-    def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
+    def checkpoint(
+        self,
+        name: str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        attachments: Given | None = None,
+        keep: int | None = None,
+    ) -> None:
         """Commits, and names this point in all parts that are written: :meth:`open` with this name goes on from it.
 
         It also holds how much each part has given, and the sampler and random state of the parts that are only read;
-        their rows are not pinned.
+        their rows are not pinned. The first part that is written has the attachments.
 
         Args:
-            name, metadata: as of a buffer's ``checkpoint``.
+            name, metadata, attachments, keep: as of a buffer's ``checkpoint``.
 
-        Raises ReadOnlyError where no part is written, InputError or CheckpointError for a bad name or metadata, with
-        nothing changed, and what ``commit`` of a buffer raises.
+        Raises ReadOnlyError where no part is written, InputError or CheckpointError for a bad name, metadata,
+        attachment or ``keep``, with nothing changed, and what a function for an attachment and ``commit`` of a buffer
+        raise.
         """
-        with self._lock:
-            keeper, *others = self._written()
-            plain("metadata", metadata or {})
-            keeper._store.check_new_checkpoint(name)
+        keeper, *others = self._written()
+        wanted = checkpointing.wanted(keeper._store, name, metadata, attachments, keep)
+        with checkpointing.staging(keeper, wanted.attachments) as staged, self._lock:
             for part in others:
                 if name in _leftovers(part._store, keeper._store):
                     part.drop_checkpoint(name)
                 part._store.check_new_checkpoint(name)
             mark = {STATE: {KEEPER: _key(keeper._store)}}
             for part in others:
-                checkpointing.make(part, name, metadata, lambda: (mark, {}))
-            checkpointing.make(keeper, name, metadata, self._state)
+                checkpointing.take(part, wanted, None, lambda: (mark, {}))
+            checkpointing.take(keeper, wanted, staged, self._state)
+        for older in checkpointing.outdated(keeper, wanted, self.checkpoints):
+            self.drop_checkpoint(older)
+
+    @property
+    def restored(self) -> Restored | None:
+        """The checkpoint of the mixture that it was opened at; None where it was opened at last commits, or made."""
+        return self._restored
+
+    def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
+        """Opens a file that a checkpoint of the mixture took along; as ``attachment`` of a buffer."""
+        return self._written()[0].attachment(name, checkpoint)
 
     @property
     def checkpoints(self) -> list[str]:

@@ -29,7 +29,7 @@ from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.view import View
 
 
-class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
+class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch]):
     """Steps of ``n_agents`` agents on disk, made by :meth:`create` or :meth:`open`; otherwise as :class:`ReplayBuffer`.
 
     A transition is one step of one environment with all its agents.
@@ -122,11 +122,6 @@ class MultiAgentReplayBuffer(SampledBuffer[MultiAgentBatch]):
     @classmethod
     def _check_kind(cls, stored: Mapping[str, Any]) -> None:
         layout.from_json(stored.get(layout.KEY))
-
-    @property
-    def n_agents(self) -> int:
-        """Agents of each environment."""
-        return self._agents.n_agents
 
     @property
     def _shown(self) -> View:

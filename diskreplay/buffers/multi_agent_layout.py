@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from diskreplay.buffers.inputs import rounded
 from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import InputError, NotAStoreError, SchemaError
+from diskreplay.schema import Schema
+from diskreplay.spaces import discrete
 
 OBS, STATE, AVAILABLE = "obs", "state", "available_actions"
 AGENT_MASK, AGENT_REWARD, MEAN_ACTION = "agent_mask", "agent_reward", "mean_action"
@@ -174,6 +176,44 @@ def _of_all(space: gymnasium.Space[Any], count: int) -> gymnasium.Space[Any]:
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([_of_all(part, count) for part in space.spaces])
     return batch_space(space, count)
+
+
+class AgentsStore:
+    """The facts that the buffers of several agents share."""
+
+    _agents: Agents
+    schema: Schema
+
+    @property
+    def n_agents(self) -> int:
+        """Agents of each environment."""
+        return self._agents.n_agents
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """The space of one agent's observation, as ``create`` was given it; ``schema`` has all of a step."""
+        everything: Any = self.schema.observation_space
+        return _of_one(everything[OBS])
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The space of one agent's action, as ``create`` was given it; ``schema`` has that of all agents."""
+        return _of_one(self.schema.action_space)
+
+
+def _of_one(space: Any) -> gymnasium.Space[Any]:
+    """The space of one agent, which :func:`_of_all` made that of all of."""
+    if isinstance(space, spaces.Box):
+        return spaces.Box(space.low[0], space.high[0], space.shape[1:], space.dtype.type)
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.MultiBinary(space.shape[1:] if len(space.shape) > 2 else space.shape[1])
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: _of_one(part) for name, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_of_one(part) for part in space.spaces])
+    if space.nvec.ndim > 1:
+        return spaces.MultiDiscrete(space.nvec[0], dtype=space.dtype, start=space.start[0])
+    return discrete(int(space.nvec[0]), int(space.start[0]), space.dtype)
 
 
 def from_json(stored: Any) -> Agents:

@@ -25,7 +25,7 @@ from diskreplay.storage.store import Checkpoint, Store
 Array = NDArray[Any]
 
 
-class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
+class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRolloutBatch]):
     """Steps of ``n_agents`` agents under the present policy; otherwise as :class:`RolloutBuffer`.
 
     Values, log-probabilities, advantages and returns are per agent, ``(n_agents,)``.
@@ -109,11 +109,6 @@ class MultiAgentRolloutBuffer(OnPolicyBuffer[MultiAgentRolloutBatch]):
         options["columns"] = agents.columns(options["columns"])
         own = {**own, "td_lambda": td_lambda, layout.KEY: agents.to_json()}
         return cls._plan(obs_space, act_space, steps, num_envs, (agents.n_agents,), own, options)
-
-    @property
-    def n_agents(self) -> int:
-        """Agents of each environment."""
-        return self._agents.n_agents
 
     @property
     def td_lambda(self) -> float | None:

@@ -88,6 +88,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
     KIND = "rollout"
     """Where the store's settings have this class's own."""
+    WALKED_BY = "buffer.minibatches(64) and buffer.episode_minibatches(8) give batches of all its steps, after finish()"
     FREEDOMS = Freedoms(unknown=FINAL_VALUE)
 
     def __init__(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from diskreplay.buffers import provenance
+from diskreplay.buffers import provenance, taking_over
 from diskreplay.buffers.options import OpenOptions
-from diskreplay.checks import check_count
+from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import CheckpointError, InputError, StoreNotFoundError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.remote import joining
@@ -52,6 +52,7 @@ def open_store(
     ``check`` is given the settings that were stored and the schema, before a stream is made; ``modes`` are allowed.
     """
     mode, checkpoint = options["mode"], options["checkpoint"]
+    take_over = check_flag("take_over", options["take_over"])
     if mode not in modes:
         raise InputError(f"mode must be {' or '.join(map(repr, modes))}, got {mode!r}")
     if mode == APPEND and checkpoint is not None:
@@ -83,6 +84,8 @@ def open_store(
         return store, None, cut
     if store.has_stream(stream):
         store.check_stream(stream, num_envs, capacity)
+        if take_over:
+            taking_over.close_writer(store, stream)
     elif cut is not None:
         raise CheckpointError(f"checkpoint {cut.name!r} knows no stream {stream!r}")
     else:

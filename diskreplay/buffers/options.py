@@ -75,6 +75,7 @@ class ResumeOptions(TypedDict, total=False):
     """Of a store that is opened, or made where there is none."""
 
     checkpoint: str | None
+    take_over: bool
 
 
 class CreateOptions(FrameOptions, LayoutOptions, StoreOptions, RunOptions, total=False):
@@ -109,6 +110,7 @@ class PlaceOptions(TypedDict, total=False):
     stream: str | None
     checkpoint: str | None
     or_last_commit: bool
+    take_over: bool
 
 
 class OpenOptions(PlaceOptions, RunOptions, total=False):
@@ -129,7 +131,7 @@ DEFAULTS: dict[str, Any] = {
     "continuity": "observations", "provenance": None,
     "state_space": None, "available_actions": False, "rewards": "team", "mean_action_shape": None,
     "frame_stack": 1, "stack_axis": "auto", "stack_padding": "zero", "reward_dtype": np.float32,
-    "files": None, "mode": "r+", "stream": None, "checkpoint": None, "or_last_commit": False,
+    "files": None, "mode": "r+", "stream": None, "checkpoint": None, "or_last_commit": False, "take_over": False,
     "mirror": None, "mirror_bytes": None,
 }  # fmt: skip
 

@@ -40,23 +40,24 @@ def _with_parts(sampler: Sampler | None) -> tuple[Sampler | None, ...]:
     return (sampler, *sampler.samplers) if isinstance(sampler, SamplerMixture) else (sampler,)
 
 
-def check_free(sampler: Sampler | None, store: str | None) -> None:
+def check_free(sampler: Sampler | None, store: str | None, take_over: bool = False) -> None:
     """InputError where a sampler with priorities is another buffer's.
 
     Args:
         sampler: as it was given.
         store: the key of the store that is opened; None for a new one.
+        take_over: pass a sampler of an open buffer of the same store, which may be closed before it is taken.
     """
     for part in _with_parts(sampler):
-        _check_free(part, store)
+        _check_free(part, store, take_over)
 
 
-def _check_free(sampler: Sampler | None, store: str | None) -> None:
+def _check_free(sampler: Sampler | None, store: str | None, take_over: bool) -> None:
     owned = _owned.get(id(sampler))
     if not isinstance(sampler, Prioritized) or owned is None or owned.sampler() is not sampler:
         return
     buffer = owned.buffer()
-    if buffer is not None and not buffer._closed:
+    if buffer is not None and not buffer._closed and not (take_over and owned.store == store):
         raise InputError(
             f"{sampler!r} holds the priorities of the open buffer {buffer.path!r}; give each buffer one of its own"
         )

@@ -126,6 +126,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
             checkpoint: as of :meth:`open`; "latest" opens the last commit where there is no checkpoint yet. Without
                 ``sampler`` the checkpoint's comes back, with its priorities. One of this package that is given begins
                 without priorities, even with the same settings; one of your own class takes the checkpoint's over.
+            take_over: as of :meth:`open`.
 
         Raises InputError, which names what differs, where the store that is there was made with other spaces or
         options than these (of ``codec``, ``chunk_rows`` and ``shard_rows`` those that are given), and what

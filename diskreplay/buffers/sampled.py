@@ -128,6 +128,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
                 one has that name, the newest that a writer of ``stream`` made; with mode "r" the newest that a reader
                 of a URL made, and where there is none the newest of all.
             or_last_commit: where there is no checkpoint "latest" yet, open at the last commit.
+            take_over: where another buffer of this process writes the stream, commit and close that one first, so that
+                a notebook's cell can be run again. Other processes, and mode "r", are not concerned.
             num_envs, capacity: of a new stream, as of the first if None; those of one that exists do not change.
             view, sampler: as the store was created with (or as of the checkpoint) if None.
             mirror: directory for copies of a remote store's shards; one of its own below the user's cache directory if
@@ -145,10 +147,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         def check(stored: Mapping[str, Any], schema: Schema) -> None:
             cls._check_kind(stored)
-            owners.check_free(sampler, owners.store_key(schema, named(path)))
+            owners.check_free(sampler, owners.store_key(schema, named(path)), options["take_over"])
             settings(stored, view, sampler)[0].check(schema)
 
         store, writes, cut = open_store(path, num_envs, capacity, check, options, ("r", "r+", APPEND))
+        owners.check_free(sampler, owners.store_key(store.schema, store.path))
         return cls(
             store, stream=writes, checkpoint=cut, view=view, sampler=sampler, only_written=options["mode"] == APPEND,
             **pick(options, RunOptions),

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +31,9 @@ from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.state import set_rng
 from diskreplay.buffers.steps import checked, one
 from diskreplay.buffers.streams import Streams, beside_writers
+from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.errors import (
+    CheckpointError,
     ClosedError,
     CorruptionError,
     DiskReplayError,
@@ -47,6 +51,7 @@ from diskreplay.remote import checkpoints
 from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.objects import connect
 from diskreplay.schema import INFO, LATER, Schema
+from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.views.batch import Batch
@@ -60,7 +65,20 @@ WAITING_ROWS = 64
 """After every so many rows it is counted how many bytes wait."""
 
 
-class StoredBuffer:
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """The checkpoint that a buffer was opened at.
+
+    Attributes:
+        name: of it.
+        metadata: as :meth:`StoredBuffer.checkpoint` was given it.
+    """
+
+    name: str
+    metadata: dict[str, Any]
+
+
+class StoredBuffer(Subscripted):
     """What the buffers share. One thread may add while several sample.
 
     Whatever ends a call half-way, Ctrl-C at any line or an error out of the program's own code, the next call finds it
@@ -111,6 +129,7 @@ class StoredBuffer:
         self._warned_later = 0
         """Blocks of :func:`pushes.warned_later` that are under way, under the lock of writers."""
         self._companion: Companion | None = None
+        self._restored = checkpoint
         self._checkpoint = checkpoint if stream is None else None
         """Stay there until a refresh: what it pins cannot be outrun."""
         self._streams = Streams(store, options["cache_bytes"], forget, only_written)
@@ -165,6 +184,25 @@ class StoredBuffer:
         """Environments of the stream that is written, or of the first."""
         writer = self._streams.writer
         return writer.commit_record.num_envs if writer else self.schema.num_envs
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that fit into the window of the stream that is written, or of the first.
+
+        Of a rollout that is ``steps * num_envs``. ``stats()["capacity"]`` adds up all streams.
+        """
+        writer = self._streams.writer
+        return writer.commit_record.capacity if writer else self.schema.capacity
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """The space of an observation, as ``create`` was given it."""
+        return self.schema.observation_space
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The space of an action, as ``create`` was given it."""
+        return self.schema.action_space
 
     def __len__(self) -> int:
         """Transitions in the windows of all streams, committed or not; ClosedError after :meth:`close`."""
@@ -381,6 +419,7 @@ class StoredBuffer:
         with self._write_lock, pushes.warned_later(self):
             writer, appender = self._writable(), self._appender
             steps = checked(appender, obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            appender.check(len(steps))
             at = 0
             while at < len(steps):
                 if not (at and appender.single_frames and steps.follows[at]):
@@ -461,7 +500,14 @@ class StoredBuffer:
         """Empties the window of the stream that is written; the next commit gives its space back. Needs the locks."""
         self._appender.log.slide(self._appender.log.end)
 
-    def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
+    def checkpoint(
+        self,
+        name: str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        attachments: Given | None = None,
+        keep: int | None = None,
+    ) -> None:
         """Commits, and names this point: rows, sampler and random state stay available until it is dropped.
 
         A buffer that reads a remote store (a URL, ``mode="r"``) makes one, too: over the commits that it stands at.
@@ -469,11 +515,18 @@ class StoredBuffer:
         Args:
             name: printable, without the characters that file systems reserve; not in use.
             metadata: a mapping of anything that JSON can hold, 16 MiB at most; comes back by
-                :meth:`checkpoint_metadata`.
+                :meth:`checkpoint_metadata` and :attr:`restored`.
+            attachments: files by name, such as the learner's weights: bytes, or a function that is called once with a
+                binary file, and writes to it in order (``lambda file: torch.save(state, file)``). They are as durable
+                as the checkpoint, and come back by :meth:`attachment`. They are written first, while other threads add
+                and sample; rows that come meanwhile are in the checkpoint, too.
+            keep: drop all but the newest so many of the checkpoints that this stream's writer (or, under a URL, a
+                reader) made with ``keep``, this one counted. None drops none.
 
-        Raises InputError or CheckpointError for a bad name or metadata, and what :meth:`commit` raises.
+        Raises InputError or CheckpointError for a bad name, metadata, attachment or ``keep``, and what a function for
+        an attachment and :meth:`commit` raise; there is no such checkpoint then, and the store goes on.
         """
-        checkpointing.make(self, name, metadata)
+        checkpointing.make(self, checkpointing.wanted(self._store, name, metadata, attachments, keep))
         pushes.warn(self)
 
     def drop_checkpoint(self, name: str) -> None:
@@ -491,6 +544,37 @@ class StoredBuffer:
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
         """The metadata that the checkpoint was made with; CheckpointError when there is none of that name."""
         return self._store.checkpoint(name).metadata
+
+    @property
+    def restored(self) -> Restored | None:
+        """The checkpoint that this buffer was opened at; None where it was opened at a last commit, or made."""
+        found = self._restored
+        return None if found is None else Restored(found.name, copy.deepcopy(found.metadata))
+
+    def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
+        """Opens a file that a checkpoint took along: a binary file to be read, in any order.
+
+        Args:
+            name: of the file.
+            checkpoint: name of the checkpoint; the one that the buffer was opened at if None.
+
+        Raises CheckpointError where there is no such checkpoint (any more) or file. Reading it raises CorruptionError
+        where a byte is not what was written.
+        """
+        if checkpoint is not None:
+            found = self._store.checkpoint(checkpoint)
+        elif self._restored is None:
+            raise CheckpointError(
+                f"the buffer {self.path!r} was not opened at a checkpoint; name one: "
+                f"attachment({name!r}, checkpoint=...)"
+            )
+        else:
+            found = self._store.checkpoint(self._restored.name)
+            if found.id != self._restored.id:
+                raise CheckpointError(
+                    f"the checkpoint {found.name!r} that the buffer was opened at was dropped; another has its name now"
+                )
+        return self._store.open_attachment(found, name)
 
     # Reading
 

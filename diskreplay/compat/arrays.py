@@ -20,7 +20,9 @@ Read = Callable[[NDArray[np.int64]], Array]
 class DiskArray:
     """A read-only array ``(*lead, *shape)`` whose entries are read when it is indexed; ``np.asarray`` reads them all.
 
-    Indexes as numpy's arrays do, fancy ones too; what comes back is a copy.
+    Indexes as numpy's arrays do, fancy ones too; what comes back is a copy. The keys of the leading axes say which
+    entries are read. Numpy then takes the same kinds of keys of what was read, so that its rules hold for the whole: an
+    integer behind a slice joins a list, for example.
 
     Args:
         lead: the axes that entries are read by.
@@ -62,17 +64,33 @@ class DiskArray:
 
     def __getitem__(self, key: Any) -> Any:
         keys = key if isinstance(key, tuple) else (key,)
-        count = len(self._lead)
-        first, rest = keys[:count], keys[count:]
-        sliced = len(first) < count or any(isinstance(part, slice) for part in first)
-        if not self._can_be_read_alone(first) or (sliced and not all(map(_is_plain, rest))):
+        first, rest = keys[: len(self._lead)], keys[len(self._lead) :]
+        if not self._can_be_read_alone(first):
             return np.asarray(self)[key]
-        chosen = np.arange(math.prod(self._lead)).reshape(self._lead)[first]
-        wanted, where = np.unique(chosen, return_inverse=True)
-        values, where = self._at(wanted), where.reshape(np.shape(chosen))
-        if sliced:
-            return values[where][(*[slice(None)] * where.ndim, *rest)]
-        return values[(where if where.ndim else int(where), *rest)]
+        first += (slice(None),) * (len(self._lead) - len(first))
+        if not any(isinstance(part, slice) for part in first):
+            values, where = self._chosen(np.arange(math.prod(self._lead)).reshape(self._lead)[first])
+            return values[(where if where.ndim else int(where), *rest)]
+        if sum(np.ndim(part) > 0 for part in first if not isinstance(part, slice)) > 1:
+            return np.asarray(self)[key]  # pairs of positions, which are no block
+        used: list[NDArray[np.int64]] = []
+        within: list[Any] = []
+        for size, part in zip(self._lead, first, strict=True):
+            positions = np.arange(size)[part]
+            if isinstance(part, slice):
+                used.append(positions)
+                within.append(slice(None))
+            else:
+                some, where = np.unique(positions, return_inverse=True)
+                used.append(some)
+                within.append(where.reshape(np.shape(positions)) if np.ndim(positions) else 0)
+        values, where = self._chosen(np.ravel_multi_index(np.ix_(*used), self._lead))
+        return values[where][(*within, *rest)]
+
+    def _chosen(self, positions: NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:
+        """The entries at flat positions, each once, and where among them that of each position is."""
+        wanted, where = np.unique(positions, return_inverse=True)
+        return self._at(wanted), where.reshape(np.shape(positions))
 
     def _can_be_read_alone(self, first: tuple[Any, ...]) -> bool:
         """Whether a key of the leading axes says which entries are wanted; the rest is left to numpy, which reads all.
@@ -93,15 +111,15 @@ class DiskArray:
         return self._read(positions) if len(positions) else np.zeros((0, *self.shape[len(self._lead) :]), self.dtype)
 
 
-def _is_plain(key: Any) -> bool:
-    """Whether a key is an integer or a slice, which mean the same beside any other."""
-    return isinstance(key, slice | int | np.integer)
-
-
 def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
-    """``value`` broadcast to a shape as numpy's assignment does; one axis more or less of length 1 does not matter."""
+    """``value`` broadcast to a shape as numpy's assignment does; one axis more or less of length 1 does not matter.
+
+    Raises InputError for what is no number, and for what an integer or a bool cannot hold.
+    """
     try:
         given = np.asarray(value)
+        if np.dtype(dtype) != object and given.dtype.kind not in "biuf":
+            raise TypeError(f"{given.dtype} values are no numbers")
         if given.shape != shape and given.size == math.prod(shape) and _squeezed(given.shape) == _squeezed(shape):
             given = given.reshape(shape)
         out = np.empty(shape, dtype)
@@ -110,6 +128,8 @@ def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
     except (TypeError, ValueError) as error:
         raise InputError(f"{what} must have the shape {shape}: {error}") from error
     check_range(what, given, out)
+    if out.dtype.kind in "biu" and not np.array_equal(out, np.broadcast_to(given, shape)):
+        raise InputError(f"{what} must be {out.dtype}, or numbers that are just such, got {value!r:.80}")
     return out
 
 

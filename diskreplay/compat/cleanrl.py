@@ -10,7 +10,7 @@ Neither needs CleanRL or Stable-Baselines3, only torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,7 +24,8 @@ except ModuleNotFoundError as error:
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
-from diskreplay.compat.arrays import DiskArray, fit
+from diskreplay.compat import given
+from diskreplay.compat.arrays import DiskArray
 from diskreplay.compat.draws import draw
 from diskreplay.compat.keeper import Keeper, drop_saved
 from diskreplay.compat.opening import check_checkpoint, open_or_create
@@ -44,6 +45,8 @@ ANY_ACTION = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (), np.i
 """Rainbow's buffer is not told how many actions there are."""
 
 FrameStack = int | Literal["auto"]
+
+Array = NDArray[Any]
 
 
 class ReplayBufferSamples(NamedTuple):
@@ -107,6 +110,7 @@ class _Rows:
         self._facts, self._settings, self._options = facts, settings, options
         self._place = Place(path, owner)
         self._images = images_of(facts["observation_space"])
+        self.finite = bool(options.get("finite", False))
         if checkpoint is not None:
             check_checkpoint(self._place, checkpoint)
             drop_saved(Store, self._place)
@@ -133,15 +137,26 @@ class _Rows:
         self._positions = Positions(store)
         self.store = store
 
-    def add(self, owner: object, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any, timeout: Any) -> None:
-        """Adds a row of one step of each environment; arrays lead with ``num_envs``."""
+    def add(self, owner: object, steps: Sequence[tuple[Array, ...]]) -> None:
+        """Adds rows.
+
+        Args:
+            owner: the buffer.
+            steps: arguments of ``store.add``, which lead with ``num_envs``, all checked.
+        """
+        if not steps:
+            return
         if self.store is None:
-            self._open(owner, _stacked(*stacks_seen(self._images, obs, next_obs)))
+            self._open(owner, _stacked(*stacks_seen(self._images, steps[0][0], steps[0][3])))
         store = self.store
         assert store is not None
-        step = [obs, action, reward, next_obs, done & ~timeout, timeout]
         self._positions.look()
-        store.add(*([part[0] for part in step] if store.num_envs == 1 else step))
+        if store.num_envs == 1:
+            steps = [tuple(part[0] for part in step) for step in steps]
+        if len(steps) == 1:
+            store.add(*steps[0])
+        else:
+            store.extend(*(np.stack(parts) for parts in zip(*steps, strict=True)))
 
     @property
     def positions(self) -> Positions | None:
@@ -262,20 +277,29 @@ class ReplayBuffer:
         Raises InputError, with nothing added, for wrong shapes, values that their space cannot hold, and rewards that
         are not finite.
         """
-        lead, timeout = (self.n_envs,), np.zeros(self.n_envs, bool)
-        if self.handle_timeout_termination:
-            timeout = fit("infos", _timeouts(infos, self.n_envs), lead, np.bool_)
-        space, flat = self.observation_space, _flat(self.action_space)
-        shape = (*lead, *_shape("observation_space", space))
-        before, after = _fitted("obs", obs, shape, space.dtype), _fitted("next_obs", next_obs, shape, space.dtype)
-        actions = _fitted("action", action, (*lead, *_shape("action_space", flat)), flat.dtype)
-        rewards, done = fit("reward", reward, lead, np.float32), fit("done", done, lead, np.bool_)
-        self._rows.add(self, before, actions, rewards, after, done, timeout)
+        self._rows.add(self, [self._checked(obs, next_obs, action, reward, done, infos)])
 
-    def extend(self, *args: Any) -> None:
-        """Adds several steps; each argument of :meth:`add` leads with their number."""
-        for step in zip(*args, strict=True):
-            self.add(*step)
+    def extend(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Adds several steps at once; each argument of :meth:`add` leads with their number. Raises what it raises."""
+        arguments = {
+            "obs": obs, "next_obs": next_obs, "action": action, "reward": reward, "done": done, "infos": infos,
+        }  # fmt: skip
+        self._rows.add(self, [self._checked(*step) for step in given.by_step(arguments)])
+
+    def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Array, ...]:
+        """The arguments of ``store.add`` for one step; all lead with ``n_envs``."""
+        lead, timeout, finite = (self.n_envs,), np.zeros(self.n_envs, bool), self._rows.finite
+        if self.handle_timeout_termination:
+            timeout = given.time_limits(infos, self.n_envs)
+        space, flat = self.observation_space, _flat(self.action_space)
+        before, after = (
+            given.of_space(what, value, space, lead, finite=finite)
+            for what, value in (("obs", obs), ("next_obs", next_obs))
+        )
+        actions = given.actions("action", action, self.action_space, lead, flat.dtype, finite=finite)
+        ended = given.flags("done", done, lead) & ~timeout
+        rewards = given.rewards("reward", reward, lead)
+        return before, actions.reshape(*lead, *_shape("action_space", flat)), rewards, after, ended, timeout
 
     def sample(self, batch_size: int) -> ReplayBufferSamples:
         """``batch_size`` transitions, drawn with replacement; NotEnoughDataError where there is none."""
@@ -375,8 +399,9 @@ class PrioritizedReplayBuffer:
         self.device = _device(device)
         self.n_step, self.gamma, self.alpha, self.eps = n_step, gamma, alpha, eps
         self.beta = beta
+        self._space = spaces.Box(0, 255, self.obs_shape, np.uint8)
         facts = {
-            "observation_space": spaces.Box(0, 255, self.obs_shape, np.uint8), "action_space": ANY_ACTION,
+            "observation_space": self._space, "action_space": ANY_ACTION,
             "num_envs": 1, "capacity": self.capacity, "sampler": Proportional(alpha, beta, epsilon=eps),
         }  # fmt: skip
         settings = {"view": Transition(n_step, gamma), "cache_bytes": cache_bytes, "seed": 0}
@@ -409,12 +434,11 @@ class PrioritizedReplayBuffer:
         not finite.
         """
         before, after = (
-            _fitted(what, value, (1, *self.obs_shape), np.uint8)
-            for what, value in (("obs", obs), ("next_obs", next_obs))
+            given.of_space(what, value, self._space, (1,)) for what, value in (("obs", obs), ("next_obs", next_obs))
         )
-        actions = _fitted("action", action, (1,), np.int64)
-        rewards, done = fit("reward", reward, (1,), np.float32), fit("done", done, (1,), np.bool_)
-        self._rows.add(self, before, actions, rewards, after, done, np.zeros(1, bool))
+        actions = given.numbers("action", action, (1,), np.int64)
+        rewards, ended = given.rewards("reward", reward, (1,)), given.flags("done", done, (1,))
+        self._rows.add(self, [(before, actions, rewards, after, ended, np.zeros(1, bool))])
 
     def sample(self, batch_size: int) -> PrioritizedBatch:
         """``batch_size`` transitions, each from an equal slice of the priorities' total, see :class:`PrioritizedBatch`.
@@ -473,21 +497,6 @@ def _flat(space: spaces.Space[Any]) -> spaces.Space[Any]:
     dtype = np.dtype(dtype)
     limits: Any = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return spaces.Box(limits[0], limits[1], (int(np.prod(space.shape)),), dtype.type)
-
-
-def _fitted(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """``value`` in a shape, floating point numbers in their dtype; what others may not become the store refuses."""
-    given = np.asarray(value)
-    dtype = np.dtype(dtype) if np.dtype(dtype).kind == "f" and given.dtype.kind in "fiu" else given.dtype
-    return fit(what, given.reshape(shape) if given.size == np.prod(shape) else given, shape, dtype)
-
-
-def _timeouts(infos: Any, n_envs: int) -> Any:
-    """Which environments ran into a time limit, as infos say it."""
-    name = "TimeLimit.truncated"
-    if isinstance(infos, Mapping):
-        return infos.get(name, np.zeros(n_envs, bool))
-    return [info.get(name, False) for info in infos]
 
 
 def _device(device: Any) -> torch.device:

@@ -19,8 +19,10 @@ from diskreplay.storage.store import Store
 SomeBuffer = TypeVar("SomeBuffer", ReplayBuffer, MultiAgentReplayBuffer)
 
 CREATE_OPTIONS = ("codec", "chunk_rows", "shard_rows")
-OPEN_OPTIONS = ("cache_bytes", "commit_rows", "commit_seconds")
+OPEN_OPTIONS = ("cache_bytes", "commit_rows", "commit_seconds", "take_over")
 """Options that a store is opened with, too."""
+TAKE_OVER = "take_over"
+"""The one of them that a store is only opened with."""
 
 
 def open_or_create(
@@ -40,7 +42,8 @@ def open_or_create(
     Raises InputError, the store closed again, where it was made for another buffer.
     """
     if not place.exists:
-        return kind.create(place.path, **create, **settings, **options)
+        making = {name: value for name, value in options.items() if name != TAKE_OVER}
+        return kind.create(place.path, **create, **settings, **making)
     opening = {name: options[name] for name in OPEN_OPTIONS if name in options}
     buffer = kind.open(place.path, **settings, **opening)
     with closed_on_failure(buffer):

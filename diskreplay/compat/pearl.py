@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-import operator
 import pathlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -20,9 +19,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
+from diskreplay.compat import given
 from diskreplay.compat.arrays import DiskArray
 from diskreplay.compat.opening import closed_on_failure, open_or_create
 from diskreplay.compat.place import Place, close_with, global_seed
@@ -128,6 +127,8 @@ class BaseBuffer(ABC):
         self._observation_space = env.single_observation_space if vector else env.observation_space
         self._action_space = env.single_action_space if vector else env.action_space
         whole = self._observation_space
+        if isinstance(whole, spaces.Dict) and OBSERVATION not in whole.spaces:
+            raise InputError(f"a Dict observation space must have the key {OBSERVATION!r}, got {list(whole.spaces)}")
         part = whole[OBSERVATION] if isinstance(whole, spaces.Dict) else whole
         self.obs_shape, self._obs_dtype = _layout(part)
         self.action_shape, self._action_dtype = _layout(self._action_space)
@@ -163,11 +164,12 @@ class BaseBuffer(ABC):
     def add_batch_trajectories(
         self, observations: Any, actions: Any, rewards: Any, next_observations: Any, dones: Any
     ) -> None:
-        """Adds several, one after the other; every array leads with their number."""
-        for number in range(len(actions)):
-            at = operator.itemgetter(number)
-            first, following = map_arrays(at, observations), map_arrays(at, next_observations)
-            self.add_trajectory(first, actions[number], rewards[number], following, dones[number])
+        """Adds several, one after the other; every array leads with their number.
+
+        Raises InputError, with nothing added, where they are not all of one length.
+        """
+        for step in _by_step(observations, actions, rewards, next_observations, dones):
+            self.add_trajectory(*step)
 
     @abstractmethod
     def sample(self, batch_size: int, flatten_env: bool = False, dtype: str | TrajectoryType = "numpy") -> Any:
@@ -277,22 +279,29 @@ class _DiskBuffer(BaseBuffer):
         All lead with ``num_envs`` where there are several. Raises InputError, with nothing added, for other shapes and
         for rewards that are not finite.
         """
-        lead = () if self.num_envs == 1 else (self.num_envs,)
-
-        def fit(space: spaces.Space[Any], value: Any, what: str) -> Any:
-            if isinstance(space, spaces.Dict):
-                if not isinstance(value, Mapping):
-                    raise InputError(f"{what} must be a dict with the keys {sorted(space.spaces)}, got {value!r:.80}")
-                return {key: fit(part, value[key], f"{what}[{key!r}]") for key, part in space.spaces.items()}
-            return _fit(value, (*lead, *(space.shape or ())), space.dtype, what)
-
+        step = self._checked(observation, action, reward, next_observation, done)
         self._positions.look()
-        self.store.add(
-            fit(self._observation_space, observation, "observation"),
-            fit(self._action_space, action, "action"),
-            _fit(reward, lead, np.float32, "reward"),
-            fit(self._observation_space, next_observation, "next_observation"),
-            _fit(done, lead, np.bool_, "done"),
+        self.store.add(*step)
+
+    def add_batch_trajectories(
+        self, observations: Any, actions: Any, rewards: Any, next_observations: Any, dones: Any
+    ) -> None:
+        """Adds several at once; every array leads with their number. Raises what :meth:`add_trajectory` raises."""
+        steps = [self._checked(*step) for step in _by_step(observations, actions, rewards, next_observations, dones)]
+        if steps:
+            self._positions.look()
+            self.store.extend(*(given.stacked(parts) for parts in zip(*steps, strict=True)))
+
+    def _checked(self, observation: Any, action: Any, reward: Any, next_observation: Any, done: Any) -> tuple[Any, ...]:
+        """The arguments of ``store.add`` for one trajectory of each environment."""
+        lead = () if self.num_envs == 1 else (self.num_envs,)
+        space, finite = self._observation_space, self.store.schema.finite
+        return (
+            given.of_space("observation", observation, space, lead, finite=finite),
+            given.of_space("action", action, self._action_space, lead, finite=finite),
+            given.rewards("reward", reward, lead),
+            given.of_space("next_observation", next_observation, space, lead, finite=finite),
+            given.flags("done", done, lead),
             np.zeros(lead, np.bool_),
         )
 
@@ -426,6 +435,12 @@ class HERBuffer(_DiskBuffer):
         self.n_sampled_goal = check_count("n_sampled_goal", n_sampled_goal, least=0)
         self.her_ratio = 1.0 - 1.0 / (self.n_sampled_goal + 1)
         self._compute_reward = _reward_function(env) if compute_reward is None else compute_reward
+        whole = getattr(env, "single_observation_space", getattr(env, "observation_space", None))
+        if not isinstance(whole, spaces.Dict) or not {OBSERVATION, ACHIEVED, DESIRED} <= whole.spaces.keys():
+            raise InputError(
+                f"HERBuffer needs an environment whose observations are a Dict of {OBSERVATION}, {ACHIEVED} and "
+                f"{DESIRED}, got {whole}"
+            )
         super().__init__(env, buffer_size, device, **options)
 
     def _view(self) -> View:
@@ -473,15 +488,12 @@ def _layout(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return tuple(space.shape) or (1,), np.dtype(space.dtype)
 
 
-def _fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str) -> Any:
-    """A value in the shape and dtype in which it is stored."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf" or array.size != math.prod(shape):
-        raise InputError(f"{what} must be numbers of shape {shape}, got {array.dtype} {array.shape}")
-    with np.errstate(over="ignore"):
-        converted = array.astype(dtype, copy=False)
-    check_range(what, array, converted)
-    return converted.reshape(shape)
+def _by_step(observations: Any, actions: Any, rewards: Any, following: Any, dones: Any) -> list[tuple[Any, ...]]:
+    """The arguments of ``add_trajectory`` for each of several."""
+    return given.by_step({
+        "observations": observations, "actions": actions, "rewards": rewards, "next_observations": following,
+        "dones": dones,
+    })  # fmt: skip
 
 
 def _observation(obs: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from diskreplay.reading.samples import Samples
 from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import REWARD, TERMINATED, VALID
 from diskreplay.spaces import unflatten
+from diskreplay.views.transition import Transition
 
 Array = NDArray[Any]
 
@@ -110,6 +111,20 @@ def read_once(buffer: SampledBuffer[Any], ids: Ids) -> Any:
     return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
 
 
+def single_steps(buffer: SampledBuffer[Any], ids: Ids) -> Any:
+    """The batch of one step each that ids name, whatever the buffer's view makes of them.
+
+    Raises EvictedError where one has left the window.
+    """
+    view = Transition()
+
+    def steps(reads: Reads) -> Any:
+        buffer._streams.check(view, ids)
+        return view.draft(buffer.schema, buffer._streams.all, ids, np.ones(len(ids), np.float32), None, reads)
+
+    return buffer._beside_writers(steps)
+
+
 def read_part(buffer: SampledBuffer[Any], ids: Ids, draft: Callable[[Samples], Array]) -> Array:
     """What ``draft`` makes of the rows that ids name: for a few columns, where ``get`` would read all.
 
@@ -182,6 +197,7 @@ class Place(NamedTuple):
         steps: of the episode.
         terminated: whether its last step is.
         newest: whether no step of its environment came after it.
+        facts: what is known of the episode, of one that was not terminated.
     """
 
     first: int
@@ -190,6 +206,7 @@ class Place(NamedTuple):
     steps: int
     terminated: bool
     newest: bool
+    facts: Mapping[str, Any]
 
     def ids(self, steps: Any) -> Any:
         """Of steps of the episode."""
@@ -215,11 +232,23 @@ def places(buffer: SampledBuffer[Any], ids: Ids, before: int = 0) -> list[tuple[
             standing = map(
                 Place, pack(log.stream, first, envs, log.num_envs).tolist(), itertools.repeat(log.num_envs),
                 (rows - first).tolist(), (stop - first).tolist(), ended.tolist(), (stop == log.end).tolist(),
+                _facts(stream, first, envs, ended),
             )  # fmt: skip
             spans_of_rewards = np.maximum(first, rows - before).tolist(), stop.tolist(), envs.tolist()
             for at, place, start, end, env in zip(here.tolist(), standing, *spans_of_rewards, strict=True):
                 found[at] = place, log.span(REWARD, start, end)[:, env]
     return found
+
+
+def _facts(stream: OpenStream, first: Ids, envs: Ids, terminated: Array) -> list[Mapping[str, Any]]:
+    """Of the episodes that have these first rows in the window; none of those that were terminated."""
+    if not len(stream.facts):
+        return [{}] * len(first)
+    noted = (
+        None if ended else stream.facts.noted(row, env, row > stream.log.begin)
+        for row, env, ended in zip(first.tolist(), envs.tolist(), terminated.tolist(), strict=True)
+    )
+    return [{} if one is None else one.facts for one in noted]
 
 
 def episode_places(buffer: SampledBuffer[Any]) -> list[Place]:
@@ -231,7 +260,7 @@ def episode_places(buffer: SampledBuffer[Any]) -> list[Place]:
         return [
             Place(
                 int(pack(e.stream, e.start, e.env, logs[e.stream].num_envs)), logs[e.stream].num_envs, 0, e.length,
-                e.terminated, e.stop == logs[e.stream].end,
+                e.terminated, e.stop == logs[e.stream].end, {} if e.terminated else e.facts,
             )
             for e in listed
         ]  # fmt: skip
@@ -291,11 +320,12 @@ def ring_array(
 class Positions:
     """Positions of a ring that is as long as the window: what other libraries call ``pos`` and ``full``.
 
-    An empty ring begins at position 0. So does one that was just opened: its oldest row is at 0.
+    An empty ring begins at position 0. Of one that was just opened, and is not full, the oldest row is at 0. In a full
+    one a row's position is the rest of its number by the size: as before, if the ring was never emptied.
 
     Args:
         buffer: whose rows.
-        pos: of the next row, where the ring of a buffer that was opened is full; 0 if None.
+        pos: of the next row, where the ring of a buffer that was opened is full; found in the rows if None.
     """
 
     def __init__(self, buffer: StoredBuffer, pos: int | None = None) -> None:
@@ -303,7 +333,8 @@ class Positions:
         with buffer._lock:
             self._size = written(buffer).rows
         begin, end = window(buffer)
-        self._origin = begin if pos is None or end - begin < self._size else end - pos
+        full = end - begin == self._size
+        self._origin = begin if not full else 0 if pos is None else end - pos
         """A row of position 0, or where one would be."""
 
     def look(self) -> tuple[Window, int, bool]:
@@ -335,16 +366,17 @@ class Positions:
 
 def position_array(
     buffer: Callable[[], SampledBuffer[Any]], positions: Callable[[], Positions | None], shape: tuple[int, ...],
-    dtype: DTypeLike, pick: Callable[[Any], Array],
+    dtype: DTypeLike, pick: Callable[[Any], Array], make: Callable[..., DiskArray] = DiskArray,
 ) -> DiskArray:  # fmt: skip
-    """A field of the transitions of all environments by position, ``shape``; zeros where there is none.
+    """A field of single steps of all environments by position, ``shape``; zeros where there is none.
 
     Args:
         buffer: gives the one whose; asked only where there are positions.
         positions: gives those of its rows; None where there is no store yet.
         shape: ``(size, ...)`` of all entries.
         dtype: of the entries.
-        pick: the field of a batch.
+        pick: the field of a batch of single steps.
+        make: makes the array.
     """
 
     def read(places: Ids) -> Array:
@@ -355,7 +387,7 @@ def position_array(
         rows, held = known.rows(places)
         if len(held):
             found = buffer()
-            values[held] = pick(found.get(ids_of_all(found, rows[held]))).reshape(len(held), *shape[1:])
+            values[held] = pick(single_steps(found, ids_of_all(found, rows[held]))).reshape(len(held), *shape[1:])
         return values
 
-    return DiskArray(shape[:1], shape[1:], dtype, read)
+    return make(shape[:1], shape[1:], dtype, read)

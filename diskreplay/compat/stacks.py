@@ -30,11 +30,21 @@ def stacks_named(
 def stacks_seen(images: Mapping[str, tuple[int, ...]], before: Any, after: Any) -> tuple[dict[str, int], int]:
     """Frames of each, and their axis, as the first step shows them."""
     seen = {}
-    for key in images:
+    for key, shape in images.items():
         pair = (before, after) if key == OBS and not isinstance(before, Mapping) else (before[key], after[key])
-        seen[key] = next(((axis, count) for axis in (0, -1) if (count := _frames(*pair, axis)) > 1), (0, 1))
+        seen[key] = next(((axis, count) for axis in _axes(shape) if (count := _frames(*pair, axis)) > 1), (0, 1))
     axis = next((axis for axis, count in seen.values() if count > 1), 0)
     return {key: count if at == axis else 1 for key, (at, count) in seen.items()}, axis
+
+
+def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Axes along which frames may be stacked: none of the two of a picture, which may move by a row or a column."""
+    if len(shape) > 3 or shape[0] == shape[-1]:
+        return 0, -1
+    first, middle, last = shape
+    if middle in (first, last):  # the two of a square
+        return (-1,) if middle == first else (0,)
+    return (0,) if first < last else (-1,)
 
 
 def _frames(before: NDArray[Any], after: NDArray[Any], axis: int) -> int:

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import operator
 import pathlib
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,13 +25,22 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 try:
-    from tianshou.data import Batch, PrioritizedVectorReplayBuffer, ReplayBufferManager, VectorReplayBuffer
+    import torch
+    from tianshou.data import (
+        Batch,
+        PrioritizedReplayBuffer,
+        PrioritizedVectorReplayBuffer,
+        ReplayBuffer,
+        ReplayBufferManager,
+        VectorReplayBuffer,
+    )
+    from tianshou.data.batch import alloc_by_keys_diff
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("diskreplay.compat.tianshou needs Tianshou 2: pip install 'tianshou>=2,<3'") from error
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
-from diskreplay.compat.arrays import fit
+from diskreplay.compat import given
 from diskreplay.compat.keeper import NAMES, Keeper, RamState, drop_saved
 from diskreplay.compat.opening import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpoint, closed_on_failure, open_or_create
 from diskreplay.compat.place import Place
@@ -46,6 +56,7 @@ CACHE_BYTES = 256 << 20
 ON_DISK = "obs", "obs_next"
 WEIGHTS = "priorities"
 FLAGS = "terminated", "truncated"
+NEEDED = "obs", "act", "rew", *FLAGS, "obs_next"
 
 Array = NDArray[Any]
 
@@ -118,6 +129,93 @@ class _Env:
         return (pos - size + np.arange(size)) % capacity, {**columns, "done": done}
 
 
+class _Meta(Batch):  # type: ignore[misc]  # Tianshou is not followed by mypy
+    """What a buffer has in RAM, with observations of no entries; rows that are taken out of it have those on disk.
+
+    ``ReplayBuffer.update(ours)`` looks at shapes by ``items()`` and takes rows out.
+    """
+
+    __slots__ = ("_owner",)
+
+    @classmethod
+    def of(cls, owner: Any, batch: Any) -> _Meta:
+        """The arrays of a batch, of ``owner``, a buffer whose ``get`` reads observations."""
+        found = cls()
+        object.__setattr__(found, "_owner", weakref.ref(owner))
+        found.__dict__.update(batch.__dict__)
+        return found
+
+    def items(self) -> Any:
+        return {**self.__dict__, **self._owner()._shapes()}.items()
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        if isinstance(index, str | slice):
+            return found
+        owner = self._owner()
+        found.__dict__.update({key: owner.get(index, key, stack_num=1) for key in ON_DISK})
+        return found
+
+
+class _Ring:
+    """The ring of one environment, as Tianshou's managers have it; its observations are read by the whole buffer."""
+
+    maxsize: int
+    _whole: Any
+    """A weak reference to the whole buffer."""
+    _first: int
+    """The position of the whole buffer at which this ring begins."""
+
+    def get(self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None) -> Any:
+        if key not in ON_DISK:
+            return super().get(index, key, default_value, stack_num)  # type: ignore[misc]  # of Tianshou's classes
+        at = np.asarray(index)
+        at = np.flatnonzero(at) if at.dtype == np.bool_ else at
+        if at.size and not (-self.maxsize <= at.min() and at.max() < self.maxsize):
+            raise IndexError(f"index {index!r:.80} is out of bounds for {self.maxsize} positions")
+        return self._whole().get(self._first + at % self.maxsize, key, stack_num=stack_num)
+
+    def __getitem__(self, index: Any) -> Any:
+        return ReplayBuffer.__getitem__(self, index)  # a ring of a prioritized buffer has no weights of its own
+
+    @property
+    def obs(self) -> Any:
+        return self.get(np.arange(self.maxsize), "obs", stack_num=1)
+
+    @property
+    def obs_next(self) -> Any:
+        return self.get(np.arange(self.maxsize), "obs_next", stack_num=1)
+
+    def set_batch(self, batch: Any) -> None:
+        self._meta = _Meta.of(self, batch)
+
+    def _shapes(self) -> dict[str, Any]:
+        return {key: value[: self.maxsize] for key, value in self._whole()._shapes().items()}
+
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError("steps are added to the whole buffer, with the numbers of their environments")
+
+    def update(self, buffer: Any) -> None:
+        raise NotImplementedError("the whole buffer takes steps, by add alone")
+
+    def dropnull(self) -> None:
+        raise NotImplementedError("rows that are on disk are not dropped; refuse NaN where it is made")
+
+    def save_hdf5(self, path: str, compression: str | None = None) -> None:
+        raise NotImplementedError("the rows are on disk already; checkpoint(name) of the whole buffer names this point")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("the ring of a buffer on disk is not pickled; open the whole buffer by its path again")
+
+
+class _PlainRing(_Ring, ReplayBuffer):  # type: ignore[misc]
+    pass
+
+
+class _PrioritizedRing(_Ring, PrioritizedReplayBuffer):  # type: ignore[misc]
+    pass
+
+
 class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not followed by mypy
     """What both buffers add to Tianshou's class, which comes after this one in their bases."""
 
@@ -135,6 +233,9 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         # What Tianshou leaves out with ignore_obs_next costs nothing here.
         self._save_obs_next = True
         self._ring_size = self.maxsize // buffer_num
+        for number, ring in enumerate(self.buffers):
+            ring.__class__ = _PrioritizedRing if isinstance(ring, PrioritizedReplayBuffer) else _PlainRing
+            ring._whole, ring._first = weakref.ref(self), number * self._ring_size
         self._options = {"cache_bytes": max(1, cache_bytes // buffer_num), **options}
         self._read: tuple[Any, Any] | None = None
         paths = [None if path is None else pathlib.Path(full_path(path), f"env-{n}") for n in range(buffer_num)]
@@ -195,8 +296,8 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
             for store in self.stores:
                 stack.callback(store.close)
 
-    def _open(self, first: Any, checkpoint: str | None = None) -> None:
-        """Opens the stores; those that are missing are made for steps like ``first``, or like the others'."""
+    def _open(self, made_for: Any, checkpoint: str | None = None) -> None:
+        """Opens the stores; those that are missing are made for spaces of observations and actions, or the others'."""
         opened: list[_Env] = []
         with contextlib.ExitStack() as failing:
             for number, place in enumerate(self._places):
@@ -206,7 +307,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 elif place.exists:
                     kept = None
                 else:
-                    kept = _space("obs", first.obs), _space("act", first.act)
+                    kept = made_for
                 facts: dict[str, Any] = {"num_envs": 1, "capacity": self._ring_size}
                 if kept is not None:
                     facts.update(observation_space=kept[0], action_space=kept[1])
@@ -232,14 +333,11 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
     def _fill(self, number: int, env: _Env) -> None:
         """Takes what is in RAM over from an environment's store."""
         positions, columns = env.small()
-        if not len(positions) and not self._meta.get_keys():
-            return  # the first step says what there is
+        columns["act"] = _as_given(columns["act"], env.store.schema.action_space)
         if not self._meta.get_keys():
-            self._meta: Any = Batch(
-                obs=np.zeros((self.maxsize, 0)),
-                obs_next=np.zeros((self.maxsize, 0)),
-                **{name: np.zeros((self.maxsize, *value.shape[1:]), value.dtype) for name, value in columns.items()},
-            )
+            arrays = {name: np.zeros((self.maxsize, *value.shape[1:]), value.dtype) for name, value in columns.items()}
+            nothing = {key: np.zeros((self.maxsize, 0)) for key in ON_DISK}
+            self._meta: Any = _Meta.of(self, Batch(**nothing, **arrays))
             self._set_batch_for_children()
         offset = int(self._offset[number])
         for name, value in columns.items():
@@ -284,41 +382,72 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         ids = np.arange(self.buffer_num) if buffer_ids is None else np.asarray(buffer_ids)
         if ids.ndim != 1 or ids.dtype.kind not in "iu" or ((ids < 0) | (ids >= self.buffer_num)).any():
             raise InputError(f"buffer_ids must be numbers from 0 to {self.buffer_num - 1}, got {buffer_ids!r:.80}")
-        missing = [key for key in ("obs", "act", "rew", *FLAGS, "obs_next") if key not in batch.get_keys()]
+        if not isinstance(batch, Batch):
+            raise InputError(f"add takes a Batch, got {type(batch).__name__}")
+        missing = [key for key in NEEDED if key not in batch.get_keys()]
         if missing:
             raise InputError(
                 f"add: {', '.join(missing)} missing; obs_next must be the true one at an episode's end too"
             )
-        given = Batch()
-        for key in batch.get_keys():
-            given.__dict__[key] = batch[key]
-        if self._save_only_last_obs:
-            for key in ON_DISK:
-                given.__dict__[key] = given[key][:, -1]
-        count = len(ids)
-        given.__dict__["rew"] = fit("rew", given.rew, (count,), np.float64)
-        if not np.isfinite(given.rew).all():
-            raise InputError(f"rew must be finite, got {given.rew}")
-        if not self._envs:
-            self._open(given)
         self._catch_up()
-        schema = self._envs[0].store.schema
-        obs, obs_next = (_fitted(key, given[key], schema.observation_space, count) for key in ON_DISK)
-        act = _fitted("act", given.act, schema.action_space, count)
-        flags = [fit(key, given[key], (count,), np.bool_) for key in FLAGS]
+        values = self._checked(batch, len(ids))
+        kept = self._checked_kept(batch, len(ids))
+        if not self._envs:
+            self._open((_space("obs", values["obs"]), _space("act", values["act"])))
         self._changing = {number: self.buffers[number]._insertion_idx for number in ids.tolist()}
         for place, number in enumerate(ids.tolist()):
-            step = [map_arrays(operator.itemgetter(place), part) for part in (obs, act, given.rew, obs_next, *flags)]
+            step = [
+                map_arrays(operator.itemgetter(place), values[key]) for key in ("obs", "act", "rew", "obs_next", *FLAGS)
+            ]
             env = self._envs[number]
             env.positions.look()
             env.store.add(*step)
         # Observations of no entries: Tianshou's class keeps the rest as it always does.
-        for key in ON_DISK:
-            given.__dict__[key] = np.zeros((count, 1, 0) if self._save_only_last_obs else (count, 0))
-        given.__dict__["act"] = act
-        added: tuple[Array, Array, Array, Array] = super().add(given, ids)
+        nothing = np.zeros((len(ids), 1, 0) if self._save_only_last_obs else (len(ids), 0))
+        added: tuple[Array, Array, Array, Array] = super().add(
+            _joined({**values, **dict.fromkeys(ON_DISK, nothing), **kept}), ids
+        )
+        more = _joined({key: value for key, value in kept.items() if key not in self._reserved_keys})
+        if more.get_keys():
+            alloc_by_keys_diff(self._meta, more, self.maxsize, False)
+            for key in more.get_keys():
+                self._meta[key][added[0]] = more[key]
         self._changing = {}
         return added
+
+    def _checked(self, batch: Any, count: int) -> dict[str, Any]:
+        """What the stores take of a batch of so many steps, ``(count, ...)`` by key."""
+        raw = {key: batch[key] for key in NEEDED}
+        if self._save_only_last_obs:
+            for key in ON_DISK:
+                raw[key] = _newest_frames(key, raw[key])
+        if self._envs:
+            schema = self._envs[0].store.schema
+            observation, action = schema.observation_space, schema.action_space
+        else:
+            observation, action = _space("obs", raw["obs"]), _space("act", raw["act"])
+        values = {key: _fitted(key, raw[key], observation, count) for key in ON_DISK}
+        values["act"] = _fitted("act", raw["act"], action, count)
+        values["rew"] = given.rewards("rew", raw["rew"], (count,), np.float64)
+        return {**values, **{key: given.flags(key, raw[key], (count,)) for key in FLAGS}}
+
+    def _checked_kept(self, batch: Any, count: int) -> dict[str, Any]:
+        """What stays in RAM of a batch, as Tianshou keeps it: ``info``, ``policy``, and keys that hooks have added.
+
+        Raises InputError for what it cannot hold beside what it holds: tried on as many entries as are to come.
+        """
+        kept = {key: batch[key] for key in batch.get_keys() if key not in (*NEEDED, "done")}
+        trial, held = _joined(kept), Batch()
+        for key in kept.keys() & set(self._meta.get_keys()):
+            held.__dict__[key] = self._meta[key][np.zeros(count, np.int64)] if _length(self._meta[key]) else Batch()
+        try:
+            for key, value in kept.items():
+                _check_lengths(key, value, count)
+            alloc_by_keys_diff(held, trial, count, False)
+            held[np.arange(count)] = trial
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{', '.join(kept)}: cannot be kept beside those of the steps before: {error}") from error
+        return kept
 
     def update(self, buffer: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} takes steps by add alone")
@@ -439,6 +568,13 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         """All next observations, read from disk."""
         return self.get(np.arange(self.maxsize), "obs_next", stack_num=1)
 
+    def _shapes(self) -> dict[str, Any]:
+        """Arrays of the shapes and dtypes of ``obs`` and ``obs_next`` that take no room."""
+        if not self._envs:
+            return {}
+        space = self._envs[0].store.schema.observation_space
+        return dict.fromkeys(ON_DISK, _zeros(space, self.maxsize))
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self):,} of {self.maxsize:,} transitions, {self.buffer_num} environments>"
 
@@ -476,12 +612,23 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
         super().__init__(total_size, buffer_num, **kwargs)
 
     def update_weight(self, index: Any, new_weight: Any) -> None:
-        """Gives transitions new priorities ``|new_weight|``; see Tianshou's."""
-        super().update_weight(index, new_weight)
+        """Gives transitions new priorities ``|new_weight|``; see Tianshou's.
+
+        Raises InputError, with none changed, for positions that hold nothing, and weights that are not as many finite
+        numbers.
+        """
+        at = np.asarray(index)
+        if at.dtype.kind not in "iu" or (at.size and not (at.min() >= 0 and at.max() < self.maxsize)):
+            raise InputError(f"index must be positions, 0 to {self.maxsize - 1}, got {index!r:.80}")
+        if (at % self._ring_size >= self._lengths[at // self._ring_size]).any():
+            raise InputError(f"index must be positions that hold a transition, got {index!r:.80}")
+        numbers = new_weight.detach().cpu().numpy() if isinstance(new_weight, torch.Tensor) else new_weight
+        new_weight = given.rewards("new_weight", numbers, at.shape, np.float64)
+        super().update_weight(at, new_weight)
         self._bounds[:] = self._max_prio, self._min_prio
 
-    def _open(self, first: Any, checkpoint: str | None = None) -> None:
-        super()._open(first, checkpoint)
+    def _open(self, made_for: Any, checkpoint: str | None = None) -> None:
+        super()._open(made_for, checkpoint)
         self._max_prio, self._min_prio = self._bounds.tolist()
         self._weigh()
 
@@ -540,12 +687,7 @@ def _fitted(key: str, value: Any, space: spaces.Space[Any], count: int) -> Any:
         if not isinstance(value, Batch | Mapping) or set(value.keys()) != set(space.spaces):
             raise InputError(f"{key} must be a Batch with the keys {sorted(space.spaces)}, got {value!r:.80}")
         return {name: _fitted(f"{key}.{name}", value[name], part, count) for name, part in space.spaces.items()}
-    given, dtype = np.asarray(value), _leaf_dtype(space)
-    fitted = fit(key, given, (count, *(space.shape or ())), dtype)
-    whole = dtype.kind in "iub"
-    if not np.can_cast(given.dtype, dtype, "same_kind") or (whole and (fitted != given.reshape(fitted.shape)).any()):
-        raise InputError(f"{key} was {dtype} in the first step, and is {given.dtype} now, with values that do not fit")
-    return fitted
+    return given.numbers(key, value, (count, *(space.shape or ())), _leaf_dtype(space))
 
 
 def _as_given(found: Any, space: spaces.Space[Any]) -> Any:
@@ -566,3 +708,38 @@ def _moved_on(obs: Any, obs_next: Any, axis: int) -> Any:
 def _batch(value: Any) -> Any:
     """Nested arrays as Tianshou has them."""
     return Batch(value) if isinstance(value, dict) else value
+
+
+def _zeros(space: spaces.Space[Any], count: int) -> Any:
+    """Zeros of a space, ``(count, *shape)``, that take no room and cannot be written."""
+    if isinstance(space, spaces.Dict):
+        return _joined({name: _zeros(part, count) for name, part in space.spaces.items()})
+    return np.broadcast_to(np.zeros((), _leaf_dtype(space)), (count, *(space.shape or ())))
+
+
+def _joined(values: Mapping[str, Any]) -> Any:
+    """A Batch of values as they are."""
+    found = Batch()
+    found.__dict__.update({key: _batch(value) for key, value in values.items()})
+    return found
+
+
+def _newest_frames(key: str, value: Any) -> Any:
+    """The newest frame of stacks ``(n, frames, ...)``; InputError where there is none."""
+    try:
+        return value[:, -1]
+    except (IndexError, TypeError) as error:
+        raise InputError(f"{key} must be stacks (n, frames, ...), got {value!r:.80}") from error
+
+
+def _check_lengths(key: str, value: Any, count: int) -> None:
+    """InputError where an array does not lead with ``count``."""
+    if isinstance(value, Batch):
+        for name in value.get_keys():
+            _check_lengths(f"{key}.{name}", value[name], count)
+    elif isinstance(value, np.ndarray | torch.Tensor) and (value.ndim == 0 or len(value) != count):
+        raise InputError(f"{key} must lead with {count}, one for each environment, got {tuple(value.shape)}")
+
+
+def _length(value: Any) -> int:
+    return len(value.get_keys()) if isinstance(value, Batch) else 1

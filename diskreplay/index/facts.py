@@ -89,7 +89,7 @@ class FactLog:
         self._open: dict[int, int] = {}
         """The newest one of each environment of which no end is known."""
         self._waiting: dict[int, Facts] = {}
-        """By environment, of the episode that its next step begins."""
+        """By environment, of the episode that its next step begins; empty where one was begun without facts."""
         self._unwritten: dict[int, None] = {}
         """What no commit holds as it is; may name what is gone."""
         self._looked = 0, 0, 0
@@ -110,9 +110,8 @@ class FactLog:
     # Giving
 
     def wait(self, envs: Sequence[int], facts: Facts) -> None:
-        """The facts of the episodes that the next steps of environments begin; none, and what waited is forgotten."""
-        others = {env: given for env, given in self._waiting.items() if env not in envs}
-        self._waiting = {**others, **dict.fromkeys(envs, facts)} if facts else others
+        """The facts of the episodes that the next steps of environments begin, in the place of what waited."""
+        self._waiting = {**self._waiting, **dict.fromkeys(envs, facts)}
 
     def waiting(self, env: int) -> Facts | None:
         return self._waiting.get(env)
@@ -162,10 +161,11 @@ class FactLog:
                     self._unwritten[old] = None
                     self._noted[old] = before._replace(stop=row)
                 self._open.pop(env, None)
-            if given is not None:
+            if given:
                 self._unwritten[key] = None
                 self._noted[key] = Noted(row, env, None, shared(given), NOWHERE, 0)
                 self._open[env] = key
+            if given is not None:
                 self._waiting.pop(env, None)
 
     def take_back(self) -> None:

@@ -42,6 +42,7 @@ class CheckpointLine(Result):
         time: when it was made by its maker's clock, seconds since the epoch.
         rows: of its window by stream, half-open.
         metadata: the user's.
+        attachments: bytes of the files that it took along, by name.
         import_into: the stream of an import that goes on or was killed; None for a checkpoint of another kind.
     """
 
@@ -51,6 +52,7 @@ class CheckpointLine(Result):
     time: float
     rows: dict[str, tuple[int, int]]
     metadata: dict[str, Any]
+    attachments: dict[str, int]
     import_into: str | None
 
 
@@ -151,7 +153,8 @@ def _line(found: Checkpoint) -> CheckpointLine:
     mark = found.metadata.get(IMPORT_MARK)
     into = mark if isinstance(mark, str) and mark in found.cut and found.name.startswith("before-import-") else None
     rows = {name: (cut.begin, cut.end) for name, cut in found.cut.items()}
-    return CheckpointLine(found.name, found.number, found.maker, found.time, rows, found.metadata, into)
+    attached = {name: one.length for name, one in found.attachments.items()}
+    return CheckpointLine(found.name, found.number, found.maker, found.time, rows, found.metadata, attached, into)
 
 
 def _is_free(store: Store, name: str) -> bool:

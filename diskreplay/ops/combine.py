@@ -25,7 +25,6 @@ from diskreplay.ops.convert import (
     refuse,
     vacant,
 )
-from diskreplay.ops.disk import room_for
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
 from diskreplay.paths import PathLike, checked_path
@@ -73,7 +72,7 @@ def merge(
         apart(path, target)
     vacant(target, OTHER_NAME)
     with (
-        stoppable(progress) as report, room_for(target), replacing(target, "directory") as temporary,
+        stoppable(progress) as report, replacing(target, "directory") as temporary,
         contextlib.ExitStack() as stack,
     ):  # fmt: skip
         parts = [stack.enter_context(open_selected(path)) for path in paths]
@@ -138,7 +137,7 @@ def split(
     written = []
     with (
         open_selected(path, Selection(where=where)) as whole, stoppable(progress) as report,
-        room_for(targets[0].parent), contextlib.ExitStack() as stack,
+        contextlib.ExitStack() as stack,
     ):  # fmt: skip
         every = numbered_lengths(whole)
         known = list(every)

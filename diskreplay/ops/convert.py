@@ -34,7 +34,7 @@ from diskreplay.formats.core.target import replacing
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import Copy
 from diskreplay.ops.checkpoints import IMPORT_MARK, unfinished_imports
-from diskreplay.ops.disk import room_for, tree_bytes
+from diskreplay.ops.disk import tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
@@ -157,7 +157,6 @@ def export(
     with (
         grouped(target) if chosen.name in GROUPED else contextlib.nullcontext(),
         stoppable(progress) as report,
-        room_for(target),
         replacing(target, chosen.kind, overwrite=overwrite, recognise=chosen.recognise) as temporary,
         open_selected(path, selection) as part,
     ):
@@ -293,7 +292,7 @@ def store_source(
     if append:
         stream, transitions, episodes, evicted = appended(source, target, room, capacity, newest)
     else:
-        with room_for(target), replacing(target, "directory") as temporary:
+        with replacing(target, "directory") as temporary:
             arguments = source.layout.create_arguments()
             with kind.create(temporary, **arguments, capacity=capacity or room) as buffer:
                 with prefetched(newest.blocks) as steps:

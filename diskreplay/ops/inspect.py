@@ -139,6 +139,7 @@ class CheckpointFacts:
         name, number, maker, time: as of :class:`diskreplay.ops.checkpoints.CheckpointLine`.
         rows: of its window by stream, half-open.
         metadata: the user's own.
+        attachments: bytes of the files that it took along, by name.
         mixture: what it holds of a :class:`diskreplay.Mixture`: ``fractions``, and what each part has ``given``; or the
             ``keeper``, the store with the part that does. None where it is of this store alone.
     """
@@ -149,6 +150,7 @@ class CheckpointFacts:
     time: float
     rows: dict[str, tuple[int, int]]
     metadata: dict[str, Any]
+    attachments: dict[str, int]
     mixture: dict[str, Any] | None
 
 
@@ -395,6 +397,7 @@ def _checkpoints(store: Store, found: _Found) -> tuple[CheckpointFacts, ...]:
             c.time,
             {s: (cut.begin, cut.end) for s, cut in c.cut.items()},
             c.metadata,
+            {name: one.length for name, one in c.attachments.items()},
             _mixture(c),
         )
         for c in checkpoints

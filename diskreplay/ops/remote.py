@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.formats.core.target import replacing
 from diskreplay.ops.convert import absolute, vacant
-from diskreplay.ops.disk import room_for
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import verify
@@ -23,7 +22,7 @@ from diskreplay.remote.place import local, open_remote
 from diskreplay.remote.push import Push
 from diskreplay.storage import metadata
 from diskreplay.storage.files import LocalFiles, translate_reads
-from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store, checkpoint_files
 from diskreplay.storage.stream import parents
 
 PIECE_BYTES = 8 << 20
@@ -130,7 +129,7 @@ def pull(
     started = time.perf_counter()
     target = absolute(path)
     vacant(target, "choose another name for the copy")
-    with room_for(target), replacing(target, "directory") as temporary:
+    with replacing(target, "directory") as temporary:
         mirror = temporary.with_name(f"{temporary.name}-mirror")
         files = open_remote(objects or ObjectStore(url), mirror)
         store = Store(files.url, files)
@@ -184,8 +183,7 @@ def _keys(store: Store) -> Iterator[str]:
     for checkpoint in checkpoints:
         folder = f"{CHECKPOINTS}/{checkpoint.name}"
         yield f"{folder}/{metadata.NAME}"
-        for array in checkpoint.arrays:
-            yield from (f"{folder}/{array}/{name}" for name in store.files.list(f"{store.path}/{folder}/{array}"))
+        yield from (f"{folder}/{file}" for file in checkpoint_files(store.files, f"{store.path}/{folder}", checkpoint))
 
 
 def _copy(files: RemoteFiles, key: str, target: pathlib.Path) -> int:

@@ -7,6 +7,7 @@ is those of the shown frames. The curves are :mod:`diskreplay.ops.curves`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from PIL import Image
 from diskreplay import spaces
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.formats.core.rows import LogRows, open_rows
-from diskreplay.formats.core.target import replacing
+from diskreplay.formats.core.target import check_target, replacing
 from diskreplay.index.episodes import Episode
 from diskreplay.ops import curves
 from diskreplay.ops.result import Result
@@ -68,8 +69,9 @@ def show(
     frames: int | None = None,
     fps: float = 15.0,
     scale: int | None = None,
+    overwrite: bool = False,
 ) -> Shown:
-    """Draws an episode of the store at ``path`` into ``out``, a ``.png`` or ``.gif``, replacing what is there.
+    """Draws an episode of the store at ``path`` into ``out``, a ``.png`` or ``.gif``.
 
     Args:
         path: of the store.
@@ -81,9 +83,11 @@ def show(
             2,000 for curves if None.
         fps: of an animation; a GIF can do 100 at most.
         scale: pixels for each of the frame's; chosen so that small frames can be seen if None.
+        overwrite: replace a file that is there, or that a link leads to.
 
     Raises:
-        InputError: for a wrong episode, suffix or number, or an animation of observations that are no images.
+        InputError: for a wrong episode, suffix or number, an animation of observations that are no images, or a file
+            that is there.
         NotEnoughDataError: when there is no episode.
         OpenError, CorruptionError: when the store cannot be opened or read.
     """
@@ -91,8 +95,7 @@ def show(
     kind = target.suffix.lower()
     if kind not in (".png", ".gif"):
         raise InputError(f"{str(target)!r}: the name must end in .png (a contact sheet) or .gif (an animation)")
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"there is no directory {str(target.absolute().parent)!r} to write {target.name!r} into")
+    check_target(target, "file", overwrite)
     for what, value, most in (("frames", frames, 100_000), ("scale", scale, 64)):
         if value is not None and not 1 <= value <= most:
             raise InputError(f"{what} must be 1 to {most}, got {value}")
@@ -104,7 +107,8 @@ def show(
     if is_image(leaf.shape):
         limit = frames or (SHEET_FRAMES if kind == ".png" else GIF_FRAMES)
         pictures = _Pictures(rows, chosen, leaf, space, limit, scale)
-        size = _sheet(pictures, target) if kind == ".png" else _animation(pictures, target, fps)
+        draw = _sheet if kind == ".png" else functools.partial(_animation, fps=fps)
+        size = draw(pictures, target, overwrite)
         drawn, lines = len(pictures), 0
     else:
         if kind != ".png":
@@ -112,7 +116,7 @@ def show(
         steps = _evenly(chosen.length, frames or CURVE_STEPS)
         values = np.stack([frame.reshape(-1) for frame in _frames(rows, chosen, leaf, steps)])
         picture = curves.draw(leaf.name, steps, values)
-        _save(picture, target)
+        _save(picture, target, overwrite)
         size, drawn, lines = picture.size, len(steps), min(values.shape[1], curves.MOST)
     return Shown(
         str(target), leaf.name, number, count, chosen.length, chosen.total_reward, drawn, *size,
@@ -203,7 +207,7 @@ def _size(shape: tuple[int, ...]) -> tuple[int, int]:
     return height, width * (2 if channels == 2 else 1)
 
 
-def _sheet(pictures: _Pictures, target: pathlib.Path) -> tuple[int, int]:
+def _sheet(pictures: _Pictures, target: pathlib.Path, overwrite: bool) -> tuple[int, int]:
     """Writes the pictures side by side; width and height of the sheet."""
     width, height = pictures.size
     fitting = max(1, (SHEET_PIXELS + GAP_PIXELS) // (width + GAP_PIXELS))
@@ -216,18 +220,18 @@ def _sheet(pictures: _Pictures, target: pathlib.Path) -> tuple[int, int]:
         row, column = divmod(at, across)
         place = GAP_PIXELS + column * (width + GAP_PIXELS), GAP_PIXELS + row * (height + GAP_PIXELS)
         sheet.paste(picture.convert("RGB"), place)
-    _save(sheet, target)
+    _save(sheet, target, overwrite)
     return size
 
 
-def _animation(pictures: _Pictures, target: pathlib.Path, fps: float) -> tuple[int, int]:
+def _animation(pictures: _Pictures, target: pathlib.Path, overwrite: bool, fps: float) -> tuple[int, int]:
     """Writes the pictures one after the other; width and height of them."""
     each = iter(pictures)
     first = next(each)
-    _save(first, target, save_all=True, append_images=each, duration=round(1000 / fps), loop=0)
+    _save(first, target, overwrite, save_all=True, append_images=each, duration=round(1000 / fps), loop=0)
     return pictures.size
 
 
-def _save(picture: Image.Image, target: pathlib.Path, **options: Any) -> None:
-    with replacing(target, "file", overwrite=True) as temporary:
+def _save(picture: Image.Image, target: pathlib.Path, overwrite: bool, **options: Any) -> None:
+    with replacing(target, "file", overwrite=overwrite) as temporary:
         picture.save(temporary, **options)

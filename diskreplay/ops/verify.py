@@ -53,7 +53,7 @@ from diskreplay.ops.verify_rows import RowCheck
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import place
 from diskreplay.schema import INFO, LATER, LOGS, PLACES, START, VALID, Schema, is_patch
-from diskreplay.storage import metadata, stream
+from diskreplay.storage import attachments, metadata, stream
 from diskreplay.storage.commit import Commit, Span
 from diskreplay.storage.files import Files, translate_reads
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
@@ -242,6 +242,8 @@ class _StoreCheck:
         """Raises where what a sampler needs of it cannot be read; kinds that are not known are left alone."""
         set_rng(np.random.Generator(np.random.PCG64(0)), checkpoint.state, checkpoint.name)
         arrays = self.store.read_arrays(checkpoint)
+        for attachment in checkpoint.attachments.values():
+            attachments.verify(self.store.files, self._path(CHECKPOINTS, checkpoint.name), attachment)
         with contextlib.suppress(FormatVersionError):
             _, sampler = settings({**self.store.settings, **checkpoint.state}, Transition(), None)
             restore_sampler(sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)

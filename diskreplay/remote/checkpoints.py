@@ -7,9 +7,9 @@ names is not removed any more, and a stream whose rows it needs does not go back
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
-import tempfile
 from typing import Any
 
 from numpy.typing import NDArray
@@ -20,12 +20,19 @@ from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import TakenError
 from diskreplay.remote.push import document_key, in_order_of_removal, put_checkpoint
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage import attachments, metadata
+from diskreplay.storage.attachments import Staged
+from diskreplay.storage.files import LocalFiles, clear
 from diskreplay.storage.store import Checkpoint, Store, checkpoint_document, lay_out_checkpoint
 
 
-def write(store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict[str, NDArray[Any]]) -> bool:
+def write(
+    store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict[str, NDArray[Any]], staged: Staged | None,
+    scratch: str,
+) -> bool:  # fmt: skip
     """Makes a checkpoint of a remote store; False where shards that it needs are gone: then there is none.
+
+    It is laid out in the local directory ``scratch``, where its files are ``staged``, and stay.
 
     Raises CheckpointError where there is one of its name, RemoteError where it is not known whether there is one now.
     """
@@ -35,27 +42,29 @@ def write(store: Store, files: RemoteFiles, checkpoint: Checkpoint, values: dict
     checkpoint = checkpoint.numbered(store.next_number(), None)
     made: dict[str, str] = {}
     document = checkpoint_document(checkpoint, values)
+    checkpoint = dataclasses.replace(checkpoint, arrays=document["attributes"][metadata.KEY]["arrays"])
     write_id = secrets.token_hex(16)
-    with tempfile.TemporaryDirectory(prefix="diskreplay-") as scratch:
-        folder = os.path.join(scratch, "checkpoint")
-        lay_out_checkpoint(LocalFiles(), folder, document, values)
+    folder = os.path.join(scratch, "checkpoint")
+    lay_out_checkpoint(LocalFiles(), folder, document, values, staged)
+    try:
+        beside = {"write": write_id}
+        made = put_checkpoint(files.objects, LocalFiles(), folder, checkpoint, beside, files.listed())
+    except (TakenError, RemoteError, FileNotFoundError) as error:
         try:
-            beside, arrays = {"write": write_id}, list(values)
-            made = put_checkpoint(
-                files.objects, files.objects, LocalFiles(), folder, checkpoint.name, arrays, beside, files.listed()
-            )
-        except (TakenError, RemoteError, FileNotFoundError) as error:
-            try:
-                files.refresh()
-                data = files.read(f"{files.url}/{document_key(checkpoint.name)}")
-            except (FileNotFoundError, RemoteError):
-                data = b""
-            if write_id.encode() not in data:  # else only the answer was lost
-                if isinstance(error, RemoteError):
-                    raise
-                raise CheckpointError(
-                    f"there is a checkpoint {checkpoint.name!r} already; drop it first, or choose another name"
-                ) from None
+            files.refresh()
+            data = files.read(f"{files.url}/{document_key(checkpoint.name)}")
+        except (FileNotFoundError, RemoteError):
+            data = b""
+        if write_id.encode() not in data:  # else only the answer was lost
+            if isinstance(error, RemoteError):
+                raise
+            raise CheckpointError(
+                f"there is a checkpoint {checkpoint.name!r} already; drop it first, or choose another name"
+            ) from None
+    finally:
+        if staged is not None:
+            os.rename(os.path.join(folder, attachments.GROUP), staged.directory)
+        clear(LocalFiles(), folder)
     files.refresh()
     there = files.listed()
     if _is_whole(store, files, checkpoint) and all(key in there and there[key].tag == tag for key, tag in made.items()):

@@ -10,9 +10,8 @@ from typing import Any
 
 from diskreplay.checks import check_key
 from diskreplay.errors import NotAStoreError, RemoteConflictError, StoreExistsError
-from diskreplay.remote import conditions, numbers
+from diskreplay.remote import conditions, ledger, numbers
 from diskreplay.remote.objects import NEW, Objects, TakenError, read
-from diskreplay.remote.push import ORIGIN_FILE
 from diskreplay.schema import Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
@@ -115,6 +114,6 @@ def join(
             break
     else:
         raise RemoteConflictError(f"no number is free at {objects.url!r}: too many join at once; try again")
-    note = ORIGIN_FILE, json.dumps({"origin": origin}).encode()
+    note = ledger.NAME, ledger.empty(origin)
     part = Part(schema.identity, number, num_envs, capacity, note)
     return Store.create(path, files, schema, settings, called, part)

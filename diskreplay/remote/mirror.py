@@ -21,6 +21,7 @@ from diskreplay.storage import files as fs
 from diskreplay.storage import temporaries
 
 TEMPORARY = "copy"
+SCRATCH = "checkpoint"
 COPY = re.compile(r"@[0-9a-f]{24}$")
 """What the names of copies end with; whatever else lies in the directory is not touched."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -99,6 +100,18 @@ class Mirror:
         finally:
             with self._lock:
                 self._coming -= of.size
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[str]:
+        """A directory beside the copies for what is made before it is uploaded; removed at the end, or by the next."""
+        fs.make_dirs(self._files, self.directory)
+        temporaries.sweep(self._files, self.directory, SCRATCH)
+        temporary, lock = temporaries.take(self._files, self.directory, SCRATCH)
+        try:
+            yield temporary
+        finally:
+            fs.clear(self._files, temporary)
+            lock.release()
 
     def room(self) -> int:
         """Bytes that can be kept beside all copies that are there, or are coming; at most what the disk has free."""

@@ -27,8 +27,12 @@ NEW = ""
 """The tag of an object that is not there: a put on this condition makes one, and replaces none."""
 PIECE_BYTES = 8 << 20
 """Of a large object that is downloaded."""
+MOST_BYTES = 1 << 40
+"""Of a shard, which its writer made."""
 SMALL_BYTES = 256 << 10
 """Of an object whose put is answered as soon as a question is."""
+ATTEMPTS = 10
+"""Of a put whose condition holds, and which the storage refuses."""
 RETRY_SECONDS = 60.0
 """How long a request is tried again before it has failed."""
 ANSWER_SECONDS = 30.0
@@ -96,6 +100,24 @@ def read(objects: Objects, key: str, most: int) -> tuple[Object, bytes]:
     if len(data) != found.size:
         raise RemoteError(f"{objects.url}/{key} gave {len(data):,} bytes instead of {found.size:,}; try again")
     return found, bytes(data)
+
+
+def put_over(objects: Objects, key: str, data: bytes, tag: str) -> str:
+    """Puts an object in the place of the one with a tag, or of none (``NEW``); its tag. TakenError where another is."""
+    for _ in range(ATTEMPTS):
+        try:
+            return objects.put(key, data, tag)
+        except TakenError:
+            try:
+                found, now = read(objects, key, MOST_BYTES)
+            except FileNotFoundError:
+                found, now = None, b""
+            if found is not None and now == data:
+                return found.tag  # the answer was lost
+            if (found.tag if found else NEW) != tag:
+                raise
+            # A conflict with a put that was not done either.
+    raise RemoteError(f"{objects.url}/{key}: the storage refuses the put again and again; try again")
 
 
 def is_url(path: object) -> bool:

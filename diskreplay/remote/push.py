@@ -6,12 +6,10 @@ condition that the remote one is still the one that this writer put there. That 
 reader sees the one before, whose shards are prefixes of the new ones. Then checkpoints, each when all that it needs
 is remote.
 
-A stream has one writer for its whole life: the directory that made it, which holds the stream's *origin*, a random name
-that every record repeats. The first record, of no rows, is put before any shard: it says whose the stream is. Every
-object of a stream is put on the condition that it is the one that this writer knows, so that an old process, or a copy
-of the directory, cannot change what another has committed. Where a put is refused, what is there tells the put whose
-answer was lost (each record has a *write id*) from another's: then, and after every failure, nothing is assumed, and it
-is looked again what is there. What is not the beginning of what is here is a conflict, and stays as it is.
+Whose a stream is, and what keeps an old process or a copy of the directory from changing it, is the subject of
+:mod:`diskreplay.remote.record`. Every object of a stream is put on the condition that it is the one that this writer
+knows. Where a put is refused, and after every failure, nothing is assumed: the push lists the remote objects again.
+Remote data that is not the beginning of what is here is a conflict, and stays as it is.
 
 Going back to a checkpoint replaces rows: the remote stream is made empty on a new timeline first, so that no reader
 takes rows of both, and uploaded anew; refused where another's checkpoint needs them.
@@ -23,63 +21,29 @@ import contextlib
 import dataclasses
 import json
 import os
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from diskreplay.errors import CorruptionError, RemoteConflictError, RemoteError
-from diskreplay.remote import bundles, conditions, numbers
+from diskreplay.remote import bundles, conditions, ledger, numbers
 from diskreplay.remote import objects as storage
 from diskreplay.remote.needed import shards
-from diskreplay.remote.objects import NEW, Object, Objects, TakenError
+from diskreplay.remote.objects import MOST_BYTES, NEW, Object, Objects, TakenError, put_over
+from diskreplay.remote.record import KEY, ChangedError, RemoteRecord, of_this_directory
+from diskreplay.remote.record import attributes as _attributes
+from diskreplay.remote.sent import Counted, Sent
 from diskreplay.schema import Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.column import ColumnReader, shard_name
 from diskreplay.storage.commit import Commit, Tail
-from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store, checkpoint_files
 
-ORIGIN_FILE = "__remote.json"
-"""In the directory of the array ``start``: what this stream is called where it was pushed to."""
-KEY = numbers.KEY
-"""Beside ``attributes["diskreplay"]``: what the remote store adds to records and checkpoints."""
 BUNDLE_SHARDS = 16
 """New shards before the last bundle is written again."""
 BUNDLE_MOST = 128
 """Shards of a bundle, before the next is begun."""
 ATTEMPTS = 10
-MOST_BYTES = 1 << 40
-"""Of a shard, which its writer made."""
-
-
-@dataclasses.dataclass
-class Sent:
-    """What was sent, counted.
-
-    Attributes:
-        requests: puts, gets, listings and deletions.
-        puts: of them.
-        sent_bytes: of puts.
-        sequence, end: of the newest record that is remote; -1 and 0 before the first.
-        timeline: of that record; -1 where it has no rows.
-        begin: the first row that was here when this push was begun.
-        lost_rows: rows that were evicted here before they could be sent, up to that record.
-        taken: names of checkpoints here that another's checkpoint has there.
-    """
-
-    requests: int = 0
-    puts: int = 0
-    sent_bytes: int = 0
-    sequence: int = -1
-    end: int = 0
-    timeline: int = -1
-    begin: int = 0
-    lost_rows: int = 0
-    taken: tuple[str, ...] = ()
-
-    def reached(self, newest: Commit) -> int:
-        """The first row of a commit's timeline that waits, or would if it were not evicted."""
-        return self.end if self.timeline == newest.timeline else self.begin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +52,6 @@ class Made:
 
     number: int
     id: str
-
-
-class _ChangedError(Exception):
-    """What is remote is not what this push knew."""
 
 
 class Push:
@@ -107,15 +67,14 @@ class Push:
         self._store = store
         self._files = store.files
         self._name = name
-        self._objects = objects
         self._prefix = f"{STREAMS}/{name}"
         self.url = objects.url
         self.sent = Sent(begin=self._commit().begin)
+        self._objects = Counted(objects, self.sent)
+        self._record = RemoteRecord(store, name, self._objects)
         self._begun = False
-        self._origin = ""
-        self._remote: Commit | None = None
         self._tags: dict[str, str] = {}
-        """Of the stream's objects that are remote."""
+        """Of the stream's objects that are remote, its record excepted."""
         self._complete: set[str] = set()
         """Keys of shards that are remote and do not change any more."""
         self._tails: dict[str, Tail] = {}
@@ -133,6 +92,7 @@ class Push:
 
         Raises RemoteError, after which it can be run again, and RemoteConflictError, after which it cannot.
         """
+        self._record.begin()
         for _ in range(ATTEMPTS):
             try:
                 if not self._begun:
@@ -141,7 +101,7 @@ class Push:
                 self._push_rows()
                 self._push_checkpoints()
                 return
-            except _ChangedError:
+            except ChangedError:
                 self._begun = False
             except BaseException:
                 self._begun = False
@@ -153,29 +113,19 @@ class Push:
     def _begin(self) -> None:
         """Looks what is there, and whose it is."""
         first = self._claim_root()
-        self._origin = self._read_origin()
-        local = self._commit()
-        there = self.list(f"{self._prefix}/")
-        self._tags = {one.key: one.tag for one in there}
+        local, known = self._commit(), self._remote is not None
+        remote = self._record.look()
+        self._tags = {one.key: one.tag for one in self.list(f"{self._prefix}/") if one.key != self._record.key}
         self._complete, self._tails, self._documents, self._pins, self._bundled = set(), {}, {}, [], []
-        self._bundle = bundles.free(one.key for one in there)
-        found = self._look(self._record)
-        if found is None:
-            if self._remote is not None:
-                raise self._conflict("its record was removed")
-            self.sent.requests, self.sent.puts = self.sent.requests + 1, self.sent.puts + 1
+        self._bundle = bundles.free(self._tags)
+        if remote is None:
             numbers.claim(self._objects, first, self._name, local.stream, self._origin)
             self._groups()
-            self._tags.pop(self._record, None)
             self._put_record(_empty(local, 0))
             return
-        self._tags[self._record] = found[0].tag
-        remote, beside = self._decode(self._record, found[1])
-        if beside.get("origin") != self._origin:
-            raise self._conflict("another writer made it")
         if remote.timeline > local.timeline or remote.sequence > local.sequence:
-            raise self._conflict("it is ahead of this directory, which is an older copy")
-        self._is_remote(remote, self._remote is not None)
+            raise self._record.conflict("it is ahead of this directory, which holds files of an older copy")
+        self._is_remote(remote, known)
         if local.timeline == remote.timeline:
             self._check_prefix(local, remote)
             for path, tail in remote.tails.items():
@@ -194,9 +144,9 @@ class Push:
             found = self._look(metadata.NAME)
             if found is not None:
                 break
-            self._check_conditions()
+            conditions.check(self._objects, self._name)
             with contextlib.suppress(TakenError):
-                self.put(metadata.NAME, numbers.root(document, self._name), NEW)
+                self._objects.put(metadata.NAME, numbers.root(document, self._name), NEW)
                 return self._name
         else:
             raise RemoteError(f"{self._objects.url}/{metadata.NAME}: the put is refused again and again; try again")
@@ -208,43 +158,19 @@ class Push:
             )
         return numbers.first(there)
 
-    def _check_conditions(self) -> None:
-        conditions.check(self._objects, self._name)
-        self.sent.requests, self.sent.puts = self.sent.requests + 5, self.sent.puts + 4
-
     def _groups(self) -> None:
         for key in (STREAMS, CHECKPOINTS, *(f"{self._prefix}/{group}" for group in stream.groups(self._store.schema))):
             with contextlib.suppress(TakenError):
-                self.put(f"{key}/{metadata.NAME}", metadata.dump(metadata.group_document()), NEW)
+                put_over(self._objects, f"{key}/{metadata.NAME}", metadata.dump(metadata.group_document()), NEW)
         for path in self._store.schema.arrays:
             self._put_array(path)
 
-    def _read_origin(self) -> str:
-        """The stream's origin, made and noted where it has none."""
-        path = self._origin_path(self._name)
-        try:
-            return self._noted_origin(path)
-        except FileNotFoundError:
-            origin = secrets.token_hex(16)
-            with fs.translate("noting the origin of", path):
-                fs.replace(self._files, path, json.dumps({"origin": origin}).encode())
-            return origin
-
-    def _origin_path(self, name: str) -> str:
-        return os.path.join(self._store.stream_path(name), stream.SCRATCH, ORIGIN_FILE)
-
-    def _noted_origin(self, path: str) -> str:
-        try:
-            return str(json.loads(self._files.read(path))["origin"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptionError(f"{path!r} cannot be read: {error!r}", file=path) from error
-
     def _origins(self) -> set[str]:
-        """Of all streams of the local store that were ever pushed."""
+        """Of this stream, and of those others of the local store that no other directory has pushed to."""
         found = {self._origin}
         for name in self._store.stream_names():
-            with contextlib.suppress(FileNotFoundError, CorruptionError):
-                found.add(self._noted_origin(self._origin_path(name)))
+            if name != self._name and self._read_record(name) is not None:
+                found.add(ledger.read(self._files, ledger.path(self._store.stream_path(name))).origin)
         return found
 
     def _check_prefix(self, local: Commit, remote: Commit) -> None:
@@ -258,12 +184,11 @@ class Push:
                 continue  # evicted here since
             found = self._look(f"{self._prefix}/{path}/{name}")
             if found is None or len(data) < tail.size or found[1][: tail.size] != data[: tail.size]:
-                raise self._conflict("its rows are others than the ones here")
+                raise self._record.conflict("its rows are others than the ones here")
 
     def _is_remote(self, record: Commit, ours: bool = True) -> None:
         """Notes a record that is remote; rows that are lost are those of the records that this push put."""
         lost = max(0, record.begin - self.sent.reached(record)) if record.tails and ours else 0
-        self._remote = record
         self.sent.sequence, self.sent.end = record.sequence, record.end
         self.sent.timeline = record.timeline if record.tails else -1
         self.sent.lost_rows += lost
@@ -280,7 +205,7 @@ class Push:
             if remote is None or newest.timeline != remote.timeline:
                 self._go_back(newest)
             elif newest.timeline and not remote.tails:
-                self._check_not_needed(newest.timeline)  # it was interrupted when it went back
+                self._give_up(newest.timeline)  # it was interrupted when it went back
             try:
                 self._upload(newest, pins)
             except FileNotFoundError as error:
@@ -300,19 +225,25 @@ class Push:
         self._check_not_needed(newest.timeline)
         self._complete, self._tails, self._bundled, self._unbundled = set(), {}, [], []
         self._put_record(_empty(newest, self.sent.sequence + 1))
-        # A checkpoint that is made from now on finds the new timeline; one that was made before is found here.
-        self._check_not_needed(newest.timeline)
+        self._give_up(newest.timeline)
         prefix = f"{bundles.folder(self._name)}/{bundles.PREFIX}"
         old = [key for key in self._tags if key.startswith(prefix)]
         self.delete(old)
         for key in old:
             del self._tags[key]
 
-    def _check_not_needed(self, timeline: int) -> None:
-        """RemoteConflictError where another's checkpoint may need rows that this stream gave up for a new timeline."""
+    def _give_up(self, timeline: int) -> None:
+        """Removes the checkpoints of rows that were given up for a timeline, whose record is there.
+
+        Another's checkpoint that is made from now on finds the new timeline; one that was made before is found here.
+        """
+        self._check_not_needed(timeline)
         there = self._checkpoints_there()
         self._remove(self._dropped(self._checkpoints_here(), there), there)
-        for one in there.values():
+
+    def _check_not_needed(self, timeline: int) -> None:
+        """RemoteConflictError where another's checkpoint may need rows that this stream gave up for a new timeline."""
+        for one in self._checkpoints_there().values():
             if _checkpoint_name(one.key) is not None and self._made_here(one) is None:
                 found = self._look(one.key, metadata.MAX_CHECKPOINT_BYTES)
                 ours = _attributes(found[1]).get(metadata.KEY) if found else None
@@ -330,7 +261,6 @@ class Push:
         for path, tail in newest.tails.items():
             column, directory = self._column(path, newest)
             below = f"{self._prefix}/{path}"
-            self._put_array(path)
             spans = [commit.span(path, context) for commit in (newest, *pins) if path in commit.tails]
             rows = column.column.shard_rows
             wanted = {
@@ -342,12 +272,14 @@ class Push:
                 if f"{below}/{name}" not in self._complete:
                     self._put_complete(path, name, column, self._read_local(os.path.join(directory, name)))
             if self._tails.get(path) != tail:
+                self._put_array(path)
                 name = shard_name(tail.shard, column.column)
                 self._replace(f"{below}/{name}", self._read_local(os.path.join(directory, name), tail.size))
                 self._tails[path] = tail
 
     def _put_complete(self, path: str, name: str, column: ColumnReader, data: bytes) -> None:
         key = f"{self._prefix}/{path}/{name}"
+        self._put_array(path)
         tag = self._replace(key, data)
         self._complete.add(key)
         whole = column.column.resident
@@ -378,18 +310,16 @@ class Push:
 
     def _replace(self, key: str, data: bytes) -> str:
         """Puts an object of this stream in the place of the one that is known; its tag."""
+        self._record.fence()
         try:
-            made = self._tags[key] = _put_over(self, self._objects, key, data, self._tags.get(key, NEW))
+            made = self._tags[key] = put_over(self._objects, key, data, self._tags.get(key, NEW))
         except TakenError:
-            raise _ChangedError(key) from None
+            raise ChangedError(key) from None
         return made
 
     def _put_record(self, record: Commit) -> None:
         """Replaces the remote record: the remote commit."""
-        write = secrets.token_hex(16)
-        document = metadata.group_document(record.to_json(), self._prefix)
-        document["attributes"][KEY] = {"origin": self._origin, "write": write}
-        self._replace(self._record, metadata.dump(document))
+        self._record.put(record)
         self._is_remote(record)
 
     # Checkpoints
@@ -419,10 +349,11 @@ class Push:
         """
         if not self._reached(checkpoint):
             return False
+        self._record.hold()
         folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
-        beside, arrays = {"origin": self._origin}, list(checkpoint.arrays)
         try:
-            made = put_checkpoint(self, self._objects, self._files, folder, checkpoint.name, arrays, beside, there)
+            beside = {"origin": self._origin}
+            made = put_checkpoint(self._objects, self._files, folder, checkpoint, beside, there)
         except FileNotFoundError:  # dropped meanwhile
             return False
         except TakenError:
@@ -432,11 +363,12 @@ class Push:
         return True
 
     def _check_checkpoint(self, checkpoint: Checkpoint, made: Mapping[str, str]) -> None:
-        """Takes a checkpoint back where what it needs was removed while it was put."""
+        """Takes a checkpoint back where what it needs was removed or replaced while it was put."""
         there = {one.key: one.tag for one in self.list(f"{CHECKPOINTS}/{checkpoint.name}/")}
-        if not self._reached(checkpoint) or any(there.get(key) != tag for key, tag in made.items()):
+        replaced = any(there.get(key) != tag for key, tag in made.items())
+        if replaced or not self._reached(checkpoint) or not self._record.stands():
             self.delete(in_order_of_removal(checkpoint.name, there))
-            raise _ChangedError(checkpoint.name)
+            raise ChangedError(checkpoint.name)
 
     def _reached(self, checkpoint: Checkpoint) -> bool:
         """Whether everything that the checkpoint needs is remote."""
@@ -447,7 +379,7 @@ class Push:
             there = {one.key for one in self.list(f"{STREAMS}/{name}/")}
             missing = set(shards(self._store.schema, name, cut)) - there
             if missing & self._complete:
-                raise _ChangedError(missing)  # removed since
+                raise ChangedError(missing)  # removed since
             if missing:
                 return False
         return True
@@ -476,8 +408,10 @@ class Push:
                 found.append((made.number, name))
         return [name for _, name in sorted(found)]
 
-    def _remove(self, names: Iterable[str], there: dict[str, Object]) -> None:
+    def _remove(self, names: Sequence[str], there: dict[str, Object]) -> None:
         """Removes remote checkpoints, also from what is known to be there."""
+        if names:
+            self._record.hold()
         for name in names:
             keys = in_order_of_removal(name, there)
             self.delete(keys)
@@ -497,24 +431,14 @@ class Push:
 
     # Requests, counted
 
-    def put(self, key: str, data: bytes, tag: str | None = None) -> str:
-        self.sent.requests += 1
-        self.sent.puts += 1
-        made = self._objects.put(key, data, tag)
-        self.sent.sent_bytes += len(data)
-        return made
-
     def list(self, prefix: str) -> list[Object]:
-        self.sent.requests += 1
         return self._objects.list(prefix)
 
     def delete(self, keys: Sequence[str]) -> None:
-        self.sent.requests += len(keys)
         self._objects.delete(keys)
 
     def _look(self, key: str, most: int = MOST_BYTES) -> tuple[Object, bytes] | None:
         """An object and its bytes; None where there is none."""
-        self.sent.requests += 1
         try:
             return storage.read(self._objects, key, most)
         except FileNotFoundError:
@@ -523,9 +447,13 @@ class Push:
     # Inside
 
     @property
-    def _record(self) -> str:
-        """Key of the stream's record."""
-        return f"{self._prefix}/{metadata.NAME}"
+    def _origin(self) -> str:
+        return self._record.origin
+
+    @property
+    def _remote(self) -> Commit | None:
+        """The remote commit."""
+        return self._record.commit
 
     def _commit(self) -> Commit:
         return stream.read_commit(self._files, self._store.stream_path(self._name))
@@ -541,51 +469,23 @@ class Push:
         return data
 
     def _read_record(self, name: str) -> Commit | None:
-        """The remote record of another stream."""
-        key = f"{STREAMS}/{name}/{metadata.NAME}"
-        found = self._look(key)
-        return None if found is None else self._decode(key, found[1])[0]
-
-    def _decode(self, key: str, data: bytes) -> tuple[Commit, dict[str, Any]]:
-        """A remote record, and what stands beside it."""
-        where = f"{self._objects.url}/{key}"
-        attributes = _attributes(data)
-        ours, beside = attributes.get(metadata.KEY), attributes.get(KEY)
-        if not isinstance(ours, dict):
-            raise CorruptionError(f"the record {where!r} cannot be read", file=where)
-        metadata.check(ours, key.rpartition("/")[0], where)
-        return Commit.from_json(ours, where), beside if isinstance(beside, dict) else {}
+        """The remote record of another stream of the local store; None where this directory did not put it."""
+        return of_this_directory(self._store, name, self._objects)
 
     def _column(self, path: str, commit: Commit) -> tuple[ColumnReader, str]:
         directory = os.path.join(self._store.stream_path(self._name), path)
         schema: Schema = self._store.schema
         column = {**schema.arrays, **schema.logs}.get(path)
         if column is None:
-            raise self._conflict(f"it has an array {path!r}")
+            raise self._record.conflict(f"it has an array {path!r}")
         envs = commit.span(path, schema.context).num_envs
         return ColumnReader(self._files, directory, self._name, column, envs), directory
-
-    def _conflict(self, what: str) -> RemoteConflictError:
-        return RemoteConflictError(
-            f"the stream {self._name!r} of {self._objects.url} is not the one of {self._store.path!r}: {what}. Write a "
-            "stream of another name (stream=...), or push to another URL"
-        )
 
 
 def _empty(of: Commit, sequence: int) -> Commit:
     """A record without rows, on the timeline of another one."""
     first = Commit.first(of.stream, of.num_envs, of.capacity)
     return dataclasses.replace(first, sequence=sequence, timeline=of.timeline)
-
-
-def _attributes(data: bytes) -> dict[str, Any]:
-    """The attributes of a document, empty where it has none."""
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    attributes = document.get("attributes") if isinstance(document, dict) else None
-    return attributes if isinstance(attributes, dict) else {}
 
 
 def _count(value: object) -> int:
@@ -611,45 +511,25 @@ def _checkpoint_name(key: str) -> str | None:
 
 
 def put_checkpoint(
-    requests: Any, objects: Objects, files: fs.Files, folder: str, name: str, arrays: list[str],
-    beside: dict[str, Any], there: Mapping[str, Object],
+    objects: Objects, files: fs.Files, folder: str, checkpoint: Checkpoint, beside: dict[str, Any],
+    there: Mapping[str, Object],
 ) -> dict[str, str]:  # fmt: skip
-    """Uploads a checkpoint that stands in a local directory: its arrays, then its document; the arrays' tags.
+    """Uploads a checkpoint that stands in a local directory: its arrays and files, then its document; their tags.
 
     Args:
-        requests: has a ``put``.
-        objects: to look what is there.
+        objects: where it is put.
         files, folder: where the checkpoint is.
-        name, arrays: of it.
+        checkpoint: that stands there.
         beside: what stands beside its attributes.
         there: what is known to be there: what a maker left that died is replaced, and nothing else.
 
     TakenError where there is one of that name, or another is making it.
     """
     made = {}
-    for array in arrays:
-        for file in files.list(os.path.join(folder, array)):
-            key, data = f"{CHECKPOINTS}/{name}/{array}/{file}", files.read(os.path.join(folder, array, file))
-            made[key] = _put_over(requests, objects, key, data, there[key].tag if key in there else NEW)
+    for file in checkpoint_files(files, folder, checkpoint):
+        key, data = f"{CHECKPOINTS}/{checkpoint.name}/{file}", files.read(os.path.join(folder, file))
+        made[key] = put_over(objects, key, data, there[key].tag if key in there else NEW)
     document = json.loads(files.read(os.path.join(folder, metadata.NAME)))
     document["attributes"][KEY] = beside
-    _put_over(requests, objects, document_key(name), metadata.dump(document), NEW)
+    put_over(objects, document_key(checkpoint.name), metadata.dump(document), NEW)
     return made
-
-
-def _put_over(requests: Any, objects: Objects, key: str, data: bytes, tag: str) -> str:
-    """Puts an object in the place of the one with a tag, or of none (``NEW``); its tag. TakenError where another is."""
-    for _ in range(ATTEMPTS):
-        try:
-            return str(requests.put(key, data, tag))
-        except TakenError:
-            try:
-                found, now = storage.read(objects, key, MOST_BYTES)
-            except FileNotFoundError:
-                found, now = None, b""
-            if found is not None and now == data:
-                return found.tag  # the answer was lost
-            if (found.tag if found else NEW) != tag:
-                raise
-            # A conflict with a put that was not done either.
-    raise RemoteError(f"{objects.url}/{key}: the storage refuses the put again and again; try again")

@@ -94,6 +94,8 @@ class Pushing:
             raise StateError("this process was forked from the one that pushes: open a stream of its own")
         stop = None if timeout is None else time.monotonic() + timeout
         with self._condition, self._waiter():
+            if not isinstance(self._error, RemoteError):
+                self._error = None  # of an attempt that is over: there may be room on the disk now
             self._ask()
             asked = self._asked
             while self._done < asked:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from diskreplay.errors import InputError, StateError
-from diskreplay.formats.core.target import replacing
+from diskreplay.formats.core.target import check_target, replacing
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.report.document import document, to_text
@@ -58,27 +58,28 @@ def report(
     *,
     episodes: Sequence[int] = (),
     limit_mb: float = LIMIT_MB,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Writes the store at ``path`` as a page into ``out``, replacing a file that is there, or that a link leads to.
+    """Writes the store at ``path`` as a page into ``out``.
 
     Args:
         path: of the store.
         out: the file, ending in ``.html``.
         episodes: numbers of those to be played, from the end if negative; the best, worst, median and newest if empty.
         limit_mb: megabytes that the file may have, at least 0.5.
+        overwrite: replace a file that is there, or that a link leads to.
         progress: told how many episodes are done, of how many.
 
     Raises:
-        InputError: for another ending, a limit that is too small, or an episode that is not there.
+        InputError: for another ending, a limit that is too small, an episode that is not there, or a file that is.
         OpenError, CorruptionError: when the store cannot be opened.
     """
     started = time.perf_counter()
     target = pathlib.Path(checked_path(out, "out"))
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{str(target)!r}: the name must end in .html")
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"there is no directory {str(target.absolute().parent)!r} to write {target.name!r} into")
+    check_target(target, "file", overwrite)
     if not LEAST_MB <= limit_mb <= 1000:
         raise InputError(f"the limit must be {LEAST_MB:g} to 1000 MB, got {limit_mb:g}")
     source = Source(path)
@@ -113,7 +114,7 @@ def report(
     page = document(facts.name, to_text(data)).encode()
     if len(page) > limit:
         raise InputError(f"the page takes {len(page) / 1e6:.1f} MB, more than {limit_mb:g}; allow more with --limit")
-    with replacing(target, "file", overwrite=True) as temporary:
+    with replacing(target, "file", overwrite=overwrite) as temporary:
         temporary.write_bytes(page)
     numbers = tuple(int(one["number"]) for one in played)  # type: ignore[call-overload]  # of EpisodeValues
     return Report(

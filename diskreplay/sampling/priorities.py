@@ -52,11 +52,8 @@ class Priorities(Prioritized, Generic[Tree]):
         self._beta = checked_number("beta", beta)
         self._most = most
         self._by_env = by_env
-        # Trees are compiled code: numba is imported now, and not within a draw, where a signal's handler could meet half
-        # of it.
-        from diskreplay.sampling import places as _
-
-        self._new_tree(0)
+        self.clear()
+        self._parts()  # imports numba: now, and not within a draw, where a signal's handler could meet half of it
         self.clear()
 
     def clear(self) -> None:

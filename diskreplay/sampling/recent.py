@@ -27,6 +27,10 @@ from diskreplay.sampling.window import Standings, Window, Windows
 
 Floats = NDArray[np.float64]
 
+LEAST_HALF_LIFE = 1e-280
+MOST_HALF_LIFE = 1e280
+"""Between them the decay of every age, of up to 2^48 rows of 2^20 environments, is a float64 with all of its digits."""
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Recent:
@@ -38,7 +42,7 @@ class Recent:
     Args:
         newest: only so many of the newest of each stream, rounded up to whole rows; each with the same probability.
         fraction: only this share of what each stream's window holds, in (0, 1], rounded up to whole rows; likewise.
-        half_life: all of the window; the probability halves with so many that are newer.
+        half_life: all of the window; the probability halves with so many that are newer; 1e-280 to 1e280.
 
     Raises InputError where none or several are given, or one is out of range.
     """
@@ -58,7 +62,13 @@ class Recent:
             if not self.fraction:
                 raise InputError("fraction must be above 0")
         if self.half_life is not None:
-            object.__setattr__(self, "half_life", checked_number("half_life", self.half_life, above=True))
+            half_life = checked_number("half_life", self.half_life, above=True)
+            if not LEAST_HALF_LIFE <= half_life <= MOST_HALF_LIFE:
+                raise InputError(
+                    f"half_life must be from {LEAST_HALF_LIFE:.0e} to {MOST_HALF_LIFE:.0e}, got {half_life}: the decay "
+                    "of others is no number that a float can hold"
+                )
+            object.__setattr__(self, "half_life", half_life)
 
     def __repr__(self) -> str:
         return f"Recent({', '.join(f'{name}={value}' for name, value in self._given().items())})"

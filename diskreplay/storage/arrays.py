@@ -1,4 +1,4 @@
-"""Arrays of one axis beside a checkpoint's attributes, such as priorities: written once, whole, never changed."""
+"""Arrays of one axis beside a checkpoint's attributes, such as priorities: written once, in order, never changed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from diskreplay.storage.commit import Tail
 
 CHUNK_ROWS = 1 << 16
 SHARD_CHUNKS = 1 << 8
+WRITTEN_BYTES = 4 << 20
+"""Encoded bytes that wait before they are written."""
 
 
 def _column(name: str, dtype: np.dtype[Any]) -> Column:
@@ -36,36 +38,93 @@ def facts(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
 def write(files: fs.Files, directory: str, arrays: dict[str, NDArray[Any]]) -> None:
     """Makes a Zarr array ``(rows, 1)`` of each ``(n,)`` below the group at ``directory``."""
     for name, values in arrays.items():
-        column = _column(name, values.dtype)
-        path = os.path.join(directory, name)
+        writer = ArrayWriter(files, os.path.join(directory, name), _column(name, values.dtype))
+        writer.append(np.ascontiguousarray(values))
+        writer.finish()
+
+
+class ArrayWriter:
+    """Writes one array of any length in order, and holds a few of its chunks in RAM.
+
+    Attributes:
+        length: values so far.
+        crc32c: CRC-32C of their bytes.
+
+    Args:
+        files: where it is written.
+        path: of the array, which must not be there.
+        column: dtype, codec, and rows of chunks and shards.
+    """
+
+    def __init__(self, files: fs.Files, path: str, column: Column) -> None:
+        self._files, self._path, self._column = files, path, column
+        self._file: fs.File | None = None
+        self._index = np.empty((0, 1, 2), np.int64)
+        self._shards = 0
+        self._chunk, self._filled = np.empty(column.chunk_rows, column.dtype), 0
+        self._parts: list[bytes] = []
+        self._written = 0
+        self.length, self.crc32c = 0, 0
         files.mkdir(path)
-        shards = max(1, -(-len(values) // column.shard_rows))
-        metadata.write(files, path, metadata.array_document(column, 1, shards * column.shard_rows))
-        for shard in range(shards if len(values) else 0):
-            rows = values[shard * column.shard_rows : (shard + 1) * column.shard_rows]
-            file = files.open(os.path.join(path, shard_name(shard, column)), write=True)
-            file.pwrite(_shard(column, rows), 0)
-            file.sync()
-        files.sync_dir(path)
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Adds values ``(n,)``, contiguous and of the column's dtype."""
+        self.length += len(values)
+        while len(values):
+            fitting = values[: len(self._chunk) - self._filled]
+            self.crc32c = int(google_crc32c.extend(self.crc32c, fitting.tobytes()))
+            self._chunk[self._filled : self._filled + len(fitting)] = fitting
+            self._filled += len(fitting)
+            values = values[len(fitting) :]
+            if self._filled == len(self._chunk):
+                self._seal()
+
+    def finish(self) -> None:
+        """Makes the array durable, its document last."""
+        if self._filled:
+            self._chunk[self._filled :] = 0
+            self._seal()
+        self._end_shard()
+        rows = max(1, self._shards) * self._column.shard_rows
+        metadata.write(self._files, self._path, metadata.array_document(self._column, 1, rows))
+        self._files.sync_dir(self._path)
+
+    def _seal(self) -> None:
+        """Encodes the chunk that is full, or the last one."""
+        encoded, self._filled = chunks.encode(self._column.codec, self._chunk), 0
+        entry = [self._written + sum(map(len, self._parts)), len(encoded)]
+        self._index = np.concatenate([self._index, np.array(entry, np.int64).reshape(1, 1, 2)])
+        self._parts.append(encoded)
+        full = len(self._index) == self._column.shard_rows // self._column.chunk_rows
+        if full:
+            self._end_shard()
+        elif sum(map(len, self._parts)) >= WRITTEN_BYTES:
+            self._write()
+
+    def _end_shard(self) -> None:
+        """Makes the shard durable that has chunks, where one has."""
+        if not len(self._index):
+            return
+        missing = self._column.shard_rows // self._column.chunk_rows - len(self._index)
+        self._parts.append(chunks.encode_index(np.pad(self._index, ((0, missing), (0, 0), (0, 0)), constant_values=-1)))
+        self._write()
+        assert self._file is not None
+        self._file.sync()
+        self._file, self._written, self._index = None, 0, self._index[:0]
+        self._shards += 1
+
+    def _write(self) -> None:
+        """Writes what waits to the shard's file."""
+        if self._file is None:
+            self._file = self._files.open(os.path.join(self._path, shard_name(self._shards, self._column)), write=True)
+        self._file.pwrite(self._parts, self._written)
+        self._written += sum(map(len, self._parts))
+        self._parts = []
 
 
 def _crc32c(values: NDArray[Any]) -> int:
     """CRC-32C of the values: those of chunks only say that each chunk is whole."""
     return int(google_crc32c.value(np.ascontiguousarray(values).tobytes()))
-
-
-def _shard(column: Column, values: NDArray[Any]) -> list[bytes]:
-    """The chunks of a shard and its index."""
-    parts, offset = [], 0
-    index = np.full((SHARD_CHUNKS, 1, 2), -1, np.int64)
-    for number, start in enumerate(range(0, len(values), CHUNK_ROWS)):
-        chunk = np.zeros(CHUNK_ROWS, column.dtype)
-        rows = values[start : start + CHUNK_ROWS]
-        chunk[: len(rows)] = rows
-        parts.append(chunks.encode(column.codec, chunk))
-        index[number, 0] = offset, len(parts[-1])
-        offset += len(parts[-1])
-    return [*parts, chunks.encode_index(index)]
 
 
 def read(files: fs.Files, directory: str, facts: Any) -> dict[str, NDArray[Any]]:

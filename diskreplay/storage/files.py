@@ -20,12 +20,17 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
+from diskreplay.callers import caller
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
 from diskreplay.storage.handles import NO_DESCRIPTORS, with_room
 
 Kind = Literal["file", "directory", "link", "other"]
-NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""What the system says of names that lead nowhere, in a circle too."""
+THIS_PROCESS = "this very process"
+"""The first words of :meth:`Files.lock_holder` where no other process holds the lock."""
+NO_NAMES = (errno.ELOOP, errno.ENAMETOOLONG)
+"""The system's errors for names that nothing can have: links that lead in a circle, and names that are too long."""
+NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, *NO_NAMES)
+"""The system's errors for names that lead nowhere."""
 
 
 class File(Protocol):
@@ -133,7 +138,7 @@ class LocalFile:
 
     def __del__(self) -> None:
         fd = getattr(self, "_fd", -1)  # an interrupt may have come before there was one
-        if fd >= 0:
+        if fd >= 0 and os:  # which is gone when the interpreter ends: the system closes what is open then
             self._fd = -1
             os.close(fd)
 
@@ -192,6 +197,7 @@ class LocalLock:
 
     def __init__(self, path: str) -> None:
         self._owner = os.getpid()
+        self._taken_by = ""
         self._held.add(self)
         self._fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -203,7 +209,13 @@ class LocalLock:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
             raise
+        self._taken_by = caller()
         return True
+
+    @classmethod
+    def taken_by(cls, path: str) -> str | None:
+        """The line of this process's program that took the lock on a directory; None where this process has it not."""
+        return next((lock._taken_by for lock in list(cls._held) if lock.held() and lock.is_at(path)), None)
 
     @classmethod
     def let_go_in_child(cls) -> None:
@@ -233,7 +245,8 @@ class LocalLock:
         return os.path.samestat(there, os.fstat(self._fd))
 
     def __del__(self) -> None:
-        self.release()
+        if os:  # which is gone when the interpreter ends: the lock goes with the process then
+            self.release()
 
 
 os.register_at_fork(after_in_child=LocalLock.let_go_in_child)
@@ -309,6 +322,8 @@ class LocalFiles:
             raise
 
     def lock_holder(self, path: str) -> str:
+        if line := LocalLock.taken_by(path):
+            return f"{THIS_PROCESS}, which opened it in {line}"
         inode = os.stat(path).st_ino
         with contextlib.suppress(OSError):
             for line in pathlib.Path("/proc/locks").read_text().splitlines():
@@ -333,7 +348,7 @@ def translate(action: str, path: str, kept: str = "the last commit is intact") -
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = DiskFullError if full else WriteFailedError
-        cure = "make room" if full else "mend the cause"
+        cure = "make room" if full else "choose another path" if error.errno in NO_NAMES else "mend the cause"
         after = f"{kept}: {cure} and reopen the store" if kept else f"nothing was made: {cure} and try again"
         if kept and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             after += ", or open it with mode='r'"
@@ -346,7 +361,12 @@ def unreadable(path: str, error: OSError) -> OSError:
     """What to raise when a file that is there cannot be read."""
     if isinstance(error, DiskReplayError):
         return error  # of the disk that was to take its copy, or of the storage that has it
-    cure = "close files, or raise the limit (ulimit -n)" if error.errno in NO_DESCRIPTORS else "mend the disk"
+    if error.errno in NO_DESCRIPTORS:
+        cure = "close files, or raise the limit (ulimit -n)"
+    elif error.errno in NO_NAMES:
+        cure = "a store holds no symbolic links: put the file itself there, or name another path"
+    else:
+        cure = "mend the disk"
     return ReadFailedError(
         error.errno, f"reading {path!r} failed: {os.strerror(error.errno) if error.errno else error}; {cure}"
     )

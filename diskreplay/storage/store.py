@@ -15,12 +15,12 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
 from diskreplay import exits
-from diskreplay.checks import check_count, check_key
+from diskreplay.checks import check_count, check_flag, check_key
 from diskreplay.errors import (
     CheckpointError,
     CorruptionError,
@@ -28,13 +28,15 @@ from diskreplay.errors import (
     InputError,
     LockedError,
     NotAStoreError,
+    ReadFailedError,
     SchemaError,
     StoreExistsError,
     StoreNotFoundError,
 )
 from diskreplay.schema import FORMAT_VERSION, LOGS, Schema
-from diskreplay.storage import arrays, metadata, stream, temporaries
+from diskreplay.storage import arrays, attachments, metadata, stream, temporaries
 from diskreplay.storage import files as fs
+from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import MAX_ENVS, MAX_STREAMS, Commit
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
@@ -63,6 +65,8 @@ class Checkpoint:
         number: its place in the order of all, from 1 on; 0 where an older version made it.
         id: a random name: a checkpoint that was dropped and made again has another; empty in older ones.
         maker: the stream whose writer made it; None where a reader of a remote store did.
+        attachments: files that it took along, by name.
+        kept: whether newer ones of its maker that are made with ``keep`` drop it.
     """
 
     name: str
@@ -74,6 +78,8 @@ class Checkpoint:
     number: int = 0
     id: str = ""
     maker: str | None = None
+    attachments: dict[str, Attachment] = dataclasses.field(default_factory=dict)
+    kept: bool = False
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -124,6 +130,11 @@ class Store:
             if files.kind(path) is None:
                 raise StoreNotFoundError(f"there is no store at {path!r}; ReplayBuffer.create makes one") from error
             raise NotAStoreError(f"{path!r} is not a diskreplay store: it has no {metadata.NAME}") from error
+        except ReadFailedError as error:
+            if error.errno not in fs.NO_NAMES:
+                raise
+            reason = os.strerror(error.errno)
+            raise StoreNotFoundError(f"there is no store at {path!r}: {reason}; name another path") from error
         except CorruptionError as error:
             raise NotAStoreError(f"{path!r} is not a diskreplay store: {error}") from error
         attributes = document.get("attributes")
@@ -183,21 +194,17 @@ class Store:
                 if part.note is not None:
                     note = os.path.join(temporary, STREAMS, first_stream, SCRATCH, part.note[0])
                     fs.replace(files, note, part.note[1])
-                try:
-                    claim(document)
-                except BaseException:
-                    fs.remove(files, temporary)
-                    raise
-                try:
-                    files.rename(temporary, path)
-                except OSError as error:
-                    if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):  # another process was first
-                        fs.clear(files, temporary)
-                        _check_free(files, path)
-                    raise
-                files.sync_dir(parent)
+                claim(document)
+                files.rename(temporary, path)
+            except BaseException as error:
+                with contextlib.suppress(OSError):  # what is left goes with the next store that is made there
+                    fs.clear(files, temporary)
+                if isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    _check_free(files, path)  # another process was first
+                raise
             finally:
                 lock.release()
+            files.sync_dir(parent)
         return Store(path, files)
 
     def stream_path(self, name: str) -> str:
@@ -379,9 +386,11 @@ class Store:
             id = stored.get("id", "")
             if not isinstance(id, str) or not isinstance(maker, str | None):
                 raise ValueError(f"id must be text, and maker text or null, got {id!r} and {maker!r}")
+            files = attachments.from_json(stored.get(attachments.GROUP, {}))
+            kept = check_flag("kept", stored.get("kept", False))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptionError(f"the checkpoint {file!r} cannot be read: {error!r}", file=file) from error
-        return Checkpoint(name, cut, *parts, number, id, maker)
+        return Checkpoint(name, cut, *parts, number, id, maker, files, kept)
 
     def check_new_checkpoint(self, name: str) -> str:
         """Where a checkpoint of that name will stand; InputError or CheckpointError when there can be none."""
@@ -398,39 +407,54 @@ class Store:
         with fs.translate_reads(folder):
             return arrays.read(self.files, folder, checkpoint.arrays)
 
+    def open_attachment(self, checkpoint: Checkpoint, name: str) -> BinaryIO:
+        """Opens a file of a checkpoint to be read; CheckpointError where it has none of that name."""
+        if name not in checkpoint.attachments:
+            has = f"it has {', '.join(map(repr, checkpoint.attachments))}" if checkpoint.attachments else "it has none"
+            raise CheckpointError(f"the checkpoint {checkpoint.name!r} has no attachment {name!r}; {has}")
+        folder = os.path.join(self.path, CHECKPOINTS, checkpoint.name)
+        return attachments.open_attachment(self.files, folder, checkpoint.attachments[name])
+
     def write_checkpoint(
-        self, writer: StreamWriter, checkpoint: Checkpoint, values: dict[str, NDArray[Any]] | None = None
-    ) -> bool:
+        self, writer: StreamWriter, checkpoint: Checkpoint, values: dict[str, NDArray[Any]] | None = None,
+        staged: Staged | None = None,
+    ) -> bool:  # fmt: skip
         """Makes a checkpoint, with arrays ``(n,)`` by name, durable: the one whose number the newest commit noted.
 
-        False when another stream's writer gave up meanwhile what it pins: then there is none.
+        It takes the files over that are ``staged``. False when another stream's writer gave up meanwhile what it pins:
+        then there is none, and the files wait where they were.
         """
         target = self.check_new_checkpoint(checkpoint.name)
         checkpoint = checkpoint.numbered(writer.commit_record.last_checkpoint, writer.name)
         document = checkpoint_document(checkpoint, values or {})
         with writer.whole(f"writing the checkpoint {checkpoint.name!r} of"):
-            temporary = os.path.join(writer.path, SCRATCH, f".tmp-checkpoint-{checkpoint.name}")
+            temporary = os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}")
             fs.clear(self.files, temporary)
-            lay_out_checkpoint(self.files, temporary, document, values or {})
+            lay_out_checkpoint(self.files, temporary, document, values or {}, staged)
             self.files.rename(temporary, target)
             self.files.sync_dir(os.path.dirname(target))
         for name, commit in checkpoint.cut.items():
             newest = stream.read_commit(self.files, self.stream_path(name))
             if name != writer.name and (newest.evicted_since(commit) or newest.timeline != commit.timeline):
-                self.drop_checkpoint(checkpoint.name, writer)
+                self.drop_checkpoint(checkpoint.name, writer, staged)
                 return False
         return True
 
-    def drop_checkpoint(self, name: str, writer: StreamWriter) -> None:
-        """Removes a checkpoint; the next commit gives the space back that only it needed."""
+    def drop_checkpoint(self, name: str, writer: StreamWriter, staged: Staged | None = None) -> None:
+        """Removes a checkpoint; the next commit gives the space back that only it needed.
+
+        Its files go back to where they were ``staged``, for the next attempt.
+        """
         action = f"dropping the checkpoint {name!r} of"
         writer.check_place(action)  # before another store's checkpoints are looked through
         self.checkpoint(name)
         with writer.whole(action):
-            doomed = os.path.join(writer.path, SCRATCH, f".tmp-dropped-{name}")
+            doomed = os.path.join(writer.scratch, f".tmp-dropped-{name}")
             fs.clear(self.files, doomed)
             self.files.rename(os.path.join(self.path, CHECKPOINTS, name), doomed)
             self.files.sync_dir(os.path.join(self.path, CHECKPOINTS))
+            if staged is not None:
+                self.files.rename(os.path.join(doomed, attachments.GROUP), staged.directory)
             fs.remove(self.files, doomed)
 
 
@@ -459,6 +483,8 @@ def checkpoint_document(checkpoint: Checkpoint, values: dict[str, NDArray[Any]])
         "number": checkpoint.number,
         "id": checkpoint.id,
         "maker": checkpoint.maker,
+        **attachments.to_json(checkpoint.attachments),
+        **({"kept": True} if checkpoint.kept else {}),
     }
     document = metadata.group_document(attributes, f"{CHECKPOINTS}/{checkpoint.name}")
     metadata.dump(document, f"the checkpoint {checkpoint.name!r}, with the sampler's state,")
@@ -466,12 +492,21 @@ def checkpoint_document(checkpoint: Checkpoint, values: dict[str, NDArray[Any]])
 
 
 def lay_out_checkpoint(
-    files: fs.Files, directory: str, document: dict[str, Any], values: dict[str, NDArray[Any]]
+    files: fs.Files, directory: str, document: dict[str, Any], values: dict[str, NDArray[Any]], staged: Staged | None
 ) -> None:
-    """Makes a checkpoint's group in a directory that does not exist, its document last."""
+    """Makes a checkpoint's group in a directory that does not exist, its document last; it takes ``staged`` files."""
     metadata.create_group(files, directory)
     arrays.write(files, directory, values)
+    if staged is not None:
+        files.rename(staged.directory, os.path.join(directory, attachments.GROUP))
     metadata.write(files, directory, document)
+
+
+def checkpoint_files(files: fs.Files, folder: str, checkpoint: Checkpoint) -> list[str]:
+    """Lists the files of a checkpoint below its directory ``folder``, its document excepted."""
+    group = [f"{attachments.GROUP}/{metadata.NAME}"] if checkpoint.attachments else []
+    nodes = [*checkpoint.arrays, *(f"{attachments.GROUP}/{name}" for name in checkpoint.attachments)]
+    return [*group, *(f"{node}/{name}" for node in nodes for name in files.list(os.path.join(folder, node)))]
 
 
 def _check_free(files: fs.Files, path: str) -> None:

@@ -155,9 +155,12 @@ class StreamWriter(_Stream[ColumnWriter]):
         with fs.translate("locking", path):
             self._lock = files.lock(path)
         if self._lock is None:
+            holder = files.lock_holder(path)
+            if holder.startswith(fs.THIS_PROCESS):
+                holder += " (with take_over=True that is committed and closed first)"
             raise LockedError(
-                f"the stream {path!r} is being written by {files.lock_holder(path)}; close that writer, open another "
-                f"stream, or open with mode='r'"
+                f"the stream {path!r} is being written by {holder}; close that writer, open another stream, or open "
+                "with mode='r'"
             )
 
     def _settle(self, files: fs.Files, path: str) -> None:
@@ -269,6 +272,11 @@ class StreamWriter(_Stream[ColumnWriter]):
         """One past the newest patch, committed or not."""
         return next(iter(self.patches.values())).end
 
+    @property
+    def scratch(self) -> str:
+        """The directory for what has no name yet; opening the stream removes what is left there."""
+        return os.path.join(self.path, SCRATCH)
+
     def waiting_bytes(self) -> int:
         """Encoded bytes in RAM that wait for a commit, about."""
         return sum(column.waiting_bytes() for _, column in self.columns())
@@ -289,6 +297,11 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Whether the stream is still its own: not in a forked process, and not once it was released."""
         held = getattr(self._lock, "held", None)  # which the locks of somebody's own Files may lack
         return os.getpid() == self._process and (held is None or held())
+
+    def writes(self, path: str) -> bool:
+        """Whether the stream at a path is the one that this object holds the lock of."""
+        is_at = getattr(self._lock, "is_at", None)  # which the locks of somebody's own Files may lack
+        return self.held and (path == self.path if is_at is None else bool(is_at(path)))
 
     def check_place(self, action: str) -> None:
         """StateError when the stream is not at its path any more: what is there now belongs to somebody else."""

@@ -1,10 +1,10 @@
-"""What ``sample`` gives: arrays that training can use at once."""
+"""The batches that ``sample`` gives: arrays that training can use at once."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, ItemsView, KeysView, Mapping, ValuesView
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,63 @@ from diskreplay.notebooks import batch_html
 
 
 class Arrays:
-    """What every batch can do: a base of dataclasses of arrays, nested or not.
+    """The base of all batches, which are dataclasses of arrays, nested or not.
 
     One of the fields is ``index``, ``(B,)``. A field may be given another value: ``batch.obs /= 255``.
+
+    A batch is read by names as a dict is, those of ``extra`` among them: ``batch["obs"]``, ``batch.items()``,
+    ``dict(batch)``, ``learn(**batch)``. What the batch does not hold (None) is no key. ``batch[:8]``,
+    ``batch[[0, 3]]`` and ``batch[batch.terminated]`` are smaller batches.
     """
 
     index: Any
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def __getitem__(self, key: Any) -> Any:
+        """The array of a name; or the batch of some entries, by a slice, integers ``(n,)`` or bools ``(B,)``.
+
+        Raises KeyError for another name, IndexError for entries that are not there, TypeError for a single number.
+        """
+        if isinstance(key, str):
+            if key in self:
+                return self._named()[key]
+            raise KeyError(f"the batch has no {key!r}; it has {', '.join(self.keys())}")
+        if isinstance(key, slice | list) or getattr(key, "ndim", 0) == 1:
+            return self.map(lambda array: array[key])
+        name = type(self).__name__
+        raise TypeError(
+            f"a {name} has no entry {key!r:.80}: batch.obs[0] is the first observation, batch[:1] a {name} of the "
+            "first entry, batch['obs'] the array of that name"
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} is not iterated or unpacked: take its arrays by name (batch.obs, batch['obs']), "
+            "or go through them: for name, array in batch.items()"
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._named()
+
+    def keys(self) -> KeysView[str]:
+        """The names of the arrays, those of ``extra`` among them."""
+        return self._named().keys()
+
+    def values(self) -> ValuesView[Any]:
+        """The arrays, nested as their spaces are."""
+        return self._named().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """The arrays with their names."""
+        return self._named().items()
+
+    def _named(self) -> dict[str, Any]:
+        """The arrays by name. A column of the user's whose name is a field's stands in ``extra`` alone."""
+        held = {name: value for name, value in vars(self).items() if value is not None}
+        extra = held.pop("extra", {})
+        return {**held, **{name: value for name, value in extra.items() if name not in held}}
 
     def __repr__(self) -> str:
         parts = [f"{name}={_shown(value)}" for name, value in vars(self).items() if value is not None]

@@ -153,9 +153,7 @@ class Driver(driver.Driver):
         told = self.draw()
         self.buffer.begin_episode(env, **told)
         for each in range(self.envs) if env is None else [env]:
-            self.model.waiting.pop(each, None)
-            if told:
-                self.model.waiting[each] = dict(told)
+            self.model.waiting[each] = dict(told)
             self.fresh[each] = True
 
     def annotate(self) -> None:
@@ -313,6 +311,25 @@ def test_facts_of_an_episode_without_a_step_wait_and_are_lost_with_the_process(t
         again.begin_episode()  # begun anew: what waited is of no episode
         play(again, 2, 50.0)
         assert facts(again) == [{}, {}]
+
+
+def test_facts_that_come_after_an_episode_was_begun_without_any(tmp_path: pathlib.Path) -> None:
+    """Regression: they went to the episode before, which had ended."""
+    with create(tmp_path / "a.replay") as buffer:
+        buffer.begin_episode(seed=1)
+        play(buffer, 2, 0.0)
+        buffer.begin_episode()
+        buffer.annotate_episode(seed=2)
+        play(buffer, 2, 50.0)
+        buffer.begin_episode()
+        play(buffer, 2, 100.0)
+        assert facts(buffer) == [{"seed": 1}, {"seed": 2}, {}]
+        buffer.begin_episode(0)
+        buffer.annotate_episode(success=True)
+        buffer.commit()
+    with dr.ReplayBuffer.open(tmp_path / "a.replay", **OPEN) as again:
+        play(again, 1, 150.0)
+        assert facts(again) == [{"seed": 1}, {"seed": 2}, {}, {}]
 
 
 def test_facts_of_a_long_episode(tmp_path: pathlib.Path) -> None:

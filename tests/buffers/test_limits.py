@@ -10,7 +10,8 @@ import pytest
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.errors import InputError
+from diskreplay.buffers import appender
+from diskreplay.errors import InputError, StateError
 from diskreplay.ops.combine import merge
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -372,3 +373,33 @@ def test_numbers_of_numpy_are_taken_wherever_pythons_are(path: str) -> None:
 def test_what_is_no_discount_factor(gamma: Any) -> None:
     with pytest.raises(InputError, match="gamma must be 0 to 1"):
         dr.Transition(gamma=gamma)
+
+
+# More rows than ids
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_row_that_no_id_would_name_is_refused(path: str, num_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream has 2^48 ids; those above are the next stream's."""
+    monkeypatch.setattr(appender, "MAX_IDS", 10 * num_envs + num_envs - 1)
+    shape = (num_envs,) if num_envs > 1 else ()
+    obs, zeros, flags = np.zeros((*shape, 2), np.float16), np.zeros(shape), np.zeros(shape, bool)
+    row = obs, zeros.astype(int), zeros, obs, flags, flags
+    four = tuple(np.stack([part] * 4) for part in row)
+    with dr.ReplayBuffer.create(path, HALF, spaces.Discrete(3), capacity=6, num_envs=num_envs) as buffer:
+        buffer.extend(*four)
+        buffer.extend(*four)
+        with pytest.raises(StateError, match=f"no more 4 rows of {num_envs} after 8; nothing was added: go on in"):
+            buffer.extend(*four)
+        for _ in range(2):
+            buffer.add(*row)
+        before = buffer.items()
+        with pytest.raises(StateError, match="transitions ever, and no more 1 rows"):
+            buffer.add(*row)
+        assert (buffer.items() == before).all()
+        assert before[-1] == 10 * num_envs - 1
+        buffer.commit()
+    with dr.ReplayBuffer.open(path) as buffer:
+        assert (buffer.items() == before).all()
+        with pytest.raises(StateError, match="transitions ever"):
+            buffer.add(*row)

@@ -245,7 +245,9 @@ def test_show(path: str, tmp_path: pathlib.Path) -> None:
     assert result.exit_code == 0
     assert "episode 2 of" in result.stdout
     assert facts("show", path, "--episode", -1, "--out", tmp_path / "a.gif", "--scale", 1)["width"] == 40
-    assert "episode must be" in failure(run("show", path, "--episode", 999, "--out", tmp_path / "a.png"))
+    assert "exists; choose another name" in failure(run("show", path, "-o", tmp_path / "a.png"))
+    assert run("show", path, "-o", tmp_path / "a.png", "--overwrite").exit_code == 0
+    assert "episode must be" in failure(run("show", path, "--episode", 999, "--out", tmp_path / "b.png"))
 
 
 def test_demo(tmp_path: pathlib.Path) -> None:
@@ -365,6 +367,19 @@ def test_a_closed_pipe_is_no_error_to_see(path: str) -> None:
     shown = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
     assert shown.stdout == b"{"
     assert shown.stderr == b""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("args", [("verify",), ("episodes", "--json"), ("head",), ("formats",)], ids=" ".join)
+def test_a_reader_that_went_away_is_an_error_without_words(path: str, args: tuple[str, ...]) -> None:
+    """It is status 2: with 1, as click ends then, ``verify`` would say that it found a problem."""
+    images(path)
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "diskreplay_cli", args[0], *([] if args == ("formats",) else [path]), *args[1:]]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (2, b"")
 
 
 def test_numbers_as_people_read_them() -> None:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 
@@ -51,6 +52,34 @@ def test_a_shell_completes(words: str, at: str, expected: list[str]) -> None:
     assert completed(_DISKREPLAY_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=at).splitlines() == expected
 
 
+SHELLS = {
+    "bash": """. {script}; COMP_WORDS=(diskreplay ins); COMP_CWORD=1; _diskreplay_completion diskreplay
+        echo ${{COMPREPLY[*]}}""",
+    "zsh": """zmodload zsh/zpty; zpty z zsh -f -i
+        zpty -w z "PROMPT=; autoload -Uz compinit; compinit -u -d {script}.dump; . {script}; echo READY"
+        zpty -r -m z out "*READY*READY*"; zpty -w -n z $'diskreplay ins\\t'; zpty -r -m z out "*inspect*"
+        print -r -- $out""",
+    "fish": """source {script}; complete -C "diskreplay ins" """,
+}
+"""For each shell, how it completes ``diskreplay ins``; zsh does so on a terminal alone."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_shell_itself_completes(shell: str, tmp_path: pathlib.Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script, folder = tmp_path / "script", pathlib.Path(sys.executable).parent
+    script.write_text(completed(_DISKREPLAY_COMPLETE=f"{shell}_source"))
+    bare = {"bash": "--norc", "zsh": "-f", "fish": "--no-config"}[shell]
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [shell, bare, "-c", SHELLS[shell].format(script=script)], env=environment, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, timeout=300, check=False,
+    )  # fmt: skip
+    assert "inspect" in done.stdout, done.stderr
+
+
 def every_command() -> dict[str, click.Command]:
     found = dict(main.commands)
     for name, command in main.commands.items():
@@ -66,6 +95,15 @@ def test_every_command_and_option_has_help(name: str) -> None:
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, parameter.name
+
+
+def test_short_help_is_a_whole_sentence() -> None:
+    """Where it does not fit, click cuts it, and puts dots there."""
+    lists = re.findall(r"^Commands:\n((?:  .*\n)+)", (DOCS / "cli.md").read_text(), re.MULTILINE)
+    assert len(lists) == 2
+    for line in "".join(lists).splitlines():
+        assert line.endswith("."), line
+        assert not line.endswith("..."), line
 
 
 def test_the_commands() -> None:

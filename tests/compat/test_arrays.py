@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.effort import examples
+from helpers.keys import check_keys
 
 from diskreplay.compat.arrays import DiskArray, fit
 from diskreplay.errors import InputError
@@ -42,6 +44,56 @@ def test_keys_of_two_leading_axes(key: Any) -> None:
     """An array as the last of three keys was not paired with the others."""
     found = DiskArray((7, 3), (2,), VALUES.dtype, lambda positions: VALUES.reshape(21, 2)[positions])[key]
     np.testing.assert_array_equal(found, VALUES[key])
+
+
+GRID = np.arange(3 * 2 * 2 * 3, dtype=np.int16).reshape(3, 2, 2, 3)
+
+
+def grid(lead: int) -> DiskArray:
+    shape = GRID.shape[lead:]
+    flat = GRID.reshape(-1, *shape)
+
+    def read(positions: np.ndarray) -> np.ndarray:
+        assert (np.diff(positions) > 0).all()
+        return flat[positions]
+
+    return DiskArray(GRID.shape[:lead], shape, GRID.dtype, read)
+
+
+@pytest.mark.parametrize("lead", [1, 2, 3])
+@pytest.mark.parametrize(
+    "key",
+    [
+        (slice(None), [0, 1], slice(None), 0), ([0, 1], slice(None), 0), (slice(None), [[1], [0]], 0, slice(None)),
+        (1, slice(None), [0, 1], 2), (slice(None), 1, slice(None), [0, 2]), ([2, 0], slice(1), [0, 1], slice(None)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_integer_joins_a_list(lead: int, key: Any) -> None:
+    """Regression: behind a slice it did not, and the axes came in another order."""
+    np.testing.assert_array_equal(grid(lead)[key], GRID[key], strict=True)
+
+
+@pytest.mark.parametrize("lead", [1, 2, 3])
+def test_random_keys_are_numpys(lead: int) -> None:
+    check_keys(grid(lead), GRID, examples(1_000), seed=lead)
+
+
+def test_what_a_key_does_not_name_is_not_read() -> None:
+    values, asked = np.arange(20 * 30).reshape(20, 30, 1), []
+
+    def read(positions: np.ndarray) -> np.ndarray:
+        asked.extend(positions.tolist())
+        return values.reshape(600, 1)[positions]
+
+    array = DiskArray((20, 30), (1,), values.dtype, read)
+    for key, count in (
+        ((slice(2, 4), [5, 1, 5]), 4), (([5, 1], [6, 0], 0), 2), ((3, slice(4, 9), 0), 5), (7, 30),
+        ((slice(0, 2), [0, 1], 0), 4),
+    ):  # fmt: skip
+        asked.clear()
+        np.testing.assert_array_equal(array[key], values[key])
+        assert len(asked) == count
 
 
 @pytest.mark.parametrize("key", [7, -8, (0, 3), [9]], ids=str)

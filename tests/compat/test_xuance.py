@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.keys import check_keys
 
 from diskreplay import errors
 from diskreplay.compat import xuance
@@ -325,6 +326,8 @@ def test_arrays_are_indexed_as_arrays(path: str) -> None:
     obs, wanted = buffer.observations, model.data[0]
     for key in ((0,), (1, 2), (slice(None), 3), ([0, 3], [1, 1]), (2, slice(1, 4), 0)):
         np.testing.assert_array_equal(obs[key], wanted[key])
+    for seed, (name, values) in enumerate(zip(FIELDS, model.data, strict=True)):
+        check_keys(getattr(buffer, name), values, 20, seed)
     buffer.close()
 
 

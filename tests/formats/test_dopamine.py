@@ -16,6 +16,7 @@ from gymnasium import spaces
 import diskreplay as dr
 from diskreplay.errors import InputError
 from diskreplay.formats import dopamine
+from diskreplay.formats.files.pickled_set import pickled_set
 from diskreplay.ops.convert import export, import_dataset
 
 FRAMES = next(case for case in CASES if case.name == "frames to be stacked")
@@ -140,6 +141,17 @@ def test_a_pickled_set_of_numbers_is_read_without_loading_it(kind: type, path: s
     assert ends_found == [(6, True, False), (2, False, True)]
 
 
+@pytest.mark.parametrize("kind", [int, np.int64])
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_a_large_set_is_within_the_bounds_of_a_small_buffer(kind: type, protocol: int, tmp_path: pathlib.Path) -> None:
+    """Each token of a pickle takes time, so that their number is bounded by that of the rows."""
+    file = tmp_path / "set.gz"
+    file.write_bytes(gzip.compress(pickle.dumps({kind(row) for row in range(3_000)}, protocol)))
+    assert sorted(pickled_set(file, 3_000)) == list(range(3_000))
+    with pytest.raises(InputError, match="more than a set of numbers"):
+        pickled_set(file, 100)
+
+
 @pytest.mark.parametrize("reward", [np.zeros(20, np.int64), np.ones((20, 1), np.float64)])
 def test_rewards_of_other_types(reward: np.ndarray, path: str, tmp_path: pathlib.Path) -> None:
     logs(tmp_path / "a", stack=1, **{"$store$_reward": reward})
@@ -159,6 +171,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("add_count", PICKLE, "holds a pickle"),
     ("episode_end_indices", PICKLE, "more than a set of numbers"),
     ("episode_end_indices", gzip.compress(pickle.dumps({b"12345678", Evil()})), "more than a set of numbers"),
+    ("episode_end_indices", gzip.compress(b"\x80\x04\x8f" + b"N" * 2_000 + b"."), "more than a set of numbers"),
     ("episode_end_indices", gzip.compress(pickle.dumps({-3})), "below 0"),
     ("episode_end_indices", gzip.compress(b"\x80\x04garbage"), "damaged"),
     ("$store$_reward", None, r"lacks \$store\$_reward_ckpt.3.gz"),

@@ -2,8 +2,8 @@
 
 A case that takes more than 0.3 s of processor time, its own and its children's, has the mark ``long``. The quick form
 (an effort below 1, :mod:`helpers.effort`) runs what is not long and, of each test function with long cases, as many of
-these as its mark says, one by default: always the same ones, chosen so that every parameter varies. Where the mark gives
-a reason none of them is run: the reason names the test that stands in.
+these as its mark says, one by default: always the same ones, chosen so that every parameter varies. Where the mark
+gives a reason none of them is run: the reason names the test that stands in.
 
 On CI the quick form fails where a case without the mark takes more than 1 s. What is used for the first time does not
 count: imports and compiled code are paid before the first case, fixtures of more than one case are left out.
@@ -131,11 +131,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     now = _used()
     report.duration, _counted = now - _counted, now
     _case += report.duration
-    if CHECKS and call.when == "teardown" and report.passed and _case > MOST_SECONDS:
-        if not item.get_closest_marker("long"):
-            report.outcome = "failed"
-            report.longrepr = (
-                f"{item.nodeid} took {_case:.1f} s of processor time, its children's included. A case that takes more "
-                "than 0.3 s has the mark 'long': make it cheaper, or mark it @pytest.mark.long (tests/README.md)"
-            )
+    too_much = call.when == "teardown" and report.passed and _case > MOST_SECONDS
+    if CHECKS and too_much and not item.get_closest_marker("long"):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{item.nodeid} took {_case:.1f} s of processor time, its children's included. A case that takes more than "
+            "0.3 s has the mark 'long': make it cheaper, or mark it @pytest.mark.long (tests/README.md)"
+        )
     return report

@@ -507,7 +507,7 @@ def test_clipped_episodes_keep_what_is_known() -> None:
     followed = [picked(dataset, number).next_observation[1] for number in range(6)]
     assert followed == [1, 2, 1, 2, 5, 0]
     assert [picked(dataset, number).terminal for number in range(6)] == [0, 0, 0, 0, 0, 1]
-    assert picked(dataset, 1).rewards_to_go.ravel().tolist() == [1, 0], "the dropped step's own is not kept"
+    assert picked(dataset, 1).rewards_to_go.ravel().tolist() == [1, 1], "the last step's own is known"
 
 
 def test_stacks_and_preprocessors_online(tmp_path: pathlib.Path) -> None:
@@ -776,3 +776,95 @@ def test_checkpoints_and_rows_that_leave(tmp_path: pathlib.Path) -> None:
         dataset.store.refresh(), dataset.sample_transition_batch(8)
     back = DiskDataset(tmp_path / "store", limit=10, checkpoint="ten")
     assert [picked(back, number).reward for number in range(10)] == list(range(1, 11))
+
+
+def truncated_episode(rng: Any, steps: int, terminated: bool = False) -> Any:
+    obs, rewards = rng.random((steps, 2)).astype(np.float32), rng.normal(size=(steps, 1)).astype(np.float32)
+    return Episode(obs, rng.integers(3, size=(steps, 1)), rewards, terminated)
+
+
+@pytest.mark.parametrize("by_step", [False, True])
+@pytest.mark.parametrize(
+    "picker", [BasicTransitionPicker(), SparseRewardTransitionPicker(-7.0), MultiStepTransitionPicker(2, 0.9)]
+)
+def test_truncated_episodes_have_d3rlpys_returns(by_step: bool, picker: Any, tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    episodes = [truncated_episode(rng, steps, steps == 4) for steps in (5, 3, 4, 7, 2)]
+    own = own_buffer(episodes, transition_picker=picker)
+    dataset = DiskDataset(tmp_path / "s", limit=50, env=Counter(), transition_picker=picker)
+    for one in episodes:
+        if by_step:
+            for step in zip(one.observations, one.actions, one.rewards, strict=True):
+                dataset.append(*step)
+            dataset.clip_episode(one.terminated)
+        else:
+            dataset.append_episode(one)
+    for options in ({"limit": 50}, {}, {}):
+        assert dataset.transition_count == own.transition_count
+        for ours, theirs in zip(dataset.episodes, own.episodes, strict=True):
+            assert (len(ours), ours.transition_count) == (len(theirs), theirs.transition_count)
+            assert ours.compute_return() == theirs.compute_return()
+            np.testing.assert_array_equal(ours.rewards, theirs.rewards)
+            np.testing.assert_array_equal(ours.actions, theirs.actions)
+        assert_same_draws(dataset, own)
+        dataset.close()
+        dataset = DiskDataset(tmp_path / "s", transition_picker=picker, **options)
+
+
+def test_an_evaluator_of_returns_sees_those_of_d3rlpy(tmp_path: pathlib.Path) -> None:
+    episodes = [truncated_episode(np.random.default_rng(seed), 6) for seed in range(5)]
+    dataset = DiskDataset(limit=50, env=Counter())
+    for one in episodes:
+        dataset.append_episode(one)
+    algo = d3rlpy.algos.DQNConfig().create()
+    algo.create_impl((2,), 3)
+    threshold = sorted(one.compute_return() for one in episodes)[2]
+    evaluator = d3rlpy.metrics.SoftOPCEvaluator(threshold)
+    assert evaluator(algo, dataset) == evaluator(algo, own_buffer(episodes))
+
+
+def test_an_episode_whose_action_is_too_large_for_a_fact_keeps_its_reward() -> None:
+    wide = spaces.Box(-1, 1, (1000,), np.float32)
+    dataset = DiskDataset(limit=50, env=Spaces(VECTOR, wide))
+    actions = np.random.default_rng(0).random((3, 1000)).astype(np.float32)
+    dataset.append_episode(Episode(np.zeros((3, 3), np.float32), actions, np.full((3, 1), 5.0), False))
+    assert dataset.episodes[0].compute_return() == 15
+    np.testing.assert_array_equal(dataset.episodes[0].actions[-1], actions[1], "that of the step before")
+
+
+def test_environments_of_gym() -> None:
+    import gym
+
+    class Old(gym.Env):  # type: ignore[misc]
+        observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+        action_space = gym.spaces.Discrete(3)
+
+    dataset = DiskDataset(limit=10, env=Old())
+    assert dataset.dataset_info.action_size == 3
+    dataset.append(np.zeros(2, np.float32), 1, 1.0)
+    dataset.clip_episode(True)
+    assert dataset.transition_count == 1
+    assert dataset.store.schema.observation_space == spaces.Box(-1, 1, (2,), np.float32)
+    Old.action_space = gym.spaces.MultiBinary(2)
+    with pytest.raises(InputError, match="d3rlpy takes actions of a Box"):
+        DiskDataset(limit=10, env=Old())
+
+
+def test_append_broadcasts_and_cuts_nothing() -> None:
+    dataset = DiskDataset(limit=10, env=Spaces(spaces.Box(0, 255, (2, 2), np.uint8), TORQUE))
+    good = np.zeros((2, 2), np.uint8), np.zeros(TORQUE.shape, np.float32), 0.0
+    wrong: list[Any] = [
+        (0, np.zeros(2, np.uint8)), (0, 0), (0, np.full((2, 2), 1.5)), (0, np.full((2, 2), 256)), (0, "x"), (0, None),
+        (1, 0.5), (1, np.full(TORQUE.shape, "a")), (2, np.zeros(2)), (2, "1"), (2, 1j),
+    ]  # fmt: skip
+    for place, bad in wrong:
+        step = list(good)
+        step[place] = bad
+        with pytest.raises(InputError):
+            dataset.append(*step)
+    dataset.append(*good)
+    for bad in ("abc", 2, None):
+        with pytest.raises(InputError, match="terminated"):
+            dataset.clip_episode(bad)
+    dataset.clip_episode(1)
+    assert dataset.transition_count == 1

@@ -365,3 +365,103 @@ def test_a_pickle_of_a_buffer_without_steps(tmp_path: pathlib.Path) -> None:
     assert loaded.size() == 0
     with pytest.raises(NotEnoughDataError):
         loaded._get_samples(np.array([0]))
+
+
+def steps_of(num_envs: int, space: spaces.Space = BOX, count: int = 23) -> list[tuple[Any, ...]]:
+    """Arguments of ``add``: random steps, of which some end or run into a time limit."""
+    rng = np.random.default_rng(3)
+    space.seed(3)
+    steps = []
+    for _ in range(count):
+        obs, following = (np.stack([space.sample() for _ in range(num_envs)]) for _ in range(2))
+        done = rng.random(num_envs) < 0.3
+        infos = [{"TimeLimit.truncated": bool(ended and rng.random() < 0.5)} for ended in done]
+        steps.append((obs, following, rng.integers(0, 3, (num_envs, 1)), rng.random(num_envs), done, infos))
+    return steps
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_arrays_of_an_n_step_buffer_are_single_steps(num_envs: int) -> None:
+    arguments = 10 * num_envs, BOX, spaces.Discrete(3), "cpu", num_envs
+    ours = DiskReplayBuffer(*arguments, n_steps=3)
+    theirs = NStepReplayBuffer(*arguments, n_steps=3)
+    for step in steps_of(num_envs):
+        ours.add(*step)
+        theirs.add(*step)
+        for name in ATTRIBUTES:
+            np.testing.assert_array_equal(np.asarray(getattr(ours, name)), getattr(theirs, name), name)
+            newest = (theirs.pos - 1) % theirs.buffer_size
+            np.testing.assert_array_equal(getattr(ours, name)[newest], getattr(theirs, name)[newest], name)
+
+
+def test_learning_anew_with_optimize_memory_usage() -> None:
+    env = vector(BOX, spaces.Discrete(2), 1)()
+    model = DQN(
+        "MlpPolicy", env, replay_buffer_class=DiskReplayBuffer, optimize_memory_usage=True,
+        replay_buffer_kwargs={"handle_timeout_termination": False}, **CHEAP,
+    )  # fmt: skip
+    model.learn(32)
+    ended = len([episode for episode in model.replay_buffer.store.episodes if episode.ended])
+    with pytest.warns(UserWarning, match="The last trajectory in the replay buffer will be truncated"):
+        model.learn(32)
+    assert model.replay_buffer.size() == 64
+    assert len([episode for episode in model.replay_buffer.store.episodes if episode.ended]) > ended
+    dones = model.replay_buffer.dones
+    for position, value in [(0, True), (63, False), (slice(None), True)]:
+        with pytest.raises(InputError, match="only the newest row, 63"):
+            dones[position] = value
+
+
+def test_goals_that_are_pictures_are_no_stacks() -> None:
+    picture = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    space = spaces.Dict({"observation": BOX, "achieved_goal": picture, "desired_goal": picture})
+    view = dr.Hindsight(lambda achieved, desired, info: (achieved == desired).all(axis=(1, 2, 3)).astype("f4"))
+    for moved_along in (0, 1, 2):
+        buffer = DiskReplayBuffer(9, space, spaces.Discrete(2), "cpu", view=view, seed=0)
+        seen = np.random.default_rng(0).integers(0, 255, (8, 8, 3), np.uint8)
+        moved = np.roll(seen, -1, axis=moved_along)
+        obs, following = (
+            {"observation": np.zeros((1, 3), "f4"), "achieved_goal": one[None], "desired_goal": one[None]}
+            for one in (seen, moved)
+        )
+        buffer.add(obs, following, [[1]], [0.0], [False], [{}])
+        assert [stack.frames for stack in buffer.store.schema.stacks] == [1, 1, 1]
+        assert buffer.sample(4).observations["achieved_goal"].shape == (4, 8, 8, 3)
+
+
+def test_a_picture_that_scrolls_is_one_frame() -> None:
+    for shape, axis in [((8, 8, 3), 0), ((8, 8, 3), 1), ((3, 8, 8), 1), ((3, 8, 8), 2), ((6, 9, 3), 0), ((3, 6, 9), 2)]:
+        buffer = DiskReplayBuffer(9, spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(2), "cpu")
+        seen = np.random.default_rng(0).integers(0, 255, shape, np.uint8)
+        buffer.add(seen[None], np.roll(seen, -1, axis)[None], [[1]], [0.0], [False], [{}])
+        assert buffer.store.schema.stacks[0].frames == 1, (shape, axis)
+
+
+def test_extend_adds_all_or_nothing() -> None:
+    arguments = 20, BOX, spaces.Discrete(3), "cpu", 2
+    one, several = DiskReplayBuffer(*arguments), DiskReplayBuffer(*arguments)
+    steps = steps_of(2, count=7)
+    for step in steps:
+        one.add(*step)
+    columns = [list(column) for column in zip(*steps, strict=True)]
+    for place, bad in [(0, "x"), (2, [[7], [0]]), (3, [np.nan, 0]), (4, [2, 0]), (5, [{}])]:
+        wrong = [list(column) for column in columns]
+        wrong[place][5] = bad
+        with pytest.raises(InputError):
+            several.extend(*wrong)
+    with pytest.raises(InputError, match="one number of steps"):
+        several.extend(*columns[:5], columns[5][:-1])
+    assert several.size() == 0
+    several.extend(*columns)
+    for name in ATTRIBUTES:
+        np.testing.assert_array_equal(np.asarray(getattr(one, name)), np.asarray(getattr(several, name)), name)
+
+
+def test_a_first_step_that_is_refused_leaves_no_store(tmp_path: pathlib.Path) -> None:
+    buffer = DiskReplayBuffer(9, images(4), spaces.Discrete(2), "cpu", path=tmp_path / "s")
+    blank = np.zeros((1, 36, 36, 4), np.uint8)
+    for reward, action in [(np.nan, 0), (0.0, 2)]:
+        with pytest.raises(InputError):
+            buffer.add(blank, blank, [[action]], [reward], [False], [{}])
+    assert buffer.store is None
+    assert not (tmp_path / "s").exists()

@@ -28,6 +28,7 @@ from tianshou.data import (  # noqa: E402
     Batch,
     Collector,
     PrioritizedVectorReplayBuffer,
+    ReplayBuffer,
     ReplayBufferManager,
     VectorReplayBuffer,
 )
@@ -631,3 +632,141 @@ def test_what_is_refused_changes_nothing() -> None:
         pickle.dumps(buffer)
     with pytest.raises(InputError, match="numbers"):
         DiskVectorReplayBuffer(12, 2).add(Batch(**good | {"obs": np.array(["a", "b"])}))
+
+
+@pytest.mark.parametrize("kind", ["vectors", "Dict", "stacks"])
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_the_ring_of_one_environment_shows_its_observations(
+    kind: str, prioritized: bool, tmp_path: pathlib.Path
+) -> None:
+    options, observe = KINDS[kind]
+    options = {**options, **(PRIORITIES if prioritized else {})}
+    make = DiskPrioritizedVectorReplayBuffer if prioritized else DiskVectorReplayBuffer
+    ours, theirs = make(30, 3, path=tmp_path / "s", **options), VectorReplayBuffer(30, 3, **options)
+    play([ours, theirs], 40, Steps(3, observe))
+    fields = [field for field in FIELDS if field != "obs_next" or "stack_num" not in options]
+    for number in range(2):
+        for ring, peer in zip(ours.buffers, theirs.buffers, strict=True):
+            held = np.arange(len(peer))
+            for index in (held, 3, slice(None), slice(1, 4), -1, np.array([0, 2])):
+                found, expected = ring[index], peer[index]
+                for field in fields:
+                    assert_equal(found[field], expected[field], field)
+            assert_equal(ring.obs[held] if kind != "Dict" else ring.obs.picture[held], _first(peer.obs)[held], "obs")
+            if not prioritized:  # Tianshou takes the weights of a ring away
+                batch, indices = ring.sample(5)
+                assert_equal(batch.obs, ring[indices].obs, "obs")
+            for refused in (lambda ring=ring: ring.add(Batch()), lambda ring=ring: ring.update(theirs)):
+                with pytest.raises(NotImplementedError):
+                    refused()
+            with pytest.raises(IndexError):
+                ring[[10]]
+        if number == 0 and not prioritized:
+            ours.close()
+            ours = make(30, 3, path=tmp_path / "s", **options)
+            ours_done, theirs_done = ours.done, theirs.done
+            theirs_done[...] = ours_done  # an episode that was left is done
+
+
+def _first(obs: Any) -> Any:
+    return obs.picture if isinstance(obs, Batch) else obs
+
+
+@pytest.mark.parametrize("kind", ["vectors", "Dict", "numbers"])
+def test_a_buffer_of_tianshous_takes_the_rows_over(kind: str) -> None:
+    ours, theirs = DiskVectorReplayBuffer(30, 3), VectorReplayBuffer(30, 3)
+    play([ours, theirs], 40, Steps(3, KINDS[kind][1]))
+    for source, peer in [(ours, theirs), (ours.buffers[1], theirs.buffers[1])]:
+        copies = ReplayBuffer(40), ReplayBuffer(40)
+        np.testing.assert_array_equal(copies[0].update(source), copies[1].update(peer))
+        for field in FIELDS:
+            assert_equal(copies[0][:][field], copies[1][:][field], field)
+
+
+class Noting:
+    """A hook that adds keys to each step."""
+
+    def __call__(self, action_batch: Any, rollout_batch: Any) -> None:
+        rollout_batch["noise"] = np.asarray(rollout_batch.obs, np.float32) * 2
+        rollout_batch["of"] = Batch(step=np.asarray(rollout_batch.act) + 1)
+
+
+def test_keys_that_a_hook_adds_to_each_step_are_kept(tmp_path: pathlib.Path) -> None:
+    buffer = DiskVectorReplayBuffer(24, 2, path=tmp_path / "s")
+    source = Steps(2)
+    for number in range(20):
+        batch, ids = source.next()
+        if number >= 3:
+            Noting()(None, batch)
+        ptr = buffer.add(batch, ids)[0]
+        if number >= 3:
+            np.testing.assert_array_equal(buffer[ptr].noise, batch.noise)
+            np.testing.assert_array_equal(buffer[ptr]["of"].step, batch["of"].step)
+    batch, _ = buffer.sample(0)
+    np.testing.assert_array_equal(batch.noise[-1], batch.obs[-1] * 2)
+    before = len(buffer), [len(store) for store in buffer.stores]
+    for bad in (np.zeros((2, 5), np.float32), np.zeros((1, 4), np.float32), "x", Batch(a=np.zeros(2))):
+        batch, _ = Steps(2).next()
+        batch = Batch(obs=np.zeros((2, 4), np.float32), act=np.zeros(2, int), rew=np.zeros(2), terminated=np.zeros(2),
+                      truncated=np.zeros(2), obs_next=np.zeros((2, 4), np.float32))  # fmt: skip
+        batch.__dict__["noise"] = bad
+        with pytest.raises(InputError, match="noise"):
+            buffer.add(batch)
+    assert (len(buffer), [len(store) for store in buffer.stores]) == before
+
+
+def test_a_step_that_is_refused_for_what_goes_with_it_is_in_no_store() -> None:
+    good = {
+        "obs": np.zeros((2, 3), np.float32), "act": np.zeros(2, int), "rew": np.ones(2),
+        "terminated": np.zeros(2, bool), "truncated": np.zeros(2, bool), "obs_next": np.zeros((2, 3), np.float32),
+        "info": Batch(env_id=np.arange(2)), "policy": Batch(q=np.zeros((2, 4))),
+    }  # fmt: skip
+    for first in (True, False):
+        buffer = DiskVectorReplayBuffer(12, 2)
+        if not first:
+            buffer.add(Batch(**good))
+        for changed in (
+            {"info": Batch(env_id=np.arange(3))}, {"policy": Batch(q=np.zeros((1, 4)))},
+            {key: value[:1] for key, value in good.items()},
+        ):  # fmt: skip
+            with pytest.raises(InputError):
+                buffer.add(Batch(**good | changed))
+        assert (len(buffer), [len(store) for store in buffer.stores]) == ((0, []) if first else (2, [1, 1]))
+        buffer.add(Batch(**good))
+        assert buffer[:].rew.tolist() == [1.0] * len(buffer)
+
+
+def test_a_first_step_that_is_refused_fixes_nothing(tmp_path: pathlib.Path) -> None:
+    good = {
+        "obs": np.zeros((2, 3), np.float32), "act": np.zeros(2, int), "rew": np.zeros(2),
+        "terminated": np.zeros(2, bool), "truncated": np.zeros(2, bool), "obs_next": np.zeros((2, 3), np.float32),
+    }  # fmt: skip
+    for changed in (
+        {"obs": np.zeros((2, 9), np.float32)},
+        {"obs": np.zeros((2, 9)), "obs_next": np.zeros((2, 9)), "rew": np.array([0, np.nan])},
+        {"act": np.zeros((3, 7))}, {"truncated": np.zeros(3, bool), "act": np.zeros((2, 7))},
+    ):  # fmt: skip
+        buffer = DiskVectorReplayBuffer(12, 2, path=tmp_path / "s")
+        with pytest.raises(InputError):
+            buffer.add(Batch(**good | changed))
+        assert not (tmp_path / "s" / "env-0").exists()
+    DiskVectorReplayBuffer(12, 2, path=tmp_path / "s").add(Batch(**good))
+
+
+def test_priorities_are_checked_before_one_changes() -> None:
+    buffer = DiskPrioritizedVectorReplayBuffer(12, 2, **PRIORITIES)
+    play([buffer], 5, Steps(2))
+    before = buffer.weight[np.arange(12)].tolist()
+    for index, weight in [
+        ([0, 12], [1, 1]),
+        ([0, 5], [1, 1]),
+        ([0], [np.nan]),
+        ([0, 1], [1]),
+        ([0.5], [1]),
+        ([-1], [1]),
+    ]:
+        with pytest.raises(InputError):
+            buffer.update_weight(np.array(index), np.array(weight))
+    assert buffer.weight[np.arange(12)].tolist() == before
+    buffer.update_weight(np.array([0, 0]), torch.tensor([3.0, 2.0]))
+    assert buffer.weight[np.arange(12)].tolist() != before

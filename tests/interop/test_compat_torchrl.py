@@ -36,7 +36,8 @@ from torchrl.data import (  # noqa: E402
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
 )
-from torchrl.data.replay_buffers import samplers  # noqa: E402
+from torchrl.data.replay_buffers import checkpointers, samplers  # noqa: E402
+from torchrl.data.replay_buffers.sample_units import Sequence  # noqa: E402
 from torchrl.data.replay_buffers.samplers import prioritized  # noqa: E402
 from torchrl.data.replay_buffers.writers import (  # noqa: E402
     RoundRobinWriter,
@@ -1083,3 +1084,80 @@ def test_a_dataset_shows_what_was_written_later(tmp_path: pathlib.Path) -> None:
     assert part["state"].shape == (10, 3)
     assert part["state"].sum() == 6
     dataset.close()
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        Sequence(length=3),
+        Sequence(length=2, burn_in=2, bootstrap=1),
+        Sequence(length=3, episode_boundary="stop", dilation=2),
+        Sequence(length=4, episode_boundary="include_reset", burn_in=1),
+        Sequence(length=3, done_key=None),
+    ],
+    ids=["pad", "burn-in", "stop", "include-reset", "one-trajectory"],
+)
+def test_sequences_are_those_of_torchrls_own_storage(kind: Any, unit: Any, tmp_path: Path) -> None:
+    drawn = []
+    for storage in (LazyTensorStorage(50), DiskReplayStorage(50, path=tmp_path / "store", chunk_rows=4)):
+        torch.manual_seed(3)
+        rb = kind(storage=storage, batch_size=8, sample_unit=unit)
+        found = []
+        for number in range(12):  # past the end of the ring
+            rb.extend(trajectory(7 + number % 4, number))
+            found.append(rb.sample(return_info=True))
+        drawn.append(found)
+    assert type(unit) is Sequence, "the user's own is left alone"
+    for (one, info), (other, expected) in zip(*drawn, strict=True):
+        assert_same(other, one)
+        assert info.keys() == expected.keys()
+        for name in info:
+            assert torch.equal(torch.as_tensor(info[name]), torch.as_tensor(expected[name])), name
+    rb.storage.close()
+
+
+def test_sequences_of_a_dataset(tmp_path: Path) -> None:
+    storage = DiskReplayStorage(50, path=tmp_path / "store")
+    rb = TensorDictReplayBuffer(storage=storage, batch_size=4)
+    for number in range(3):
+        rb.extend(trajectory(6, number))
+    storage.close()
+    dataset = DiskReplayDataset(tmp_path / "store", batch_size=8, sample_unit=Sequence(length=3))
+    batch, info = dataset.sample(return_info=True)
+    assert len(batch) == 24
+    trajectories = batch["collector", "traj_ids"].reshape(8, 3)
+    valid = info["validity_mask"].reshape(8, 3)
+    assert all((row[mask] == row[0]).all() for row, mask in zip(trajectories, valid, strict=True))
+    dataset.close()
+
+
+def test_other_checkpointers_and_conditional_updates_are_refused_by_name() -> None:
+    for checkpointer in (
+        checkpointers.FlatStorageCheckpointer(), checkpointers.NestedStorageCheckpointer(),
+        checkpointers.H5StorageCheckpointer(), checkpointers.TensorStorageCheckpointer(),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"{type(checkpointer).__name__} writes the rows as tensors"):
+            TensorDictReplayBuffer(storage=DiskReplayStorage(10), checkpointer=checkpointer, batch_size=2)
+        with pytest.raises(InputError, match=type(checkpointer).__name__):
+            DiskReplayStorage(10).checkpointer = checkpointer
+    assert not DiskReplayStorage(10).supports_conditional_update
+
+
+def test_a_first_batch_that_is_refused_fixes_nothing(tmp_path: Path) -> None:
+    wrong = trajectory(4).exclude("action")
+    wrong["next", "reward"][2] = np.nan
+    infinite = trajectory(4)
+    infinite["agent", "state"][1] = np.inf
+    for options, bad in (({}, wrong), ({"finite": True}, infinite)):
+        storage = DiskReplayStorage(10, path=tmp_path / "s", **options)
+        rb = TensorDictReplayBuffer(storage=storage, batch_size=2)
+        with pytest.raises(InputError):
+            rb.extend(bad)
+        assert (storage.store, len(rb), rb.writer._cursor) == (None, 0, 0)
+        assert not (tmp_path / "s").exists()
+    rb.extend(trajectory(4))
+    assert len(rb) == 4
+    with pytest.raises(InputError, match="must be alike"):
+        rb.storage.set([4, 5], [trajectory(1)[0], trajectory(1).exclude("action")[0]])
+    storage.close()

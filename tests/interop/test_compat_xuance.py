@@ -1,7 +1,6 @@
 """XuanCe's own learners, with our buffers in the place of theirs: they learn the very same parameters.
 
-XuanCe's buffers give a dict where its documented ones gave a tuple, and take the size of all environments; that is what
-the subclasses here translate.
+DRQN's agent gives the size of all environments without a name; that is what the subclass here translates.
 """
 
 from __future__ import annotations
@@ -41,28 +40,6 @@ CONFIG = {
     "use_actions_mask": False, "use_obsnorm": False, "use_rewnorm": False, "obsnorm_range": 5, "rewnorm_range": 5,
     "n_epochs": 1, "eval_interval": 5000, "test_episode": 1,
 }  # fmt: skip
-
-
-def per_environment(options: dict[str, Any]) -> dict[str, Any]:
-    options["n_size"] = options.pop("buffer_size") // options["n_envs"]
-    return options
-
-
-class OffPolicy(ours.DummyOffPolicyBuffer):
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**per_environment(options))
-
-    def sample(self, batch_size: int | None = None) -> Any:
-        self.batch_size = batch_size or self.batch_size
-        return {**dict(zip(PARTS[:5], super().sample(), strict=True)), "batch_size": self.batch_size}
-
-
-class Prioritized(ours.PerOffPolicyBuffer):
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**per_environment(options))
-
-    def sample(self, beta: float) -> Any:
-        return {**dict(zip(PARTS, super().sample(beta), strict=True)), "batch_size": self.batch_size}
 
 
 class Mended(theirs.PerOffPolicyBuffer):
@@ -109,10 +86,10 @@ DRQN = {
     "training_frequency": 16,
 }  # fmt: skip
 CASES = {
-    "DQN": (DQN_Agent, {"learner": "DQN_Learner"}, off_policy, OffPolicy, theirs.DummyOffPolicyBuffer),
+    "DQN": (DQN_Agent, {"learner": "DQN_Learner"}, off_policy, ours.DummyOffPolicyBuffer, theirs.DummyOffPolicyBuffer),
     "PERDQN": (
-        PerDQN_Agent, {"learner": "PerDQN_Learner", "PER_alpha": 0.5, "PER_beta0": 0.4}, perdqn_agent, Prioritized,
-        Mended,
+        PerDQN_Agent, {"learner": "PerDQN_Learner", "PER_alpha": 0.5, "PER_beta0": 0.4}, perdqn_agent,
+        ours.PerOffPolicyBuffer, Mended,
     ),
     "DRQN": (DRQN_Agent, DRQN, drqn_agent, Recurrent, Copying),
 }  # fmt: skip

@@ -1,8 +1,4 @@
-"""XuanCe's own PPO, with our on-policy buffer in the place of its own: it learns the very same parameters.
-
-XuanCe's buffer gives a dict where its documented one gave a tuple, and names its size differently; that is what the
-subclass here translates.
-"""
+"""XuanCe's own PPO, with our on-policy buffer in the place of its own: it learns the very same parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +22,6 @@ with stand_ins(XUANCE):
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-PARTS = ("obs", "actions", "returns", "values", "advantages", "aux_batch")
 CONFIG = {
     "dl_toolbox": "torch", "logger": "tensorboard", "render": False, "render_mode": "rgb_array", "fps": 50,
     "device": "cpu", "distributed_training": False, "env_name": "Classic Control", "env_id": "CartPole-v1",
@@ -38,14 +33,6 @@ CONFIG = {
     "grad_clip_norm": 0.5, "use_actions_mask": False, "use_obsnorm": True, "use_rewnorm": True, "obsnorm_range": 5,
     "rewnorm_range": 5, "running_steps": 4000, "eval_interval": 5000, "test_episode": 1,
 }  # fmt: skip
-
-
-class OnPolicy(DummyOnPolicyBuffer):
-    def __init__(self, *, horizon_size: int, **options: Any) -> None:
-        super().__init__(n_size=horizon_size, **options)
-
-    def sample(self, indexes: Any) -> Any:
-        return {**dict(zip(PARTS, super().sample(indexes), strict=True)), "batch_size": len(indexes)}
 
 
 def learned(agent_class: Any, options: dict[str, Any], steps: int, tmp_path: Any) -> tuple[list[np.ndarray], Any]:
@@ -75,9 +62,9 @@ def test_learners_learn_the_same(case: str, tmp_path: Any, monkeypatch: pytest.M
     torch.set_num_threads(1)
     expected, memory = learned(agent_class, options, 800, tmp_path)
     assert type(memory) is theirs.DummyOnPolicyBuffer
-    monkeypatch.setattr(on_policy, "DummyOnPolicyBuffer", OnPolicy)
+    monkeypatch.setattr(on_policy, "DummyOnPolicyBuffer", DummyOnPolicyBuffer)
     found, memory = learned(agent_class, options, 800, tmp_path)
-    assert type(memory) is OnPolicy
+    assert type(memory) is DummyOnPolicyBuffer
     assert memory.engine.stats()["streams"]["0"]["end"] > 700
     for one, another in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, another, rtol=1e-3, atol=1e-4)

@@ -55,7 +55,7 @@ def test_an_animation(path: str, tmp_path: pathlib.Path) -> None:
 def test_frames_are_thinned_out_evenly(path: str, tmp_path: pathlib.Path) -> None:
     images(path)
     assert show(path, tmp_path / "a.png", frames=3).frames == 3
-    assert show(path, tmp_path / "a.png", frames=1).frames == 1
+    assert show(path, tmp_path / "b.png", frames=1).frames == 1
 
 
 LAYOUTS = {
@@ -93,10 +93,10 @@ def test_a_dict_shows_its_image(path: str, tmp_path: pathlib.Path) -> None:
     with dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=10) as buffer:
         buffer.add(space.sample(), 0, 0.0, space.sample(), True, False)
     assert show(path, tmp_path / "a.png").column == "obs/left"
-    assert show(path, tmp_path / "a.png", column="right").column == "obs/right"
-    assert show(path, tmp_path / "a.png", column="state").curves == 3
+    assert show(path, tmp_path / "b.png", column="right").column == "obs/right"
+    assert show(path, tmp_path / "c.png", column="state").curves == 3
     with pytest.raises(InputError, match="no observation 'up'"):
-        show(path, tmp_path / "a.png", column="up")
+        show(path, tmp_path / "d.png", column="up")
 
 
 @pytest.mark.parametrize("shape", [(40, 30, 2), (2, 40, 30)])
@@ -133,7 +133,7 @@ def test_a_vector_is_shown_as_curves(path: str, tmp_path: pathlib.Path) -> None:
     assert falling[0] < falling[-1]
     flat = panels[2].any(axis=0)[curves.LEFT : -curves.GAP]
     assert 0.8 < flat.mean() < 0.99  # but for the step that is not a number
-    assert show(path, tmp_path / "a.png", frames=5).frames == 5
+    assert show(path, tmp_path / "a.png", frames=5, overwrite=True).frames == 5
     with pytest.raises(InputError, match=r"no image.*into a \.png"):
         show(path, tmp_path / "a.gif")
 
@@ -143,7 +143,7 @@ def test_a_long_vector_and_a_number(path: str, tmp_path: pathlib.Path) -> None:
     with dr.ReplayBuffer.create(path, space, spaces.Discrete(2), capacity=10) as buffer:
         buffer.add(space.sample(), 0, 0.0, space.sample(), True, False)
     assert show(path, tmp_path / "a.png").curves == 1
-    assert show(path, tmp_path / "a.png", column="far").curves == curves.MOST
+    assert show(path, tmp_path / "b.png", column="far").curves == curves.MOST
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,8 @@ def _check_end(scene: Scene, objects: SimulatedObjects, folder: pathlib.Path) ->
         assert sorted(buffer.checkpoints) == sorted(scene.checkpoints)
     for name, rows in scene.checkpoints.items():
         assert read(objects, folder / "end", checkpoint=name) == rows, name
+        with reader(objects, folder / "end", checkpoint=name) as then, then.attachment("learner") as learner:
+            assert learner.read() == str(scene.life.saved[name]).encode()
 
 
 @pytest.mark.parametrize("name", SCENES)

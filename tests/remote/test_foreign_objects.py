@@ -163,8 +163,8 @@ def test_damaged_bundles_cost_time_and_nothing_else(
 class _Lying(SimulatedObjects):
     """Says that objects are huge."""
 
-    def get(self, key: str) -> Any:
-        found, pieces = super().get(key)
+    def get(self, key: str, span: tuple[int, int] | None = None) -> Any:
+        found, pieces = super().get(key, span)
         return Object(key, 1 << 50, found.tag, 0.0), pieces
 
     def list(self, prefix: str) -> list[Object]:

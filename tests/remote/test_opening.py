@@ -6,7 +6,8 @@ import pathlib
 import threading
 from collections.abc import Iterable
 
-from remote.world import RUN, Life, reader, rows_of
+import pytest
+from remote.world import RUN, Life, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.remote import ranges
@@ -60,3 +61,15 @@ def test_shards_that_are_read_first_come_at_the_same_time(tmp_path: pathlib.Path
         assert len(rows_of(buffer)) == 16
     for writer in writers:
         writer.close()
+
+
+def test_open_finds_the_class_of_a_store_under_a_url(tmp_path: pathlib.Path) -> None:
+    objects, life = SimulatedObjects(), Life(tmp_path / "a")
+    life.add(10)
+    life.push(objects)
+    with under(objects), dr.open(objects.url, mirror=tmp_path / "m") as found:
+        assert type(found) is dr.ReplayBuffer
+        assert rows_of(found) == life.window()
+    with under(SimulatedObjects()), pytest.raises(dr.errors.StoreNotFoundError):
+        dr.open(objects.url, mirror=tmp_path / "m")
+    life.buffer.close()

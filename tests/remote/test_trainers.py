@@ -18,9 +18,9 @@ import diskreplay as dr
 from diskreplay.errors import CheckpointError, InputError, RemoteConflictError, RemoteWarning
 from diskreplay.ops import remote as ops
 from diskreplay.ops.verify import verify
+from diskreplay.remote import ledger
 from diskreplay.remote.collect import collect
 from diskreplay.remote.place import open_remote
-from diskreplay.remote.push import ORIGIN_FILE
 from diskreplay.storage.store import Store
 from diskreplay.testing import FaultyObjects, SimulatedObjects
 
@@ -189,7 +189,7 @@ def test_a_collector_that_joined_and_has_no_rows_is_whole(tmp_path: pathlib.Path
     with under(objects):
         joined = dr.ReplayBuffer.open_or_create(tmp_path / "b", *SPACES, capacity=60, remote=objects.url, **RUN)
         start = pathlib.Path(joined.path, "streams", str(joined.stream), "start")
-        assert (start / ORIGIN_FILE).exists()
+        assert (start / ledger.NAME).exists()
         joined.push(120)
         joined.close()
         assert len(Store(objects.url, open_remote(objects, tmp_path / "m")).stream_names()) == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import shutil
 import threading
 import warnings
 from typing import Any
@@ -31,15 +30,6 @@ from diskreplay.remote.pushing import Pushing
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.testing import FaultyObjects, SimulatedObjects
-
-
-def _copy(life: Life, path: pathlib.Path) -> Life:
-    """A copy of a directory, and who writes it."""
-    life.buffer.commit()
-    shutil.copytree(life.path, path)
-    other = Life(path, life.writer)
-    other.rows, other.timeline, other.saved = list(life.rows), life.timeline, dict(life.saved)
-    return other
 
 
 def test_an_old_process_that_goes_on_at_any_request_of_the_next_one_changes_nothing(tmp_path: pathlib.Path) -> None:
@@ -68,7 +58,7 @@ def test_a_copy_of_a_directory_that_goes_another_way_is_refused_and_harms_nothin
     life, objects = Life(tmp_path / "a"), SimulatedObjects()
     life.add(20)
     mine = life.push(objects)
-    other = _copy(life, tmp_path / "b")
+    other = life.copy(tmp_path / "b")
     other.writer = 7
     theirs = Push(Store(other.path, LocalFiles()), "0", objects)
     theirs.run()
@@ -76,7 +66,7 @@ def test_a_copy_of_a_directory_that_goes_another_way_is_refused_and_harms_nothin
     mine.run()
     other.add(12)
     for push in theirs, Push(Store(other.path, LocalFiles()), "0", objects):
-        with pytest.raises(RemoteConflictError, match="others than the ones here"):
+        with pytest.raises(RemoteConflictError, match="another directory, which holds the same origin"):
             push.run()
         assert read(objects, tmp_path / "m") == sorted(life.window())
     life.add(3)
@@ -90,7 +80,7 @@ def test_a_copy_that_is_disturbed_by_the_other_at_each_request_never_mixes_rows(
     life, base = Life(tmp_path / "a"), SimulatedObjects()
     life.add(20)
     life.push(base)
-    other = _copy(life, tmp_path / "b")
+    other = life.copy(tmp_path / "b")
     other.writer = 7
     life.add(10)
     other.add(12)
@@ -128,15 +118,15 @@ def test_an_older_copy_is_refused(tmp_path: pathlib.Path) -> None:
     life.add(10)
     life.checkpoint("c")
     life.push(objects)
-    older = _copy(life, tmp_path / "b")
+    older = life.copy(tmp_path / "b")
     older.buffer.close()
     life.add(5)
     life.push(objects)
-    with pytest.raises(RemoteConflictError, match="older copy"):
+    with pytest.raises(RemoteConflictError, match="another directory, which holds the same origin"):
         older.push(objects)
     life.go_back("c")  # a newer timeline
     life.push(objects)
-    with pytest.raises(RemoteConflictError, match="older copy"):
+    with pytest.raises(RemoteConflictError, match="another directory, which holds the same origin"):
         older.push(objects)
     assert read(objects, tmp_path / "m") == sorted(life.window())
     life.buffer.close()

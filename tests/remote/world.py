@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.buffers import either, opening, pushes
+from diskreplay.buffers import either, kinds, opening, pushes
 from diskreplay.remote import objects as storage
 from diskreplay.remote import place
 from diskreplay.remote.push import Push
@@ -52,14 +53,23 @@ class Life:
         self.buffer.commit()
 
     def checkpoint(self, name: str) -> None:
-        self.buffer.checkpoint(name)
         self.saved[name] = list(self.rows)
+        self.buffer.checkpoint(name, attachments={"learner": str(self.saved[name]).encode()})
 
     def go_back(self, name: str) -> None:
         self.buffer.close()
         self.buffer = dr.ReplayBuffer.open(self.path, checkpoint=name, **RUN)
         self.rows = list(self.saved[name])
         self.timeline += 1
+
+    def copy(self, path: pathlib.Path, writer: int | None = None) -> Life:
+        """A copy of the directory as it is, and who writes it."""
+        self.buffer.commit()
+        shutil.copytree(self.path, path)
+        other = Life(path, self.writer)
+        other.rows, other.timeline, other.saved = list(self.rows), self.timeline, dict(self.saved)
+        other.writer = self.writer if writer is None else writer
+        return other
 
     def window(self) -> Rows:
         return self.rows[-self.capacity :]
@@ -98,7 +108,7 @@ def rows_of(buffer: Any, items: Any = None) -> Rows:
 @contextlib.contextmanager
 def under(objects: storage.Objects) -> Iterator[None]:
     """URLs lead to these objects."""
-    modules = either, opening, pushes, place
+    modules: Any = either, kinds, opening, pushes, place
     before = [module.ObjectStore for module in modules]
     for module in modules:
         module.ObjectStore = lambda url: objects  # type: ignore[misc, assignment]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import html.parser
 import json
 import pathlib
@@ -15,7 +16,7 @@ from gymnasium import spaces
 from report import episodes as made
 
 import diskreplay as dr
-from diskreplay.errors import InputError, StateError, StoreNotFoundError
+from diskreplay.errors import DiskFullError, InputError, StateError, StoreNotFoundError
 from diskreplay.ops.repair import repair
 from diskreplay.report import episode as shown
 from diskreplay.report import facts, write
@@ -179,7 +180,7 @@ def test_an_empty_store(path: str, out: pathlib.Path) -> None:
     made.create(path).close()
     assert report(path, out).episodes == ()
     with pytest.raises(InputError, match="there are none"):
-        report(path, out, episodes=[0])
+        report(path, out, episodes=[0], overwrite=True)
 
 
 def test_a_damaged_store_is_shown(path: str, out: pathlib.Path) -> None:
@@ -225,7 +226,10 @@ def test_a_store_that_was_repaired(path: str, out: pathlib.Path) -> None:
 def test_the_page_is_replaced_and_nothing_else_is_left(path: str, out: pathlib.Path) -> None:
     made.make(path)
     out.write_text("old")
-    report(path, out)
+    with pytest.raises(InputError, match=r"exists; choose another name, or say .*--overwrite"):
+        report(path, out)
+    assert out.read_text() == "old"
+    report(path, out, overwrite=True)
     assert out.read_text().startswith("<!doctype html>")
     assert sorted(file.name for file in out.parent.iterdir()) == ["a.replay", "report.html"]
 
@@ -234,9 +238,24 @@ def test_the_page_is_written_through_a_symbolic_link(path: str, out: pathlib.Pat
     made.make(path)
     out.symlink_to(out.with_name("latest.html"))
     for _ in range(2):
-        assert report(path, out).file == str(out)
+        assert report(path, out, overwrite=True).file == str(out)
         assert out.is_symlink()
         assert Page(out.with_name("latest.html")).data["played"]
+
+
+def test_a_full_disk_names_the_file(path: str, out: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: "No space left on device", and not where."""
+
+    def write_bytes(file: pathlib.Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made.make(path)
+    out.write_text("old")
+    monkeypatch.setattr(pathlib.Path, "write_bytes", write_bytes)
+    with pytest.raises(DiskFullError, match=r"there is no room for '.*report.html'; nothing was written: make room"):
+        report(path, out)
+    assert out.read_text() == "old"
+    assert sorted(file.name for file in out.parent.iterdir()) == ["a.replay", "report.html"]
 
 
 def test_every_script_is_in_the_page() -> None:
@@ -254,6 +273,7 @@ def test_from_the_command_line(path: str, out: pathlib.Path) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     assert "5 episodes listed, to be played: 1;" in done.stdout
     assert out.as_uri() in done.stdout
-    facts = json.loads(CliRunner().invoke(main, ["report", path, "-o", str(out), "--json"]).stdout)
+    assert "--overwrite" in CliRunner().invoke(main, ["report", path, "-o", str(out)]).stderr
+    facts = json.loads(CliRunner().invoke(main, ["report", path, "-o", str(out), "--json", "--overwrite"]).stdout)
     assert facts["episodes"] == [1, 3, 2]
-    assert CliRunner().invoke(main, ["report", path, "-o", str(out), "--episode", "9"]).exit_code == 2
+    assert CliRunner().invoke(main, ["report", path, "-o", str(out), "--overwrite", "--episode", "9"]).exit_code == 2

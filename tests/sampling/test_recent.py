@@ -95,7 +95,7 @@ def test_windows_that_move_are_followed() -> None:
                 assert set(ids.tolist()) <= set(chances)
 
 
-@pytest.mark.parametrize("half_life", [1e-3, 2.0, 1e15])
+@pytest.mark.parametrize("half_life", [1e-280, 1e-3, 2.0, 1e15, 1e280])
 def test_half_lives_of_all_sizes(half_life: float) -> None:
     """Where only old rows are transitions, whose mass underflows, and where all masses are nearly the same."""
     world, rng = World(), np.random.default_rng(0)
@@ -104,7 +104,7 @@ def test_half_lives_of_all_sizes(half_life: float) -> None:
     sampler = dr.Recent(half_life=half_life)
     ids, _ = sampler.sample(rng, world.windows(), world.standing, 300)
     halves = {each: 2 ** (each / 2) / (1 + 2**0.5 + 2) for each in range(3)}
-    by_hand: dict[float, dict[int, float]] = {1e-3: {2: 1.0}, 2.0: halves}
+    by_hand: dict[float, dict[int, float]] = {1e-280: {2: 1.0}, 1e-3: {2: 1.0}, 2.0: halves}
     chances = by_hand.get(half_life) or expected(sampler, world)
     assert set(ids.tolist()) == set(chances)
     stated = sampler.probability([0, 1, 2], world.windows(), world.standing)
@@ -137,6 +137,9 @@ def test_nothing_to_draw_is_said() -> None:
         ({"fraction": 1.5}, "fraction must be 0 to 1"),
         ({"half_life": 0}, "half_life must be a finite number above 0"),
         ({"half_life": np.inf}, "half_life must be a finite number above 0"),
+        ({"half_life": 5e-324}, "half_life must be from 1e-280 to 1e\\+280, got 5e-324"),
+        ({"half_life": 1e-308}, "half_life must be from 1e-280"),
+        ({"half_life": np.finfo(float).max}, "half_life must be from 1e-280"),
         ({"half_life": "1"}, "half_life must be a finite number above 0"),
     ],
 )

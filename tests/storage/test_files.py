@@ -1,16 +1,21 @@
-"""Files and locks of the local file system, interrupted while they are opened."""
+"""Files and locks of the local file system: interrupted, at exit, on a full disk, under names that nothing can have."""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import pathlib
+import subprocess
 import sys
 from types import TracebackType
 
 import pytest
+from gymnasium import spaces
 
+import diskreplay as dr
+from diskreplay.errors import ReadFailedError, StoreExistsError, StoreNotFoundError, WriteFailedError
 from diskreplay.storage.files import LocalFile, LocalFiles, Lock
-from diskreplay.testing import Interrupts
+from diskreplay.testing import FaultyFiles, Interrupts
 
 
 def test_a_file_that_was_interrupted_before_it_was_opened_goes_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +48,57 @@ def test_a_lock_that_was_interrupted_is_free_though_its_traceback_is_kept(tmp_pa
     assert len(kept) > 5
     assert taken[0] is not None
     taken[0].release()
+
+
+AT_EXIT = """
+import sys
+from diskreplay.storage.files import LocalFile, LocalLock
+
+lock, file = LocalLock({path!r}), LocalFile({path!r} + "/a", write=True)
+lock.take()
+sys.main = sys.modules["__main__"]  # as some debuggers and notebooks keep it: its globals go after the modules'
+"""
+
+
+def test_what_outlives_the_modules_at_exit_goes_without_a_word(tmp_path: pathlib.Path) -> None:
+    """Regression: "Exception ignored in LocalLock.__del__", as the module os was gone already."""
+    program = [sys.executable, "-c", AT_EXIT.format(path=str(tmp_path))]
+    ended = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "circle", "circle/a"])
+def test_a_path_that_no_store_can_have(tmp_path: pathlib.Path, name: str) -> None:
+    """Regression: it was said to mend the disk."""
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    with pytest.raises(StoreNotFoundError, match=r"(too long|symbolic links); name another path"):
+        dr.ReplayBuffer.open(tmp_path / name)
+    if name != "circle":
+        with pytest.raises(WriteFailedError, match="nothing was made: choose another path and try again"):
+            dr.ReplayBuffer.create(tmp_path / name, spaces.Discrete(2), spaces.Discrete(2), capacity=9)
+    with pytest.raises((WriteFailedError, StoreExistsError)):
+        dr.ReplayBuffer.open_or_create(tmp_path / name, spaces.Discrete(2), spaces.Discrete(2), capacity=9)
+
+
+def test_a_link_in_the_place_of_a_file_is_named(path: str) -> None:
+    with dr.ReplayBuffer.create(path, spaces.Discrete(2), spaces.Discrete(2), capacity=9) as buffer:
+        buffer.add(0, 0, 0.0, 1, True, False)
+    (shard,) = pathlib.Path(path, "streams/0/reward").glob("c.*")
+    shard.symlink_to(shard.rename(path + ".elsewhere"))
+    with pytest.raises(ReadFailedError, match=r"reward/c.0.0' failed: .*a store holds no symbolic links: put the file"):
+        dr.ReplayBuffer.open(path, mode="r")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_creating_leaves_nothing_where_a_write_is_refused(path: str, number: int) -> None:
+    """Regression: on a full disk a temporary directory stayed."""
+    files, names = FaultyFiles(), ("open_write", "pwrite", "sync", "mkdir", "rename")
+    made = path + ".first"
+    dr.ReplayBuffer.create(made, spaces.Discrete(2), spaces.Discrete(2), capacity=9, files=files).close()
+    last = [operation.target for operation in files.operations if operation.name in names].index(made)
+    for count in [*range(0, last, 11), last]:
+        files.fail_at(count, number, names, times=1)
+        with pytest.raises(WriteFailedError, match="nothing was made"):
+            dr.ReplayBuffer.create(path, spaces.Discrete(2), spaces.Discrete(2), capacity=9, files=files)
+        assert [entry.name for entry in pathlib.Path(path).parent.iterdir()] == ["a.replay.first"]

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
-from diskreplay.compat.arrays import fit
-from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, Episodes, Newest, Reader
-from diskreplay.compat.d3rlpy.facts import actions, boxes
+from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, Episodes, Newest, Reader, last_facts
+from diskreplay.compat.d3rlpy.facts import actions, boxes, of_gymnasium
 from diskreplay.compat.d3rlpy.looks import Looks, of_picker, of_slicer, stacked_frames
+from diskreplay.compat.given import flags, numbers, rewards
 from diskreplay.compat.opening import check_checkpoint, closed_on_failure, open_or_create
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import by_episodes, ids_of, places, transitions, window
@@ -118,9 +118,10 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             check_checkpoint(place, checkpoint)
             settings = {**settings, "checkpoint": checkpoint}
         if env is not None:
-            actions(env.action_space)
-            boxes(env.observation_space)
-            facts.update(observation_space=self._stored_space(env), action_space=env.action_space)
+            action_space, observation_space = of_gymnasium(env.action_space), of_gymnasium(env.observation_space)
+            actions(action_space)
+            boxes(observation_space)
+            facts.update(observation_space=self._stored_space(observation_space), action_space=action_space)
         elif not place.exists:
             raise InputError(f"there is no store at {place.path!r}; to make one, give env, whose spaces it has")
         if frame_stack is not None:
@@ -129,9 +130,8 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         options = {**options, "cache_bytes": settings.pop("cache_bytes")}
         return open_or_create(Store, place, options, facts, {**facts, "columns": {}}, **settings)
 
-    def _stored_space(self, env: Any) -> Any:
-        """The space of what is stored of the observations of an environment."""
-        space = env.observation_space
+    def _stored_space(self, space: Any) -> Any:
+        """The space of what is stored of an environment's observations."""
         if self._preprocessor is None:
             return space
         if not isinstance(space, spaces.Box):
@@ -282,51 +282,67 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         """Ends the running episode.
 
         Args:
-            terminated: by the environment; False by a time limit. Then its last step is dropped, as d3rlpy drops it,
-                since nobody has said what followed it;
-            final_observation: says so, and the step is kept.
+            terminated: by the environment; False by a time limit. Then its last step is no transition, as in d3rlpy,
+                since nobody has said what followed it: its action and reward are facts of the episode;
+            final_observation: says so, and the step is one.
+
+        Raises InputError, with nothing changed, for an observation of another shape.
         """
         self._check_writable()
+        ended = bool(flags("terminated", terminated, ()))
+        final = None if final_observation is None else self._observation(final_observation)
         held = self._held()
-        if held is not None and terminated:
-            self._add(held[1], held[1].obs, True, False)  # nobody looks at what follows
-        elif held is not None and final_observation is not None:
-            self._add(held[1], self._observation(final_observation), False, True)
+        if held is not None:
+            _, step, begins = held
+            if ended:
+                self._add(step, step.obs, True, False)  # nobody looks at what follows
+            elif final is not None:
+                self._add(step, final, False, True)
+            elif not begins:
+                self.store.annotate_episode(**last_facts(step.action, step.reward))
         self._waiting = None
         self.store.cut()
 
     def append_episode(self, episode: Any) -> None:
-        """Adds the transitions of an episode of d3rlpy's.
+        """Adds the transitions of an episode of d3rlpy's, and what its last step was where that is none.
 
         Raises InputError as :meth:`append`, and while an episode is running.
         """
         self._check_writable()
         if self._held() is not None:
             raise InputError("append_episode: an episode is running; clip_episode() ends it")
-        count = episode.transition_count
-        if count <= 0:
-            return
+        try:
+            count, size, ended = episode.transition_count, len(episode.actions), bool(episode.terminated)
+            arrays = episode.observations, episode.actions, episode.rewards
+        except (AttributeError, IndexError, TypeError) as error:
+            raise InputError(f"append_episode takes an episode of d3rlpy's, got {episode!r:.80}: {error}") from error
         schema = self.store.schema
-        given = episode.observations if isinstance(episode.observations, list | tuple) else [episode.observations]
+        observed = arrays[0] if isinstance(arrays[0], list | tuple) else [arrays[0]]
         leaves = leaf_spaces(schema.observation_space)
-        if len(given) != len(leaves):
-            raise InputError(f"the episode has {len(given)} observation arrays, the dataset {len(leaves)}")
-        size = len(episode.actions)
+        if len(observed) != len(leaves):
+            raise InputError(f"the episode has {len(observed)} observation arrays, the dataset {len(leaves)}")
         obs = [
-            fit("observations", leaf, (size, *cast(Any, space.shape)), space.dtype)
-            for leaf, space in zip(given, leaves, strict=True)
+            numbers("observations", leaf, (size, *cast(Any, space.shape)), space.dtype, finite=schema.finite)
+            for leaf, space in zip(observed, leaves, strict=True)
         ]
         space: Any = schema.action_space
-        chosen = self._actions("actions", episode.actions, (size, *space.shape))
-        rewards = fit("rewards", episode.rewards, (size,), self._reader.layout.info.reward_signature.dtype[0])
+        chosen = self._actions("actions", arrays[1], (size, *space.shape))
+        earned = rewards("rewards", arrays[2], (size,), self._reader.layout.info.reward_signature.dtype[0])
+        if count != size - (not ended):
+            raise InputError(f"an episode of {size} steps has {size - (not ended)} transitions, got {count}")
+        if not count:
+            return
         following = [np.concatenate([leaf[1 : count + 1], leaf[-1:]])[:count] for leaf in obs]
-        flags = np.zeros((2, count), bool)
-        flags[0, -1] = episode.terminated
+        ends = np.zeros((2, count), bool)
+        ends[0, -1] = ended
         tree = schema.obs_tree
+        self.store.cut()
         self.store.extend(
-            unflatten(tree, [leaf[:count] for leaf in obs]), chosen[:count], rewards[:count],
-            unflatten(tree, following), *flags,
+            unflatten(tree, [leaf[:count] for leaf in obs]), chosen[:count], earned[:count],
+            unflatten(tree, following), *ends,
         )  # fmt: skip
+        if not ended:
+            self.store.annotate_episode(**last_facts(chosen[-1], earned[-1]))
         self.store.cut()
 
     def _check_writable(self) -> None:
@@ -342,22 +358,12 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             action = self._preprocessor.process_action(_array(action, info.action_signature.dtype[0]))
             reward = self._preprocessor.process_reward(_array(reward, info.reward_signature.dtype[0]))
         chosen = self._actions("action", action, space.shape)
-        earned = fit("reward", reward, (), info.reward_signature.dtype[0])
-        if not np.isfinite(earned):
-            raise InputError(f"reward must be finite, got {earned}")
-        return Newest(obs, chosen, earned)
+        return Newest(chosen.copy(), rewards("reward", reward, (), info.reward_signature.dtype[0]).copy(), obs)
 
     def _actions(self, what: str, given: Any, shape: tuple[int, ...]) -> Array:
         """As the store has them; InputError where one is none of its space."""
         space: Any = self.store.schema.action_space
-        chosen = fit(what, given, shape, space.dtype)
-        if isinstance(space, spaces.Discrete):
-            within = (fit(what, given, shape, np.float64) == chosen) & (chosen >= 0) & (chosen < space.n)
-            if not within.all():
-                raise InputError(f"{what} must lie in {space}, got {given}")
-        if self.store.schema.finite and not np.isfinite(chosen).all():
-            raise InputError(f"{what} must be finite, got {given}")
-        return chosen
+        return numbers(what, given, shape, space.dtype, within=space, finite=self.store.schema.finite)
 
     def _observation(self, observation: Any) -> list[Array]:
         """``(*shape)`` a leaf, as the store has it."""

@@ -2,8 +2,8 @@
 
 An episode of d3rlpy has one observation a step, and the last step of one that was not terminated is no transition: what
 followed it is not known. A store knows it. So an episode of ``n`` steps that was not terminated has ``n + 1`` here, all
-``n`` of them transitions by d3rlpy's own rule: the last one has the final observation, the action of the step before
-it, and no reward.
+``n`` of them transitions by d3rlpy's own rule: the last one has the final observation, and the action and the reward
+that the facts of the episode give it. Without such facts it has the action of the step before it, and no reward.
 """
 
 from __future__ import annotations
@@ -28,21 +28,43 @@ Array = NDArray[Any]
 
 BLOCK_BYTES = 16 << 20
 """Of observations that are read at once."""
+LAST_ACTION, LAST_REWARD = "d3rlpy_last_action", "d3rlpy_last_reward"
+"""Facts of an episode that was not terminated: of its last step, which is no transition."""
+MOST_NUMBERS = 128
+"""Of an action among the facts."""
+
+
+def last_facts(action: Array, reward: Any) -> dict[str, Any]:
+    """The facts of an episode's last step, which is no transition; an action that does not fit in is left out."""
+    facts: dict[str, Any] = {LAST_REWARD: float(reward)}
+    if action.size <= MOST_NUMBERS and np.isfinite(action).all():
+        facts[LAST_ACTION] = action.ravel().tolist()
+    return facts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Newest:
+class LastStep:
+    """An episode's last step, which is no transition.
+
+    Attributes:
+        action: ``(*action_shape)`` as the store has it; None where it is not known.
+        reward: of the step.
+    """
+
+    action: Array | None
+    reward: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Newest(LastStep):
     """The newest step of a running episode, which is no transition yet.
 
     Attributes:
         obs: ``(*shape)`` a leaf, as the store has it.
-        action: ``(*action_shape)`` as the store has it.
-        reward: of the step.
     """
 
-    obs: list[Array]
     action: Array
-    reward: Array
+    obs: list[Array]
 
 
 class Reader:
@@ -63,9 +85,18 @@ class Reader:
         """The episode of a transition."""
         return DiskEpisode(self, place, self._after(place))
 
-    def _after(self, place: Place) -> Newest | None:
-        """What follows an episode's last transition: the newest step of one that is still running."""
-        return self.newest() if place.newest and not place.terminated else None
+    def _after(self, place: Place) -> LastStep | None:
+        """What follows an episode's last transition: the newest step of one that still runs, or what its facts say."""
+        if place.terminated:
+            return None
+        running = self.newest() if place.newest else None
+        if running is not None or LAST_REWARD not in place.facts:
+            return running
+        action = place.facts.get(LAST_ACTION)
+        shaped = (
+            None if action is None else np.array(action, self.layout.action_dtype).reshape(self.layout.action_shape)
+        )
+        return LastStep(shaped, place.facts[LAST_REWARD])
 
     def once(self, what: str, key: Any, read: Callable[[], Any]) -> Any:
         """What ``read`` gives; of the episode that was looked at last it is held."""
@@ -114,7 +145,7 @@ class Reader:
             # Looking ahead is at what followed the step before, which is all that is known of the last one.
             wanted += [(place.ids(step - (step > place.step)), step > place.step, cut, step - first) for step in steps]
             for step in acted:
-                if step == place.steps and after is not None:
+                if step == place.steps and after is not None and after.action is not None:
                     cut.actions[step - first] = after.action
                 else:
                     action_ids.append(place.ids(min(step, place.steps - 1)))
@@ -138,7 +169,7 @@ class Reader:
                     cut.leaves[leaf][step] = values[at]
 
 
-def _with_last(rewards: Array, complete: bool, after: Newest | None) -> Array:
+def _with_last(rewards: Array, complete: bool, after: LastStep | None) -> Array:
     """Rewards ``(n, 1)``; unless they are complete, with that of the last step, which is no transition."""
     if complete:
         return rewards[:, None]
@@ -192,7 +223,7 @@ class DiskEpisode:
         terminated: bool.
     """
 
-    def __init__(self, reader: Reader, place: Place, after: Newest | None = None) -> None:
+    def __init__(self, reader: Reader, place: Place, after: LastStep | None = None) -> None:
         self._reader, self._place, self._after = reader, place, after
         self.terminated = place.terminated
 
@@ -223,7 +254,8 @@ class DiskEpisode:
             found = self._reader.actions(self._ids)
             if self.terminated:
                 return found
-            last = found[-1] if self._after is None else self._after.action.reshape(found.shape[1:])
+            known = None if self._after is None else self._after.action
+            last = found[-1] if known is None else known.reshape(found.shape[1:])
             return np.concatenate([found, last[None]])
 
         found: Array = self._once("actions", read)

@@ -11,13 +11,29 @@ from d3rlpy.dataset import DatasetInfo, Signature
 from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.compat.arrays import fit
+from diskreplay.compat.given import numbers
 from diskreplay.errors import InputError
 from diskreplay.schema import REWARD, Schema, Stack
 from diskreplay.spaces import flatten, leaf_spaces
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
+
+
+def of_gymnasium(space: Any) -> Any:
+    """A space of Gym's, whose environments d3rlpy takes too, as Gymnasium has it; any other as it is."""
+    if not type(space).__module__.startswith("gym."):
+        return space
+    match type(space).__name__:
+        case "Box":
+            return spaces.Box(space.low, space.high, space.shape, space.dtype)
+        case "Discrete":
+            return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+        case "Dict":
+            return spaces.Dict({key: of_gymnasium(part) for key, part in space.spaces.items()})
+        case "Tuple":
+            return spaces.Tuple([of_gymnasium(part) for part in space.spaces])
+    return space
 
 
 def dataset_info(schema: Schema) -> DatasetInfo:
@@ -95,7 +111,7 @@ class Layout:
         return leaves[0] if len(leaves) == 1 else leaves
 
     def given(self, observation: Any) -> list[Array]:
-        """An observation of d3rlpy's, or of an environment, as the store takes it: ``(*shape)`` a leaf.
+        """An observation of d3rlpy's, or of an environment, as the store takes it: ``(*shape)`` a leaf, copies.
 
         InputError for one of another shape, and for NaN and infinity in a store that was made to refuse them.
         """
@@ -107,13 +123,11 @@ class Layout:
         leaves = leaf_spaces(space)
         if len(parts) != len(leaves):
             raise InputError(f"the observation has {len(parts)} arrays, the dataset {len(leaves)}")
-        found = [
-            fit("observation", part, cast(Shape, leaf.shape), leaf.dtype)
+        finite = self._schema.finite
+        return [
+            numbers("observation", part, cast(Shape, leaf.shape), leaf.dtype, finite=finite).copy()
             for part, leaf in zip(parts, leaves, strict=True)
         ]
-        if self._schema.finite and not all(np.isfinite(leaf).all() for leaf in found):
-            raise InputError("observation must be finite: the store was made so")
-        return found
 
     @property
     def action_shape(self) -> Shape:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import pathlib
 import weakref
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
-from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.compat import given
 from diskreplay.compat.arrays import DiskArray
 from diskreplay.compat.opening import check_alike, open_or_create
 from diskreplay.compat.place import Place, close_with, global_seed
@@ -32,6 +33,7 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.window import Sampler
 from diskreplay.views.batch import Batch, map_arrays
+from diskreplay.views.hindsight import ACHIEVED, DESIRED, Hindsight
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
 
@@ -226,37 +228,46 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Adds one step of each environment; arrays lead with ``n_envs``.
 
-        Raises InputError for wrong shapes and for rewards that are not finite; nothing was added.
+        Raises InputError for wrong shapes, values that do not fit, and rewards that are not finite; nothing was added.
         """
-        before, after = self._given(obs), self._given(next_obs)
+        step = self._checked(obs, next_obs, action, reward, done, infos)
+        self._ready(step).add(*step)
+
+    def extend(self, *args: Any, **kwargs: Any) -> None:
+        """Adds several steps at once; each argument of :meth:`add` leads with their number. Raises what it raises."""
+        names = "obs", "next_obs", "action", "reward", "done", "infos"
+        if len(args) > len(names) or kwargs.keys() != set(names[len(args) :]):
+            raise InputError(f"extend takes {', '.join(names)}, got {len(args)} arguments and {sorted(kwargs)}")
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        steps = [self._checked(*step) for step in given.by_step({name: arguments[name] for name in names})]
+        if steps:
+            self._ready(steps[0]).extend(*(given.stacked(parts) for parts in zip(*steps, strict=True)))
+
+    def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Any, ...]:
+        """The arguments of ``store.add`` for one step."""
+        lead, finite = (self.n_envs,), bool(self._options.get("finite", False))
+        space, actions = self.observation_space, self._stored_actions()
+        before = given.of_space("obs", obs, space, lead, finite=finite)
+        after = given.of_space("next_obs", next_obs, space, lead, finite=finite)
+        chosen = given.actions("action", action, self.action_space, lead, actions.dtype, finite=finite)
+        ended, timeout = given.flags("done", done, lead), given.time_limits(infos, self.n_envs)
+        rewards = given.rewards("reward", reward, lead)
+        step = before, chosen.reshape(*lead, *actions.shape), rewards, after, ended & ~timeout, timeout
+        return tuple(map_arrays(operator.itemgetter(0), part) for part in step) if self.n_envs == 1 else step
+
+    def _ready(self, step: tuple[Any, ...]) -> Store:
+        """The store, to which rows are about to be added, the first of them ``step``."""
         if self._hold.store is None:
-            self._make(*stacks_seen(images_of(self.observation_space), before, after))
-        store = self._hold.store
-        assert store is not None
-        done = np.asarray(done, dtype=bool).reshape(self.n_envs)
-        timeout = np.array([info.get("TimeLimit.truncated", False) for info in infos], dtype=bool)
-        space: Any = store.schema.action_space
-        chosen = np.asarray(action).reshape(self.n_envs, *space.shape)
-        with np.errstate(over="ignore"):
-            actions = chosen.astype(space.dtype, copy=False)
-        check_range("action", chosen, actions)
-        step: list[Any] = [before, actions, np.asarray(reward, np.float32), after, done & ~timeout, timeout]
-        if self.n_envs == 1:
-            step = [map_arrays(operator.itemgetter(0), part) for part in step]
+            images = images_of(self.observation_space)
+            if isinstance(self._settings["view"], Hindsight):
+                images = {key: shape for key, shape in images.items() if key not in (ACHIEVED, DESIRED)}
+            first = step if self.n_envs > 1 else [map_arrays(operator.itemgetter(None), part) for part in step]
+            self._make(*stacks_seen(images, first[0], first[3]))
         positions = self._positions
         assert positions is not None
         positions.look()
-        store.add(*step)
-
-    def _given(self, obs: Any) -> Any:
-        """Observations in the shape and dtype of their space, for each environment."""
-
-        def given(space: spaces.Space[Any], value: Any) -> NDArray[Any]:
-            return np.asarray(value, space.dtype).reshape(self.n_envs, *space.shape)  # type: ignore[misc]
-
-        if isinstance(self.observation_space, spaces.Dict):
-            return {key: given(space, obs[key]) for key, space in self.observation_space.spaces.items()}
-        return given(self.observation_space, obs)
+        assert self._hold.store is not None
+        return self._hold.store
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """A batch as torch tensors on ``device``, normalised by ``env`` (a VecNormalize) if there is one.
@@ -327,7 +338,18 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @property
     def dones(self) -> DiskArray:
-        return self._array(lambda batch: batch.terminated | batch.truncated, (), np.float32)
+        make = functools.partial(_Dones, self._mark)
+        return self._array(lambda batch: batch.terminated | batch.truncated, (), np.float32, make)
+
+    def _mark(self, position: Any, done: Any) -> None:
+        """Leaves the episodes where the newest row is marked as done, as SB3 does before it begins to learn anew."""
+        newest = (self.pos - 1) % self.buffer_size
+        if self.store is None or np.ndim(position) or position != newest or not np.all(done):
+            raise InputError(
+                f"dones are read from the store: only the newest row, {newest}, may be marked as True, which ends its "
+                "episodes"
+            )
+        self.store.cut()
 
     @property
     def timeouts(self) -> DiskArray:
@@ -347,10 +369,13 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
             return {key: array(self.obs_shape[key], part, key) for key, part in space.spaces.items()}
         return array(self.obs_shape, space)
 
-    def _array(self, pick: Callable[[Batch], NDArray[Any]], shape: tuple[int, ...], dtype: Any) -> DiskArray:
-        """A field of the transitions, one step each; zeros where none was added yet."""
+    def _array(
+        self, pick: Callable[[Batch], NDArray[Any]], shape: tuple[int, ...], dtype: Any,
+        make: Callable[..., DiskArray] = DiskArray,
+    ) -> DiskArray:  # fmt: skip
+        """A field of the transitions, one step each whatever the view; zeros where none was added yet."""
         whole = (self.buffer_size, self.n_envs, *shape)
-        return position_array(self._filled, lambda: self._positions, whole, dtype, pick)
+        return position_array(self._filled, lambda: self._positions, whole, dtype, pick, make)
 
     def _batch(self, positions: NDArray[np.int64], envs: NDArray[np.int64]) -> Batch:
         """The transitions at positions of the ring."""
@@ -373,6 +398,17 @@ def _joined(batches: list[Batch]) -> Batch:
 
     names = [field.name for field in dataclasses.fields(batches[0])]
     return type(batches[0])(**{name: join([getattr(batch, name) for batch in batches]) for name in names})
+
+
+class _Dones(DiskArray):
+    """An array that tells ``mark`` of what is written into it."""
+
+    def __init__(self, mark: Callable[[Any, Any], None], *array: Any) -> None:
+        super().__init__(*array)
+        self._mark = mark
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._mark(key, value)
 
 
 class _Hold:

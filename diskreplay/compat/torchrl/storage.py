@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
+from torchrl.data.replay_buffers.sample_units import Sequence
 from torchrl.data.replay_buffers.samplers import ConsumingSampler
 from torchrl.data.replay_buffers.storages import Storage, StoreStorage
 from torchrl.data.replay_buffers.writers import (
@@ -27,7 +28,8 @@ from torchrl.data.replay_buffers.writers import (
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
-from diskreplay.compat.opening import OPEN_OPTIONS, closed_on_failure
+from diskreplay.compat.given import numbers, rewards
+from diskreplay.compat.opening import OPEN_OPTIONS, TAKE_OVER, closed_on_failure
 from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import Positions, window
 from diskreplay.compat.torchrl import checkpoints
@@ -54,6 +56,28 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         self.device = torch.device(device)
         self._last_cursor = None
 
+    @property
+    def checkpointer(self) -> Any:
+        """What ``rb.dumps`` and ``rb.loads`` call."""
+        return self._checkpointer
+
+    @checkpointer.setter
+    def checkpointer(self, checkpointer: Any) -> None:
+        own = self._default_checkpointer
+        if checkpointer is not None and type(checkpointer) is not own:
+            raise InputError(
+                f"{type(checkpointer).__name__} writes the rows as tensors, and a checkpoint of a store copies none; "
+                "leave the checkpointer out, or use one of torchrl's own storages"
+            )
+        self._checkpointer = own() if checkpointer is None else checkpointer
+
+    def attach(self, buffer: Any) -> None:
+        """Takes a buffer that reads here; its sequences (``sample_unit=Sequence(...)``) are of the store's rows."""
+        super().attach(buffer)
+        unit = getattr(buffer, "_sample_unit", None)
+        if type(unit) is Sequence:
+            buffer._sample_unit = _Sequence.like(unit)
+
     def _reader(self) -> Reader | None:
         """Of the store; None where there is none yet."""
         raise NotImplementedError
@@ -71,10 +95,12 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
 
         Args:
             index: an integer, for one row without its axis; integers or a mask; a slice, whose leaves are read when
-                they are first asked for.
+                they are first asked for; a leaf's key, for that leaf of all rows.
 
-        Raises IndexError for slots that hold nothing.
+        Raises IndexError for slots that hold nothing, KeyError for a leaf that is not there.
         """
+        if isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str)):
+            return self._lazy(np.arange(len(self)))[index]
         if isinstance(index, slice):
             return self._lazy(np.arange(*index.indices(len(self))))
         slots = self._slots(index)
@@ -243,6 +269,7 @@ class DiskReplayStorage(DiskStorage):
     def make_store(self, layout: Layout) -> None:
         """Makes the store for tensordicts of a layout."""
         options = {"cache_bytes": CACHE_BYTES, **self._options}
+        options.pop(TAKE_OVER, None)
         options["provenance"] = {**options.get("provenance", {}), TORCHRL: layout.to_json()}
         names = {leaf.key: leaf.name for leaf in layout.of("obs")}
         stacks = {key if isinstance(key, tuple) else (key,): count for key, count in self._frame_stack.items()}
@@ -320,8 +347,11 @@ class DiskReplayStorage(DiskStorage):
     def _append(self, cursor: Any, data: Any, set_cursor: bool) -> None:
         for buffer in self._attached_entities:
             _check_writer(getattr(buffer, "_writer", None))
-        if isinstance(data, list):
-            data = torch.stack(data)
+        if isinstance(data, list) and data and all(isinstance(one, TensorDictBase) for one in data):
+            try:
+                data = torch.stack(data)
+            except (KeyError, RuntimeError) as error:
+                raise InputError(f"the tensordicts of a list must be alike: {error}") from error
         if not isinstance(data, TensorDictBase):
             raise InputError(f"the storage takes tensordicts, got {type(data).__name__}; wrap tensors into one")
         slots = self._given_slots(cursor)
@@ -339,10 +369,13 @@ class DiskReplayStorage(DiskStorage):
         reader = self._reader()
         layout = self._layout_of(rows) if reader is None else reader.layout
         values = layout.values(rows)
+        steps = layout.rows(values)
         if reader is None:
+            rewards("reward", steps["reward"], steps["reward"].shape, steps["reward"].dtype)
+            for key, array in values.items() if self._options.get("finite") else ():
+                numbers(str(key), array, array.shape, array.dtype, finite=True)
             self.make_store(layout)
-        store = self._opened().store
-        store.extend(**layout.rows(values))
+        self._opened().store.extend(**steps)
         self._look_at_end()  # other buffers may write here, too
 
     def _given_slots(self, cursor: Any) -> Ids:
@@ -421,6 +454,19 @@ class DiskReplayStorage(DiskStorage):
             return f"DiskReplayStorage({where}, len={len(self)}, max_size={self.max_size})"
         except DiskReplayError:
             return f"DiskReplayStorage({where}, closed, max_size={self.max_size})"
+
+
+class _Sequence(Sequence):  # type: ignore[misc]
+    """torchrl's sequences, which ask for one of torchrl's own storages: they read a leaf, and the cursor, alone."""
+
+    @classmethod
+    def like(cls, unit: Any) -> _Sequence:
+        found = cls.__new__(cls)
+        found.__dict__.update(unit.__dict__)
+        return found
+
+    def _check_storage(self, storage: Any) -> None:
+        """Any storage of a store will do."""
 
 
 def _check_writer(writer: Any) -> None:

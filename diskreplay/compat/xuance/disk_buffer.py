@@ -10,6 +10,7 @@ from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import check_count
 from diskreplay.compat import draws
 from diskreplay.compat.arrays import fit
 from diskreplay.compat.keeper import Keeper, ring_part
@@ -36,6 +37,9 @@ class DiskBuffer(Buffer):
     _own_draws: bool
     """Whether draws are those of the store's generator, and not of numpy's or Python's global one."""
 
+    _by_name = False
+    """Whether samples are dicts, as XuanCe's agents take them since it names the size of all environments."""
+
     ptr = ring_part(0, "The entry to be written next.")
     size = ring_part(1, "Entries that are there.")
 
@@ -49,6 +53,10 @@ class DiskBuffer(Buffer):
             draws.integers(self.engine, most, size) if self._own_draws else np.random.choice(most, size)
         )
         return found
+
+    def _sampled(self, names: tuple[str, ...], parts: tuple[Any, ...], count: int) -> Any:
+        """A sample as a tuple, or as a dict."""
+        return {**dict(zip(names, parts, strict=True)), "batch_size": count} if self._by_name else parts
 
     def clear(self, *args: Any) -> None:
         """Empties the buffer, with all that goes with its entries; its space goes back with the next commit."""
@@ -84,6 +92,20 @@ def open_off_policy(owner: DiskBuffer, options: Mapping[str, Any], create: Mappi
     return open_or_create(ReplayBuffer, Place(options.get("path"), owner), given, create, seed=options.get("seed"))
 
 
+def ring_size(n_envs: int, n_size: Any, total: Any, name: str) -> int:
+    """Entries of each environment: ``n_size``, or as newer versions of XuanCe name it, a total by the keyword ``name``.
+
+    Raises InputError where both or none of them are given, or the total is not the same for each environment.
+    """
+    if (n_size is None) == (total is None):
+        raise InputError(f"give n_size, of one environment, or {name}, of all of them: got {n_size!r} and {total!r}")
+    if total is None:
+        return check_count("n_size", n_size)
+    if check_count(name, total) % check_count("n_envs", n_envs):
+        raise InputError(f"{name} must be a multiple of n_envs={n_envs}, got {total}")
+    return int(total) // n_envs
+
+
 def stored_space(shape: Shapes, dtype: DTypeLike) -> spaces.Space[Any]:
     """The space of any values of a shape and dtype, or of a dict of shapes."""
     if isinstance(shape, dict):
@@ -101,11 +123,11 @@ def fit_step(what: str, value: Any, n_envs: int, shape: Shapes, dtype: Any) -> A
         return {key: fit_step(f"{what}[{key!r}]", value[key], n_envs, part, dtype) for key, part in shape.items()}
     if dtype is not object and np.asarray(value).dtype.kind not in "biuf":
         raise InputError(f"{what} must have the shape {(n_envs, *shape)} and be numbers, got {value!r:.80}")
-    with np.errstate(all="ignore"):
-        values = fit(what, value, (n_envs, *shape), dtype)
-    if dtype is np.uint8 and not np.array_equal(values, fit(what, value, values.shape, np.float64)):
-        raise InputError(f"{what} must be whole numbers from 0 to 255; nothing was stored")
-    return values
+    if dtype is np.uint8:
+        exact = fit(what, value, (n_envs, *shape), np.float64)
+        if not ((exact >= 0) & (exact <= 255) & (exact == np.trunc(exact))).all():
+            raise InputError(f"{what} must be whole numbers from 0 to 255; nothing was stored")
+    return fit(what, value, (n_envs, *shape), dtype)
 
 
 def fit_flags(what: str, value: Any, n_envs: int) -> Array:

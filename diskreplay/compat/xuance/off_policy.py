@@ -21,6 +21,7 @@ from diskreplay.compat.xuance.disk_buffer import (
     fit_flags,
     fit_step,
     open_off_policy,
+    ring_size,
     stored_space,
     without_env_axis,
 )
@@ -35,6 +36,7 @@ from diskreplay.views.batch import Batch
 Array = NDArray[Any]
 
 AUXILIARY = "auxiliary"
+PARTS = "obs", "actions", "rewards", "terminals", "obs_next"
 EPSILON = 1e-8
 """What a priority of 0 becomes."""
 
@@ -62,7 +64,7 @@ class OffPolicyBuffer(DiskBuffer):
 
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
-        n_size: int, batch_size: int, sampler: Sampler, options: Mapping[str, Any], frame_stack: int = 1,
+        n_size: int, batch_size: int | None, sampler: Sampler, options: Mapping[str, Any], frame_stack: int = 1,
         ram: RamState | None = None,
     ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, auxiliary_shape)
@@ -186,52 +188,58 @@ class DummyOffPolicyBuffer(OffPolicyBuffer):
         n_envs: environments that step together.
         n_size: steps that are held of each environment.
         batch_size: transitions of a sample.
+        buffer_size: in the place of ``n_size``, by keyword: steps that are held of all environments, as XuanCe 1.4.4
+            names them. Samples are then dicts, as its agents take them.
         **options: the store's own, see :class:`OffPolicyBuffer`.
     """
 
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
-        n_size: int, batch_size: int, **options: Any,
+        n_size: int | None = None, batch_size: int | None = None, *, buffer_size: int | None = None,
+        **options: Any,
     ) -> None:  # fmt: skip
+        self._by_name = buffer_size is not None
+        n_size, frames = ring_size(n_envs, n_size, buffer_size, "buffer_size"), self._frames(options)
         super().__init__(
-            observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size, Uniform(), options
+            observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size, Uniform(), options, frames
         )
 
-    def sample(self) -> tuple[Any, Array, Array, Array, Any]:
-        """A batch of ``B = batch_size`` transitions, drawn with replacement.
+    def _frames(self, options: dict[str, Any]) -> int:
+        """Frames of an observation, taken out of the options."""
+        return 1
+
+    def sample(self, batch_size: int | None = None) -> Any:
+        """A batch of ``B`` transitions, ``batch_size`` or that of the buffer, drawn with replacement.
 
         Returns:
             ``obs`` ``(B, *obs_shape)``, ``acts`` ``(B, *action_shape)``, ``rews`` ``(B,)``, ``terminals`` ``(B,)`` and
-            ``next_obs`` as ``obs``, all float32; dicts of such for Dict spaces.
+            ``next_obs`` as ``obs``, all float32; dicts of such for Dict spaces. Of a buffer that was made with
+            ``buffer_size`` a dict of ``obs``, ``actions``, ``rewards``, ``terminals``, ``obs_next`` and ``batch_size``.
 
         Raises NotEnoughDataError when the buffer is empty.
         """
         self._check_filled()
-        envs = self._integers(self.n_envs, self.batch_size)
+        count = self.batch_size if batch_size is None else check_count("batch_size", batch_size)
+        envs = self._integers(self.n_envs, count)
         ptr, size = self._ring()
-        slots = self._integers(size, self.batch_size)
-        return self._transitions(ids_of(self.engine, rows_at(self.engine, slots, ptr, self.n_size), envs))
+        slots = self._integers(size, count)
+        found = self._transitions(ids_of(self.engine, rows_at(self.engine, slots, ptr, self.n_size), envs))
+        return self._sampled(PARTS, found, count)
 
 
 class DummyOffPolicyBuffer_Atari(DummyOffPolicyBuffer):
     """Transitions of single steps with images, uint8, for observations.
 
     Args:
-        observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size, **options: as of
+        observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size, buffer_size, **options: as of
             :class:`DummyOffPolicyBuffer`.
-        frame_stack: frames of an observation, on its first or last axis; each is then stored once.
+        frame_stack: by keyword: frames of an observation, on its first or last axis; each is then stored once.
     """
 
     DTYPE = np.uint8
 
-    def __init__(
-        self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
-        n_size: int, batch_size: int, *, frame_stack: int = 1, **options: Any,
-    ) -> None:  # fmt: skip
-        super(DummyOffPolicyBuffer, self).__init__(
-            observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size, Uniform(), options,
-            frame_stack,
-        )  # fmt: skip
+    def _frames(self, options: dict[str, Any]) -> int:
+        return int(check_count("frame_stack", options.pop("frame_stack", 1)))
 
 
 class PerOffPolicyBuffer(OffPolicyBuffer):
@@ -240,7 +248,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
     Each environment has priorities, a largest one and weights for itself.
 
     Args:
-        observation_space, action_space, auxiliary_shape, n_envs, n_size, **options: as of
+        observation_space, action_space, auxiliary_shape, n_envs, n_size, buffer_size, **options: as of
             :class:`DummyOffPolicyBuffer`.
         batch_size: transitions of a sample, ``batch_size // n_envs`` of each environment; at least ``n_envs``.
         alpha: how much priorities count.
@@ -248,10 +256,13 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
 
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
-        n_size: int, batch_size: int, alpha: float = 0.6, **options: Any,
+        n_size: int | None = None, batch_size: int | None = None, alpha: float = 0.6, *,
+        buffer_size: int | None = None, **options: Any,
     ) -> None:  # fmt: skip
+        self._by_name = buffer_size is not None
         check_count("batch_size", batch_size, least=check_count("n_envs", n_envs))
-        drawn = np.full((n_envs, check_count("n_size", n_size)), -1, np.int64)
+        n_size = ring_size(n_envs, n_size, buffer_size, "buffer_size")
+        drawn = np.full((n_envs, n_size), -1, np.int64)
         ram = RamState(arrays={"drawn": {"rows": drawn}}, fills={"rows": -1})
         super().__init__(
             observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size,
@@ -264,7 +275,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
         drawn: Ids = self._keeper.ram.arrays["drawn"]["rows"]
         return drawn
 
-    def sample(self, beta: float) -> tuple[Any, Array, Array, Array, Any, Array, Ids]:
+    def sample(self, beta: float) -> Any:
         """A batch of ``B = n_envs * (batch_size // n_envs)`` transitions, those of environment 0 first.
 
         Args:
@@ -272,7 +283,8 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
 
         Returns:
             ``obs``, ``acts``, ``rews``, ``terminals`` and ``next_obs`` as of :class:`DummyOffPolicyBuffer`; ``weights``
-            float64 and ``step_choices`` int64, both ``(n_envs, B / n_envs)``: positions 0 to ``n_size - 1``.
+            float64 and ``step_choices`` int64, both ``(n_envs, B / n_envs)``: positions 0 to ``n_size - 1``. Of a
+            buffer that was made with ``buffer_size`` a dict, likewise.
 
         Raises NotEnoughDataError when the buffer is empty, InputError for a beta that is not above 0.
         """
@@ -285,7 +297,8 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
         rows, envs = np.divmod(ids, self.n_envs)
         self._drawn[envs, slots] = rows
         shape = self.n_envs, -1
-        return *transitions, weights.astype(np.float64).reshape(shape), slots.reshape(shape)
+        found = *transitions, weights.astype(np.float64).reshape(shape), slots.reshape(shape)
+        return self._sampled((*PARTS, "weights", "step_choices"), found, self.batch_size)
 
     def _draw(self, each: int) -> tuple[Ids, Array, Ids]:
         """Ids, weights and positions of so many transitions of each environment."""

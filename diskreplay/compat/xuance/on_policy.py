@@ -16,7 +16,14 @@ from diskreplay.compat.opening import open_or_create
 from diskreplay.compat.place import Place
 from diskreplay.compat.rows import ring_array
 from diskreplay.compat.xuance import rollouts
-from diskreplay.compat.xuance.disk_buffer import DiskBuffer, fit_flags, fit_step, stored_space, without_env_axis
+from diskreplay.compat.xuance.disk_buffer import (
+    DiskBuffer,
+    fit_flags,
+    fit_step,
+    ring_size,
+    stored_space,
+    without_env_axis,
+)
 from diskreplay.compat.xuance.memory import create_memory, sample_batch, space_shape
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
@@ -55,6 +62,8 @@ class DummyOnPolicyBuffer(DiskBuffer):
             else discounted sums.
         use_advnorm: give each sample's advantages mean 0 and standard deviation 1.
         gamma, gae_lam: discount factor and lambda, 0 to 1.
+        horizon_size: in the place of ``n_size``, by keyword, as XuanCe 1.4.4 names it. Samples are then dicts, as its
+            agents take them.
         path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
         cache_bytes: RAM for decoded observations.
         **options: further ones of :meth:`diskreplay.ReplayBuffer.create` and ``open``: ``codec``, ``chunk_rows``,
@@ -84,11 +93,15 @@ class DummyOnPolicyBuffer(DiskBuffer):
 
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
-        n_size: int, use_gae: bool = True, use_advnorm: bool = True, gamma: float = 0.99, gae_lam: float = 0.95, *,
-        path: PathLike | None = None, cache_bytes: int = CACHE_BYTES, **options: Any,
+        n_size: int | None = None, use_gae: bool = True, use_advnorm: bool = True, gamma: float = 0.99,
+        gae_lam: float = 0.95, *, horizon_size: int | None = None, path: PathLike | None = None,
+        cache_bytes: int = CACHE_BYTES, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, auxiliary_shape)
-        self.n_envs, self.n_size = check_count("n_envs", n_envs), check_count("n_size", n_size)
+        self._by_name = horizon_size is not None
+        total = None if horizon_size is None else check_count("horizon_size", horizon_size) * n_envs
+        self.n_envs = check_count("n_envs", n_envs)
+        self.n_size = ring_size(self.n_envs, n_size, total, "horizon_size")
         self.buffer_size = self.n_size * self.n_envs
         self.use_gae, self.use_advnorm = bool(use_gae), bool(use_advnorm)
         self.gamma, self.gae_lam = check_share("gamma", gamma), check_share("gae_lam", gae_lam)
@@ -249,22 +262,24 @@ class DummyOnPolicyBuffer(DiskBuffer):
             *self._keeper.cut(env),
         )
 
-    def sample(self, indexes: Any) -> tuple[Any, ...]:
+    def sample(self, indexes: Any) -> Any:
         """The steps at ``indexes``, integers ``(B,)``: ``environment * n_size + step``.
 
         Returns:
             Observations, actions, returns, values, advantages and auxiliary values, each ``(B, ...)`` or a dict of
-            such; None for auxiliary values that there are none of.
+            such; None for auxiliary values that there are none of. Of a buffer that was made with ``horizon_size`` a
+            dict of ``obs``, ``actions``, ``returns``, ``values``, ``advantages``, ``aux_batch`` and ``batch_size``.
 
         Raises NotEnoughDataError until the buffer is full, InputError for indexes that there are not.
         """
         rollouts.check_full(self.size, self.n_size)
         at = np.divmod(rollouts.checked_indexes(indexes, self.buffer_size), self.n_size)
         advantages = self.advantages[at]
-        return (
+        found = (
             sample_batch(self.observations, at), sample_batch(self.actions, at), self.returns[at], self.values[at],
             rollouts.normalized(advantages) if self.use_advnorm else advantages, sample_batch(self.auxiliary_infos, at),
         )  # fmt: skip
+        return self._sampled(("obs", "actions", "returns", "values", "advantages", "aux_batch"), found, len(at[0]))
 
 
 class DummyOnPolicyBuffer_Atari(DummyOnPolicyBuffer):

@@ -101,9 +101,11 @@ def path_estimates(
         last = np.broadcast_to(np.asarray(next_value, np.float32).reshape(-1, 1), (agents, 1))
     except (TypeError, ValueError) as error:
         raise InputError(f"the value of the last step must be {agents} numbers, one for each agent: {error}") from error
+    terminated = np.broadcast_to(terminals.reshape(count, -1), shape)
+    if not np.isfinite(last[~terminated[-1]]).all():
+        raise InputError(f"the value of the last step must be finite where it is not terminal, got {next_value!r:.80}")
     following = np.concatenate([value[1:], _true(last, value_normalizer).reshape(1, agents)])
     reward = np.broadcast_to(rewards.reshape(count, -1), shape).astype(np.float64)
-    terminated = np.broadcast_to(terminals.reshape(count, -1), shape)
     cut = terminated | (np.arange(count) == count - 1)[:, None]
     if td_targets:
         targets = returns.td_lambda(reward, following, terminated, cut, gamma, lambda_)

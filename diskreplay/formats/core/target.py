@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 
-from diskreplay.errors import InputError
+from diskreplay.errors import DiskFullError, InputError
 from diskreplay.storage import temporaries
 from diskreplay.storage.files import LocalFiles
 
@@ -36,12 +38,18 @@ def replacing(
         overwrite: whether a dataset that is there may be replaced.
         recognise: whether a directory is such a dataset; others are never replaced, unless they are empty.
 
-    Raises InputError when something is there that is not to be replaced, or no directory to write into.
+    Raises InputError when something is there that is not to be replaced, or no directory to write into; DiskFullError,
+    which names the target, whatever a format's library says of a full disk.
     """
-    _check(target, kind, overwrite, recognise)
+    check_target(target, kind, overwrite, recognise)
     if target.is_symlink():
         target = _led_to(target)
-        _check(target, kind, overwrite, recognise)
+        check_target(target, kind, overwrite, recognise)
+    with _room_for(target):
+        yield from _replacing(target, kind, overwrite, recognise)
+
+
+def _replacing(target: pathlib.Path, kind: str, overwrite: bool, recognise: Recognise | None) -> Iterator[pathlib.Path]:
     files, parent = LocalFiles(), str(target.parent)
     temporaries.sweep(files, parent, target.name)
     folder, lock = temporaries.take(files, parent, target.name)
@@ -49,7 +57,7 @@ def replacing(
     try:
         yield temporary
         _sync(temporary)
-        _check(target, kind, overwrite, recognise)
+        check_target(target, kind, overwrite, recognise)
         if kind == "directory" and target.exists():
             _exchange(temporary, target)
         else:
@@ -58,6 +66,26 @@ def replacing(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         lock.release()
+
+
+@contextlib.contextmanager
+def _room_for(target: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if _is_full(error):
+            said = f"there is no room for {str(target)!r}; nothing was written: make room, and try again"
+            raise DiskFullError(errno.ENOSPC, said) from error
+        raise
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether an error, or one that it came from, is of a full disk. HDF5 and Arrow have the number in their text."""
+    return error is not None and (
+        (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
+        or re.search(rf"errno (= )?({errno.ENOSPC}|{errno.EDQUOT})\b", str(error)) is not None
+        or _is_full(error.__cause__ or error.__context__)
+    )
 
 
 def _led_to(link: pathlib.Path) -> pathlib.Path:
@@ -82,7 +110,10 @@ def _exchange(temporary: pathlib.Path, target: pathlib.Path) -> None:
             shutil.rmtree(old)
 
 
-def _check(target: pathlib.Path, kind: str, overwrite: bool, recognise: Recognise | None) -> None:
+def check_target(
+    target: pathlib.Path, kind: str, overwrite: bool = False, recognise: Recognise | None = None
+) -> None:  # fmt: skip
+    """Raises what :func:`replacing` would; for callers with much to do before."""
     if not target.parent.is_dir():
         raise InputError(f"there is no directory {str(target.parent)!r} to write {target.name!r} into")
     if not os.path.lexists(target):

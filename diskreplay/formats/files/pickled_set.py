@@ -12,6 +12,9 @@ from diskreplay.formats.files.npy import damage
 DESCRIBED = 64
 """Integers that describe NumPy's type, at most."""
 INTEGERS = ("BININT", "BININT1", "BININT2", "LONG1")
+TOKENS = 16
+"""Of a number, at most: NumPy's have eight, and a few more in the first one. It bounds the time, as a pickle of tokens
+that do nothing shrinks to a thousandth of its size."""
 NUMPY_SCALAR = {"numpy._core.multiarray", "numpy.core.multiarray", "scalar", "numpy", "dtype", "i8", "<"}
 HARMLESS = {
     *INTEGERS, "PROTO", "FRAME", "EMPTY_SET", "MEMOIZE", "MARK", "ADDITEMS", "STOP", "STACK_GLOBAL", "NEWFALSE",
@@ -30,7 +33,7 @@ def pickled_set(path: pathlib.Path, rows: int) -> list[int]:
     names, words = set(), set()
     harmless = True
     with damage(str(path)):
-        for code, value, _ in pickletools.genops(decompressed(path)):
+        for count, (code, value, _) in enumerate(pickletools.genops(decompressed(path))):
             names.add(code.name)
             if code.name in INTEGERS and isinstance(value, int):
                 integers.append(value)
@@ -40,6 +43,7 @@ def pickled_set(path: pathlib.Path, rows: int) -> list[int]:
             elif code.name == "SHORT_BINUNICODE":
                 words.add(value)
             harmless &= code.name in HARMLESS and len(integers) + len(numbers) <= rows + DESCRIBED
+            harmless &= count < TOKENS * (rows + DESCRIBED)
             if not harmless:
                 break
     if not harmless or "EMPTY_SET" not in names or words - NUMPY_SCALAR:

@@ -80,7 +80,7 @@ function wholePage(overview, leftOut, written) {
 
   const text = (value) => { const told = JSON.stringify(value); return told === "{}" ? "" : told.length > 400 ? `${told.slice(0, 400)}…` : told; };
   byId("points").replaceChildren(facts.checkpoints.length
-    ? table(["#Number", "Name", "Maker", "Made", "Metadata"], facts.checkpoints.map((one) => [one.number ? whole(one.number) : "–", one.name, one.maker ?? "a reader", moment(one.time), { long: text(one.metadata) }]), "Checkpoints")
+    ? table(["#Number", "Name", "Maker", "Made", "Attachments", "Metadata"], facts.checkpoints.map((one) => [one.number ? whole(one.number) : "–", one.name, one.maker ?? "a reader", moment(one.time), Object.entries(one.attachments).map(([name, size]) => `${name} (${bytes(size)})`).join(", "), { long: text(one.metadata) }]), "Checkpoints")
     : el("p", { class: "muted" }, "There are none."));
   byId("problems").replaceChildren(...(sick
     ? [el("ul", { class: "ill" }, facts.health.map((one) => el("li", {}, one))), el("p", { class: "muted" }, "diskreplay verify reads everything, and --repair gives up only what is lost.")]

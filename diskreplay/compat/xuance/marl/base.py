@@ -180,6 +180,8 @@ def empty(lead: Shape, spec: Spec) -> Array:
 
 def take_step(step_data: Mapping[str, Any], specs: Mapping[str, Spec], num_envs: int) -> dict[str, Array]:
     """One step's arrays ``(num_envs, ...)`` by key; InputError where a key that has no default is missing."""
+    if not isinstance(step_data, Mapping):
+        raise InputError(f"step_data must be a dict of arrays, got {step_data!r:.80}")
     found = {}
     for key, spec in specs.items():
         if key in step_data:

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
+from diskreplay.checks import check_count
 from diskreplay.compat.arrays import DiskArray, Shape, fit
 from diskreplay.compat.keeper import Assignment, Keeper, set_attribute, set_item
 from diskreplay.compat.rows import SLOT, column, read_once, window
@@ -226,7 +226,7 @@ class EpisodeRing(MultiAgentBuffer):
         if self.state_space is not None:
             given["state"] = state
         given[AVAILABLE] = np.True_ if available is None else available
-        at = fit("t_envs", operator.index(t_envs) if np.ndim(t_envs) == 0 else t_envs, (self.n_envs,), np.int64)
+        at = fit("t_envs", t_envs, (self.n_envs,), np.int64)
         envs = np.flatnonzero(self._keeper.ram.marks["done"] == 0)
         if not ((at[envs] >= 0) & (at[envs] < self.max_eps_len)).all():
             raise InputError(f"t_envs must be 0 to {self.max_eps_len - 1}, got {at[envs].tolist()}")
@@ -242,16 +242,20 @@ class EpisodeRing(MultiAgentBuffer):
 
     def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         """The entries of an actions' dict by our keys; InputError where one is missing."""
-        if "actions_n" not in actions:
+        if not isinstance(actions, Mapping) or "actions_n" not in actions:
             raise InputError("actions_dict lacks 'actions_n'")
         return {"actions": actions["actions_n"]}
 
     def _length(self, next_t: Any) -> int:
         """The steps of an episode that is finished."""
-        steps = min(operator.index(np.asarray(next_t).item()), self.max_eps_len)
-        if steps < 1:
-            raise InputError(f"next_t must be at least 1, an episode of one step, got {next_t!r}")
-        return steps
+        given = np.asarray(next_t)
+        if given.size != 1 or given.dtype.kind not in "iu" or given.item() < 1:
+            raise InputError(f"next_t must be at least 1, an episode of one step, got {next_t!r:.80}")
+        return min(int(given.item()), self.max_eps_len)
+
+    def _env(self, i_env: Any) -> int:
+        """The number of an environment."""
+        return check_count("i_env", i_env, least=0, most=self.n_envs - 1)
 
     def _finish(self, i_env: int, steps: int, terminal_data: tuple[Any, ...], *more: Assignment) -> None:
         """Writes what follows an episode's last step, and what else is known when it is finished."""
@@ -264,7 +268,7 @@ class EpisodeRing(MultiAgentBuffer):
         specs, last = self._specs(), {}
         for key, value in given.items():
             shape = specs[FILLED][0] if key == FILLED else _of_one_step(key, specs[key])
-            last[key] = fit(key, value[i_env], shape, specs[key][1])
+            last[key] = fit(key, _of_env(key, value, i_env, self.n_envs), shape, specs[key][1])
         last[FILLED][steps:] = False
         data, marks = self.episode_data, self._keeper.ram.marks
         at = {"obs": (i_env, slice(None), steps), AVAILABLE: (i_env, slice(None), steps), "state": (i_env, steps)}
@@ -341,6 +345,16 @@ def padded(batch: MultiAgentBatch, specs: Mapping[str, Spec]) -> dict[str, Array
             by_time[np.arange(count), length] = following[np.arange(count), length - 1]
         found[key] = out
     return found
+
+
+def _of_env(key: str, value: Any, env: int, n_envs: int) -> Any:
+    """The part of an environment of a value that leads with ``n_envs``."""
+    try:
+        if len(value) == n_envs:
+            return value[env]
+    except TypeError:
+        pass
+    raise InputError(f"{key} must lead with n_envs={n_envs}, got {value!r:.80}")
 
 
 def _of_one_step(key: str, spec: Spec) -> Shape:

@@ -54,9 +54,11 @@ class MARL_OffPolicyBuffer_RNN(EpisodeRing, MARL_OffPolicyBuffer):
             next_t: steps of the episode; above ``max_eps_len`` it has that many.
             terminal_data: ``obs_next, state_next, available_actions, filled``, each ``(n_envs, ...)``: what followed
                 the last step, and which steps are there, ``(n_envs, max_eps_len, 1)``.
+
+        Raises InputError, with nothing changed, where there is no such environment, and for other shapes.
         """
         self._keeper.flush()
-        self._finish(i_env, self._length(next_t), terminal_data)
+        self._finish(self._env(i_env), self._length(next_t), terminal_data)
 
     def sample(self) -> dict[str, Array]:
         """``batch_size`` episodes, drawn with replacement by numpy's global generator; arrays by key."""
@@ -107,7 +109,8 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
         return {"returns": each, "values": each, "advantages": each, "log_pi_old": (steps, np.float32, 0)}
 
     def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
-        missing = [key for key in ("actions_n", "values", "log_pi") if key not in actions]
+        needs = "actions_n", "values", "log_pi"
+        missing = [key for key in needs if not isinstance(actions, Mapping) or key not in actions]
         if missing:
             raise InputError(f"actions_dict lacks {missing[0]!r}")
         return {"actions": actions["actions_n"], "values": actions["values"], "log_pi_old": actions["log_pi"]}
@@ -122,8 +125,11 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
             value_next: of what followed the last step, ``(n_agents, 1)`` or ``(n_agents,)`` or one number; may be left
                 out where that step was terminal for all agents.
             value_normalizer: as of :class:`MARL_OnPolicyBuffer`.
+
+        Raises InputError, with nothing changed, where there is no such environment, and for other shapes.
         """
         self._keeper.flush()
+        i_env = self._env(i_env)
         data, steps = self.episode_data, self._length(next_t)
         if value_next is None:
             if not data["terminals"][i_env, steps - 1].all():

@@ -1,0 +1,7 @@
+"""Runs the command line: ``python -m diskreplay`` is the command ``diskreplay``."""
+
+from __future__ import annotations
+
+from diskreplay_cli.start import main
+
+main()

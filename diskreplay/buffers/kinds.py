@@ -1,0 +1,45 @@
+"""Finds the class that a store was made with."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from diskreplay.buffers import multi_agent_layout
+from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
+from diskreplay.buffers.multi_agent_rollout import MultiAgentRolloutBuffer
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.buffers.rollout import RolloutBuffer
+from diskreplay.paths import PathLike, full_path
+from diskreplay.remote import joining
+from diskreplay.remote.objects import ObjectStore, checked_url, is_url
+from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.store import Store
+
+KINDS: dict[str, Any] = {
+    RolloutBuffer.KIND: RolloutBuffer,
+    MultiAgentRolloutBuffer.KIND: MultiAgentRolloutBuffer,
+    multi_agent_layout.KEY: MultiAgentReplayBuffer,
+}
+"""The classes by the entry of a store's settings that only they make."""
+
+
+def open(path: PathLike, mode: Literal["r", "r+", "a"] = "r", **options: Any) -> Any:
+    """Open the store at ``path`` to read it, as a buffer of the class that made it.
+
+    That is a :class:`ReplayBuffer`, :class:`RolloutBuffer`, :class:`MultiAgentReplayBuffer` or
+    :class:`MultiAgentRolloutBuffer`. A live writer of the store is not disturbed.
+
+    Args:
+        path: of the store; or a URL (``s3://bucket/name``).
+        mode: "r" to read; "r+" to write and "a" to append as with :meth:`ReplayBuffer.open`.
+        **options: of that class's ``open``, such as ``view``, ``checkpoint`` and ``seed``.
+
+    Raises what :meth:`ReplayBuffer.open` raises.
+    """
+    if is_url(path):
+        there = joining.found(ObjectStore(checked_url(path)))
+        settings = {} if there is None else there[1]
+    else:
+        settings = Store(full_path(path), options.get("files") or LocalFiles()).settings
+    kind = next((KINDS[name] for name in KINDS if name in settings), ReplayBuffer)
+    return kind.open(path, mode=mode, **options)

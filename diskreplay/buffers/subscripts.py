@@ -1,0 +1,30 @@
+"""Buffers in square brackets and in loops: what works, and a sentence where something does not."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+class Subscripted:
+    """Gives ``rb[ids]`` to a class with ``get``, and says what to use in the place of ``for x in rb``."""
+
+    WALKED_BY = (
+        "rb.sample(256) gives a random batch, rb.shuffled(256) batches of all transitions, each once, and rb.items() "
+        "the ids of all in order, as in rb[rb.items()[:8]]"
+    )
+    """The methods that go through a buffer of this class, in words."""
+
+    def get(self, index: Any) -> Any:
+        """The transitions that ``index``, int64 ``(B,)`` of some batch, names."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Any:
+        """The same as ``get(index)``; TypeError for a slice or a name."""
+        if isinstance(index, slice | str | tuple):
+            raise TypeError(
+                f"a {type(self).__name__} takes ids, as rb[batch.index], and not {index!r:.80}: {self.WALKED_BY}"
+            )
+        return self.get(index)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} is not iterated: {self.WALKED_BY}")

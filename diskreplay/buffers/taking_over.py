@@ -1,0 +1,22 @@
+"""Takes a stream over from another buffer of this process, which commits and is closed.
+
+So a cell of a notebook that opens a store can be run again.
+
+A thread that is in the middle of a call of that buffer ends this call first; its next one raises ClosedError.
+"""
+
+from __future__ import annotations
+
+from diskreplay.buffers import forks
+from diskreplay.storage.store import Store
+
+
+def close_writer(store: Store, stream: str) -> None:
+    """Closes the buffer of this process that writes a stream of a store; does nothing where there is none.
+
+    Raises what ``close`` of that buffer raises; it is closed all the same.
+    """
+    for buffer in forks.opened():
+        writer = buffer._streams.writer
+        if writer is not None and writer.writes(store.stream_path(stream)):
+            buffer.close()

@@ -1,0 +1,151 @@
+"""Values that a caller gives, as the arrays that a store takes: a call is checked whole before the first store changes.
+
+1. A shape may differ from the one that is wanted by axes of length 1, and by nothing else: nothing is broadcast or cut.
+2. Floating point numbers are rounded where the store holds such. Any other number must fit without loss.
+3. Values of discrete spaces must lie in them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from diskreplay.buffers.inputs import Slot
+from diskreplay.errors import InputError
+from diskreplay.spaces import choices
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+TIME_LIMIT = "TimeLimit.truncated"
+
+
+def numbers(
+    what: str, value: Any, shape: Shape, dtype: Any, *, within: spaces.Space[Any] | None = None,
+    finite: bool = False,
+) -> Array:  # fmt: skip
+    """``value`` as an array of a shape and dtype; it may share the value's memory.
+
+    Args:
+        what: the argument, for messages.
+        value: numbers.
+        shape, dtype: of the array.
+        within: the space that each value must lie in, where it is a discrete one.
+        finite: whether NaN and infinity are refused.
+
+    Raises InputError for anything else.
+    """
+    try:
+        given = np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{what} must have the shape {shape}, got a ragged value") from error
+    if given.dtype.kind not in "biuf":
+        raise InputError(f"{what} must be numbers of the shape {shape}, got {given.dtype} {value!r:.80}")
+    if given.shape != shape:
+        if given.size != math.prod(shape) or _squeezed(given.shape) != _squeezed(shape):
+            raise InputError(f"{what} must have the shape {shape}, got {given.shape}")
+        given = given.reshape(shape)
+    kind = np.dtype(dtype)
+    bounds = None if within is None else choices(within)
+    if bounds is not None and np.ndim(bounds[0]):
+        bounds = np.broadcast_to(bounds[0], shape), np.broadcast_to(bounds[1], shape)
+    slot = Slot(what, shape, kind, 1, lossy=kind.kind == "f", finite=finite, choices=bounds)
+    found: Array = np.asarray(slot.check(given), kind)
+    return found
+
+
+def flags(what: str, value: Any, shape: Shape) -> NDArray[np.bool_]:
+    """True and False, or 1 and 0, as an array of a shape; InputError for anything else."""
+    return numbers(what, value, shape, np.bool_)
+
+
+def rewards(what: str, value: Any, shape: Shape, dtype: Any = np.float32) -> Array:
+    """Finite numbers as an array of a shape and floating point dtype; InputError for anything else."""
+    return numbers(what, value, shape, dtype, finite=True)
+
+
+def of_space(what: str, value: Any, space: spaces.Space[Any], lead: Shape = (), *, finite: bool = False) -> Any:
+    """Values of a space, ``(*lead, *shape)``; of a Dict space a dict of such, whose further keys are left out.
+
+    Raises InputError for anything else.
+    """
+    if isinstance(space, spaces.Dict):
+        missing = [key for key in space.spaces if not isinstance(value, Mapping) or key not in value]
+        if missing:
+            raise InputError(f"{what} must be a dict with the keys {list(space.spaces)}, got {_shown(value)}")
+        return {
+            key: of_space(f"{what}[{key!r}]", value[key], part, lead, finite=finite)
+            for key, part in space.spaces.items()
+        }
+    return numbers(what, value, (*lead, *(space.shape or ())), space.dtype, within=space, finite=finite)
+
+
+def actions(what: str, value: Any, space: spaces.Space[Any], lead: Shape, dtype: Any, *, finite: bool = False) -> Array:
+    """Actions of a space that is no Dict, ``(*lead, *shape)``; those that are given may have one axis for all of it.
+
+    Raises InputError for anything else.
+    """
+    shape = (*lead, *(space.shape or ()))
+    flat = (*lead, math.prod(space.shape or ()))
+    try:
+        if np.size(value) == math.prod(shape) and _squeezed(np.shape(value)) == _squeezed(flat):
+            value = np.reshape(value, shape)
+    except ValueError as error:
+        raise InputError(f"{what} must have the shape {shape}, got a ragged value") from error
+    return numbers(what, value, shape, dtype, within=space, finite=finite)
+
+
+def time_limits(infos: Any, count: int) -> NDArray[np.bool_]:
+    """Which environments ran into a time limit, as a list of infos says it, or the one of a vector environment.
+
+    Raises InputError where there are not ``count`` of them, or one is no dict.
+    """
+    if isinstance(infos, Mapping):
+        return flags(f"infos[{TIME_LIMIT!r}]", infos.get(TIME_LIMIT, np.zeros(count, bool)), (count,))
+    if not isinstance(infos, Sequence) or len(infos) != count or not all(isinstance(one, Mapping) for one in infos):
+        raise InputError(f"infos must be {count} dicts, one for each environment, got {infos!r:.80}")
+    return flags("infos", [one.get(TIME_LIMIT, False) for one in infos], (count,))
+
+
+def by_step(arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """The arguments of each of several steps; every argument, also one that is a dict, leads with their number.
+
+    Raises InputError where they are not all of one length.
+    """
+    lengths = {length for what, value in arguments.items() for length in _lengths(what, value)}
+    if len(lengths) != 1:
+        raise InputError(f"{', '.join(arguments)} must lead with one number of steps, got {sorted(lengths)}")
+    return [tuple(_at(value, step) for value in arguments.values()) for step in range(*lengths)]
+
+
+def stacked(parts: Sequence[Any]) -> Any:
+    """Nested arrays of one structure with an axis more, which is the first."""
+    if isinstance(parts[0], Mapping):
+        return {key: stacked([part[key] for part in parts]) for key in parts[0]}
+    return np.stack(parts)
+
+
+def _lengths(what: str, value: Any) -> list[int]:
+    if isinstance(value, Mapping):
+        return [length for key, part in value.items() for length in _lengths(f"{what}[{key!r}]", part)]
+    try:
+        return [len(value)]
+    except TypeError as error:
+        raise InputError(f"{what} must lead with the number of steps, got {value!r:.80}") from error
+
+
+def _at(value: Any, step: int) -> Any:
+    return {key: _at(part, step) for key, part in value.items()} if isinstance(value, Mapping) else value[step]
+
+
+def _squeezed(shape: Shape) -> Shape:
+    return tuple(length for length in shape if length != 1)
+
+
+def _shown(value: Any) -> str:
+    return f"those {list(value)}" if isinstance(value, Mapping) else f"{value!r:.80}"

@@ -1,0 +1,127 @@
+"""A directory's ledger of the records that it puts under a URL: by it the directory knows its own records again.
+
+The ledger is a file of JSON lines in the stream's directory, beside the array ``start``. Its first line holds the
+stream's *origin*, a random name that every remote record repeats. Each further line holds the *write id* of a record,
+and is durable before that record is put. A copy of the directory, or a backup of it, has the lines up to the moment
+when it was made, and so does not know what the other directory puts from then on.
+
+A line costs one sync. When the lines are many, the newest of them are written anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+
+from diskreplay.errors import CorruptionError, DiskFullError, WriteFailedError
+from diskreplay.storage import files as fs
+from diskreplay.storage import stream
+
+NAME = "__remote.json"
+"""File name of the ledger, in the directory of the array ``start``."""
+MOST_WRITES, KEPT_WRITES = 1000, 500
+"""Lines before the ledger is written anew, and how many of them are kept then."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+    """What a ledger says.
+
+    Attributes:
+        origin: random name of the stream.
+        writes: ids of records, the oldest first.
+        size: bytes up to the end of the last whole line; a crash may have left a part of a line behind them.
+    """
+
+    origin: str
+    writes: tuple[str, ...]
+    size: int
+
+
+def path(stream_path: str) -> str:
+    """The path of the ledger of the stream in a directory."""
+    return os.path.join(stream_path, stream.SCRATCH, NAME)
+
+
+def empty(origin: str) -> bytes:
+    """The bytes of a ledger that holds no record yet."""
+    return _line("origin", origin)
+
+
+def read(files: fs.Files, path: str) -> Ledger:
+    """Reads a ledger; FileNotFoundError where there is none, CorruptionError where its first line cannot be read."""
+    with fs.translate_reads(path):
+        first, *lines = files.read(path).split(b"\n")
+    try:
+        origin = str(json.loads(first)["origin"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptionError(f"{path!r} cannot be read: {error!r}", file=path) from error
+    if not lines:
+        raise CorruptionError(f"{path!r} cannot be read: its first line has no end", file=path)
+    writes, end = [], len(first) + 1
+    size = end
+    for line in lines[:-1]:  # what no line feed ends was not written whole
+        end += len(line) + 1
+        if whole := re.fullmatch(rb'\{"write": "([0-9a-f]{32})"\}', line):
+            writes.append(whole[1].decode())
+            size = end
+    return Ledger(origin, tuple(writes), size)
+
+
+def start(files: fs.Files, path: str) -> Ledger:
+    """Reads the ledger of a stream, and makes one with a new origin where there is none."""
+    try:
+        return read(files, path)
+    except FileNotFoundError:
+        data = empty(secrets.token_hex(16))
+        with _translated(path):
+            _replace(files, path, data)
+        return read(files, path)
+
+
+def note(files: fs.Files, path: str) -> str:
+    """Adds a new write id to a ledger durably; returns it.
+
+    Raises DiskFullError or WriteFailedError where the disk does not take it: then nothing may be put under that id.
+    """
+    write = secrets.token_hex(16)
+    with _translated(path):
+        known = read(files, path)
+        if len(known.writes) >= MOST_WRITES:
+            kept = [_line("write", one) for one in (*known.writes[-KEPT_WRITES:], write)]
+            _replace(files, path, b"".join([empty(known.origin), *kept]))
+            return write
+        file = files.open(path, write=True)
+        if file.size() > known.size:
+            file.truncate(known.size)
+        file.pwrite([_line("write", write)], known.size)
+        file.sync()
+    return write
+
+
+def _line(name: str, value: str) -> bytes:
+    return json.dumps({name: value}).encode() + b"\n"
+
+
+def _replace(files: fs.Files, path: str, data: bytes) -> None:
+    fs.replace(files, path, data, os.path.join(os.path.dirname(path), ".tmp-ledger"))
+
+
+@contextlib.contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """Turns an OSError inside into DiskFullError or WriteFailedError; the store itself goes on."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind, cure = (DiskFullError, "make room") if full else (WriteFailedError, "mend the cause")
+        reason = os.strerror(error.errno) if error.errno else error
+        raise kind(
+            error.errno, f"noting in {path!r} what is pushed failed: {reason}; nothing was put: {cure} and push again"
+        ) from error

@@ -1,0 +1,236 @@
+"""Files that belong to a checkpoint, such as a learner's weights: arrays of bytes in a group beside its own arrays.
+
+The group ``attachments`` of a checkpoint holds an array ``(rows, 1)`` of uint8 for each file; its first ``length`` rows
+are the file's bytes. They are written once, in order, before the checkpoint has its name, and are read in any order.
+Each chunk has a CRC-32C that is checked when it is read; the checkpoint's document has one of the whole file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, cast
+
+import google_crc32c
+import numpy as np
+
+from diskreplay.checks import check_count, check_key
+from diskreplay.errors import CorruptionError, InputError
+from diskreplay.schema import Codec, Column
+from diskreplay.storage import files as fs
+from diskreplay.storage import metadata
+from diskreplay.storage.arrays import CHUNK_ROWS, ArrayWriter
+from diskreplay.storage.column import ColumnReader, shard_name
+from diskreplay.storage.commit import Tail
+
+GROUP = "attachments"
+SHARD_BYTES = 1 << 24
+"""16 MB: one file of the store, and one put of a remote one."""
+READ_BYTES = 1 << 20
+"""What is read at once of a file that is read in small pieces."""
+
+Given = Mapping[str, Callable[[BinaryIO], object] | bytes | bytearray | memoryview]
+"""Files by name: a function that writes to a binary file, or the bytes."""
+
+
+def _column(name: str) -> Column:
+    return Column(name, (), np.dtype(np.uint8), CHUNK_ROWS, SHARD_BYTES, Codec("lz4", 1), resident=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attachment:
+    """A file of a checkpoint.
+
+    Attributes:
+        name: of it.
+        length: bytes.
+        crc32c: CRC-32C of them.
+    """
+
+    name: str
+    length: int
+    crc32c: int
+
+    def to_json(self) -> dict[str, int]:
+        return {"length": self.length, "crc32c": self.crc32c}
+
+
+def from_json(stored: Any) -> dict[str, Attachment]:
+    """Reads the attachments of a checkpoint's document, by name; ValueError and its kin where they are none."""
+    return {
+        check_key(name, "attachment"): Attachment(
+            name, check_count("length", facts["length"], 0), check_count("crc32c", facts["crc32c"], 0, (1 << 32) - 1)
+        )
+        for name, facts in dict(stored).items()
+    }
+
+
+def to_json(attachments: Mapping[str, Attachment]) -> dict[str, Any]:
+    """Gives the field of a checkpoint's document; empty where there are none."""
+    found = {name: one.to_json() for name, one in attachments.items()}
+    return {GROUP: found} if found else {}
+
+
+class AttachmentWriter(io.BufferedIOBase):
+    """A binary file that is written in order and becomes an attachment; it can neither be read nor moved in.
+
+    Where the file system refuses a write, raises WriteFailedError.
+
+    Args:
+        files: where it is written.
+        directory: of the group of attachments.
+        name: of the attachment.
+    """
+
+    def __init__(self, files: fs.Files, directory: str, name: str) -> None:
+        super().__init__()
+        self._name, self._path = name, os.path.join(directory, name)
+        with self._translated():
+            self._array = ArrayWriter(files, self._path, _column(name))
+
+    def _translated(self) -> contextlib.AbstractContextManager[None]:
+        return fs.translate("writing the attachment", self._path, kept="")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Adds bytes, or what has them as a buffer; returns how many."""
+        if self.closed:
+            raise ValueError(f"the attachment {self._name!r} is written to no more: its writer has returned")
+        given = memoryview(data).cast("B")
+        with self._translated():
+            self._array.append(np.frombuffer(given, np.uint8))
+        return given.nbytes
+
+    def finish(self) -> Attachment:
+        """Makes the attachment durable."""
+        self.close()
+        with self._translated():
+            self._array.finish()
+        return Attachment(self._name, self._array.length, self._array.crc32c)
+
+
+class _Reader(io.RawIOBase):
+    """Reads the bytes of an attachment, chunk by chunk, each checked."""
+
+    def __init__(self, column: ColumnReader, length: int) -> None:
+        super().__init__()
+        self._column, self._length, self._at = column, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}
+        if whence not in starts or starts[whence] + offset < 0:
+            raise ValueError(f"a file has no place {offset} from {whence}")
+        self._at = starts[whence] + offset
+        return self._at
+
+    def readinto(self, out: Any, /) -> int:
+        into = memoryview(out).cast("B")
+        stop = min(self._at + into.nbytes, self._length)
+        read = max(0, stop - self._at)
+        if read:
+            into[:read] = self._column.read_rows(self._at, stop)[:, 0].data
+            self._at = stop
+        return read
+
+    def close(self) -> None:
+        self._column.close_files()
+        super().close()
+
+
+def open_attachment(files: fs.Files, checkpoint: str, attachment: Attachment) -> BinaryIO:
+    """Opens an attachment of the checkpoint whose directory is ``checkpoint`` to be read, in any order.
+
+    Reading raises CorruptionError with the place of damage; so does opening where its shards cannot hold its bytes.
+    """
+    path = os.path.join(checkpoint, GROUP, attachment.name)
+    metadata.check_no_link(files, os.path.dirname(path), path)
+    column = _column(attachment.name)
+    reader = ColumnReader(files, path, os.path.basename(checkpoint), column, 1)
+    last = max(0, attachment.length - 1) // column.shard_rows
+    with fs.translate_reads(path):
+        size = files.size(os.path.join(path, shard_name(last, column))) or 0
+    reader.load(0, attachment.length, Tail(last, size))
+    return cast(BinaryIO, io.BufferedReader(_Reader(reader, attachment.length), READ_BYTES))
+
+
+def verify(files: fs.Files, checkpoint: str, attachment: Attachment) -> None:
+    """Reads all of an attachment; CorruptionError where it is not what was written."""
+    found = 0
+    with open_attachment(files, checkpoint, attachment) as file:
+        while data := file.read(READ_BYTES):
+            found = google_crc32c.extend(found, data)
+    if found != attachment.crc32c:
+        path = os.path.join(checkpoint, GROUP, attachment.name)
+        raise CorruptionError(f"the bytes of {path!r} are not those that were written", file=path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """Files that are durable and wait for their checkpoint.
+
+    Attributes:
+        directory: of the group that becomes the checkpoint's; it is gone once a checkpoint has taken it.
+        attachments: by name.
+    """
+
+    directory: str
+    attachments: dict[str, Attachment]
+
+
+def checked(given: Given | None) -> Given:
+    """Gives the files back; InputError where a checkpoint can have no such ones."""
+    if not isinstance(given, Mapping | None):
+        raise InputError(f"attachments must be a mapping of names to functions or bytes, got {type(given).__name__}")
+    for name, one in (given or {}).items():
+        check_key(name, "attachment")
+        if not (callable(one) or isinstance(one, bytes | bytearray | memoryview)):
+            raise InputError(
+                f"attachments[{name!r}] must be bytes, or a function that writes to the binary file that it is given, "
+                f"such as lambda file: torch.save(state, file); got {type(one).__name__}"
+            )
+    return dict(given or {})
+
+
+@contextlib.contextmanager
+def staged(files: fs.Files, parent: str, given: Given) -> Iterator[Staged | None]:
+    """Writes the files into a temporary directory below ``parent``, each once; gives None where there are none.
+
+    Removes at the end what no checkpoint took. Raises what a function raises, and WriteFailedError where the file
+    system refuses; neither stops the store's writer.
+    """
+    if not given:
+        yield None
+        return
+    directory = os.path.join(parent, f".tmp-attachments-{secrets.token_hex(4)}")
+    try:
+        with fs.translate("making", directory, kept=""):
+            metadata.create_group(files, directory)
+        attachments = {name: _written(files, directory, name, one) for name, one in given.items()}
+        with fs.translate("making", directory, kept=""):
+            files.sync_dir(directory)
+        yield Staged(directory, attachments)
+    finally:
+        with contextlib.suppress(OSError):  # the next opening of the stream removes it
+            fs.clear(files, directory)
+
+
+def _written(files: fs.Files, directory: str, name: str, given: Any) -> Attachment:
+    """Writes one file."""
+    file = AttachmentWriter(files, directory, name)
+    if callable(given):
+        given(file)
+    else:
+        file.write(given)
+    return file.finish()

@@ -1,0 +1,261 @@
+"""Files that a checkpoint takes along, what a buffer was opened at, and how many checkpoints are kept."""
+
+import errno
+import os
+import pickle
+import shutil
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from diskreplay_cli.main import main
+
+import diskreplay as dr
+from diskreplay.errors import CheckpointError, CorruptionError, DiskFullError, InputError, SchemaError
+from diskreplay.ops.checkpoints import checkpoints
+from diskreplay.ops.compact import compact
+from diskreplay.ops.inspect import inspect
+from diskreplay.ops.repair import repair
+from diskreplay.ops.verify import verify
+from diskreplay.testing import FaultyFiles
+
+LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
+
+
+def made(path, **options):
+    return dr.ReplayBuffer.create(path, LINE, TURN, capacity=100, seed=0, **options)
+
+
+def add(rb, count=5):
+    for step in range(len(rb), len(rb) + count):
+        rb.add([step], 0, 1.0, [step + 1], False, False)
+
+
+def read(rb, name, checkpoint=None):
+    with rb.attachment(name, checkpoint) as file:
+        return file.read()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.replay"
+
+
+@pytest.fixture
+def rb(path):
+    with made(path) as buffer:
+        add(buffer)
+        yield buffer
+
+
+def leftovers(path):
+    return [name for _, folders, files in os.walk(path) for name in (*folders, *files) if name.startswith(".tmp")]
+
+
+def test_a_program_goes_on_with_its_learner(path):
+    weights = {"kernel": np.arange(30_000.0), "step": 7}
+    with made(path) as rb:
+        assert rb.restored is None
+        add(rb)
+        rb.checkpoint("step-7", {"step": 7}, attachments={"learner.pickle": lambda file: pickle.dump(weights, file)})
+        assert rb.restored is None
+        with rb.attachment("learner.pickle", checkpoint="step-7") as file:
+            assert pickle.load(file)["step"] == 7
+    with dr.ReplayBuffer.open_or_create(path, LINE, TURN, capacity=100, checkpoint="latest") as rb:
+        assert (rb.restored.name, rb.restored.metadata) == ("step-7", {"step": 7})
+        with rb.attachment("learner.pickle") as file:
+            assert file.seek(3) == 3
+            file.seek(0)
+            np.testing.assert_array_equal(pickle.load(file)["kernel"], weights["kernel"])
+    with dr.ReplayBuffer.open(path) as rb:
+        assert rb.restored is None
+        with pytest.raises(CheckpointError, match="not opened at a checkpoint"):
+            rb.attachment("learner.pickle")
+    assert not verify(path).problems
+
+
+@pytest.mark.parametrize("given", [b"", b"bytes", bytearray(b"array"), memoryview(b"view")])
+def test_bytes_are_taken_as_they_are(rb, given):
+    rb.checkpoint("one", attachments={"a": given})
+    assert read(rb, "a", "one") == bytes(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [(["a"], "mapping"), ({"a": "text"}, "must be bytes, or a function"), ({"a": {"weights": 1}}, "torch.save"),
+     ({"../a": b""}, "attachment"), ({"": b""}, "attachment"), ({"zarr.json": b""}, "attachment"), ({3: b""}, "keys")],
+)  # fmt: skip
+def test_wrong_attachments_are_refused_before_anything_is_done(rb, path, given, match):
+    before = rb.stats()["streams"]
+    with pytest.raises((InputError, SchemaError), match=match):
+        rb.checkpoint("one", attachments=given)
+    assert (rb.checkpoints, leftovers(path), rb.stats()["streams"]) == ([], [], before)
+
+
+def test_a_name_that_is_taken_is_refused_before_a_file_is_written(rb):
+    rb.checkpoint("one")
+    with pytest.raises(CheckpointError, match="already"):
+        rb.checkpoint("one", attachments={"a": lambda file: pytest.fail("it was called")})
+
+
+def test_a_function_that_raises_leaves_nothing(rb, path):
+    def fail(file):
+        file.write(b"half" * 50_000)
+        raise RuntimeError("no weights")
+
+    with pytest.raises(RuntimeError, match="no weights"):
+        rb.checkpoint("one", attachments={"a": b"whole", "b": fail})
+    assert (rb.checkpoints, leftovers(path)) == ([], [])
+    add(rb)
+    rb.checkpoint("one", attachments={"a": b"again"})
+    assert read(rb, "a", "one") == b"again"
+
+
+def test_a_full_disk_leaves_the_store_as_it_was(tmp_path):
+    files = FaultyFiles()
+    with made(tmp_path / "a.replay", files=files) as rb:
+        add(rb)
+        rb.commit()
+        full = {"now": False}
+
+        def decide(operation):
+            if full["now"] and operation.name == "pwrite" and "attachments" in operation.path:
+                raise OSError(errno.ENOSPC, "no space", operation.path)
+
+        files.decide = decide
+        full["now"] = True
+        with pytest.raises(DiskFullError, match=r"attachment.*make room and try again"):
+            rb.checkpoint("one", attachments={"a": b"weights"})
+        assert rb.checkpoints == []
+        full["now"] = False
+        rb.checkpoint("one", attachments={"a": b"weights"})
+        assert read(rb, "a", "one") == b"weights"
+    assert leftovers(tmp_path) == []
+
+
+def test_others_add_and_sample_while_a_file_is_written(rb):
+    seen = []
+
+    def write(file):
+        worker = threading.Thread(target=lambda: (add(rb), seen.append(len(rb.sample(4)))))
+        worker.start()
+        worker.join()  # would never end under the buffer's locks
+        file.write(b"weights")
+
+    rb.checkpoint("one", attachments={"a": write})
+    assert seen == [4]
+    assert read(rb, "a", "one") == b"weights"
+    with dr.ReplayBuffer.open(rb.path, mode="r", checkpoint="one") as reader:
+        assert len(reader) == 10  # the cut comes after the files
+
+
+def test_each_file_is_written_once(rb):
+    calls = []
+    rb.checkpoint("one", attachments={"a": calls.append, "b": calls.append})
+    assert len(calls) == 2
+    assert all(file.closed for file in calls)
+
+
+def test_a_missing_attachment_is_named(rb):
+    rb.checkpoint("one", attachments={"a": b"", "b": b""})
+    with pytest.raises(CheckpointError, match=r"'one' has no attachment 'c'; it has 'a', 'b'"):
+        rb.attachment("c", "one")
+    rb.checkpoint("two")
+    with pytest.raises(CheckpointError, match="it has none"):
+        rb.attachment("a", "two")
+
+
+def test_a_checkpoint_made_anew_is_not_the_restored_one(path):
+    with made(path) as rb:
+        add(rb)
+        rb.checkpoint("one", attachments={"a": b"old"})
+    with dr.ReplayBuffer.open(path, checkpoint="one") as rb:
+        rb.drop_checkpoint("one")
+        rb.checkpoint("one", attachments={"a": b"new"})
+        assert rb.restored.name == "one"
+        with pytest.raises(CheckpointError, match="dropped"):
+            rb.attachment("a")
+        assert read(rb, "a", "one") == b"new"
+
+
+def test_keep_drops_what_keep_made(rb):
+    rb.checkpoint("by hand")
+    for step in range(4):
+        add(rb, 1)
+        rb.checkpoint(f"step-{step}", keep=2)
+    assert rb.checkpoints == ["by hand", "step-2", "step-3"]
+    rb.checkpoint("last", keep=1)
+    assert rb.checkpoints == ["by hand", "last"]
+
+
+@pytest.mark.parametrize("keep", [0, -1, 1.5, True, "2"])
+def test_a_wrong_keep_is_refused(rb, keep):
+    with pytest.raises(InputError, match="keep"):
+        rb.checkpoint("one", keep=keep)
+    assert rb.checkpoints == []
+
+
+def test_keep_leaves_those_of_another_writer(path):
+    with made(path, stream="a") as first, dr.ReplayBuffer.open(path, stream="b", num_envs=1) as second:
+        for step in range(3):
+            add(first, 1)
+            first.checkpoint(f"first-{step}", keep=1)
+            second.checkpoint(f"second-{step}", keep=2)
+        assert first.checkpoints == ["second-1", "first-2", "second-2"]
+
+
+def test_a_changed_byte_is_found_by_reading_and_by_verify(rb, path):
+    rb.checkpoint("one", attachments={"a": b"weights" * 100})
+    shard = path / "checkpoints" / "one" / "attachments" / "a" / "c.0.0"
+    damaged = bytearray(shard.read_bytes())
+    damaged[20] ^= 1
+    shard.write_bytes(damaged)
+    with pytest.raises(CorruptionError, match="attachments"):
+        read(rb, "a", "one")
+    assert any("attachments" in str(problem) for problem in verify(path).problems)
+
+
+def test_a_reader_reads_them(rb, path):
+    rb.checkpoint("one", attachments={"a": b"weights"})
+    with dr.ReplayBuffer.open(path, mode="r", checkpoint="one") as reader:
+        assert reader.restored.name == "one"
+        assert read(reader, "a") == b"weights"
+
+
+def test_the_command_line_and_inspect_list_them(rb, path):
+    rb.checkpoint("one", attachments={"learner.pt": b"w" * 1_500})
+    rb.checkpoint("two")
+    assert [line.attachments for line in checkpoints(path)] == [{"learner.pt": 1_500}, {}]
+    assert inspect(path).checkpoints[0].attachments == {"learner.pt": 1_500}
+    for command in (["checkpoints", "list", str(path)], ["inspect", str(path)]):
+        assert "learner.pt (1.5 kB)" in CliRunner().invoke(main, command, env={"COLUMNS": "200"}).output
+
+
+def test_a_copy_by_plain_files_has_them(rb, path, tmp_path):
+    rb.checkpoint("one", attachments={"a": b"weights"})
+    rb.close()
+    shutil.copytree(path, tmp_path / "copy.replay")
+    with dr.ReplayBuffer.open(tmp_path / "copy.replay", checkpoint="one") as copied:
+        assert read(copied, "a") == b"weights"
+
+
+def test_they_survive_compaction_and_repair(rb, path):
+    rb.checkpoint("one", attachments={"a": b"weights"})
+    rb.close()
+    compact(path)
+    assert not repair(path).after.problems
+    with dr.ReplayBuffer.open(path, checkpoint="one") as again:
+        assert read(again, "a") == b"weights"
+
+
+def test_a_damaged_attachment_is_moved_aside_with_its_checkpoint(rb, path):
+    rb.checkpoint("one", attachments={"a": b"weights"})
+    rb.checkpoint("two", attachments={"a": b"weights"})
+    rb.close()
+    (path / "checkpoints" / "one" / "attachments" / "a" / "c.0.0").write_bytes(b"")
+    assert repair(path).checkpoints == ("one",)
+    with dr.ReplayBuffer.open(path, checkpoint="two") as again:
+        assert again.checkpoints == ["two"]
+        assert read(again, "a") == b"weights"
