@@ -143,6 +143,7 @@ def constants(file: pathlib.Path) -> Iterator[str]:
 TABLE = {f"{threshold.module}.{threshold.name}": threshold for threshold in THRESHOLDS}
 
 
+@pytest.mark.long
 def test_every_constant_of_the_engine_is_a_threshold_or_has_a_reason() -> None:
     found = {name for file in ENGINE for name in constants(file)}
     assert found == set(TABLE) | set(NO_THRESHOLD), "name it in diskreplay/testing/thresholds.py, or here"
@@ -175,6 +176,7 @@ def test_small_is_smaller() -> None:
     assert all(each.small < value_of(name) for name, each in TABLE.items())
 
 
+@pytest.mark.long(quick=42)
 @pytest.mark.parametrize("name", TABLE)
 def test_a_threshold_is_read_when_it_is_used(name: str) -> None:
     """Neither copied by an import, nor kept as a default, nor compiled into a kernel: then it could not be set."""

@@ -75,6 +75,7 @@ def check(batch: dr.Batch) -> None:
         np.testing.assert_array_equal(batch.obs[:, 2 - back], np.broadcast_to(want[:, None, None], (len(rows), 20, 20)))
 
 
+@pytest.mark.long
 def test_a_writer_that_is_killed_goes_on_from_its_last_commit(path: str, start: Start) -> None:
     ends = [0]
     for delay in (0.0, 0.01, 0.03, 0.05, 0.08, 0.13):
@@ -96,6 +97,7 @@ def test_a_writer_that_is_killed_goes_on_from_its_last_commit(path: str, start: 
     assert ends[-1] > ends[1], "no commit was ever made"
 
 
+@pytest.mark.long("test_a_writer_that_is_killed_goes_on_from_its_last_commit, and crash/ in one process")
 def test_a_reader_beside_a_writer_that_evicts(path: str, start: Start) -> None:
     """The window turns over many times; the reader refreshes now and then, or is overtaken."""
     writer = start("0", 1200)
@@ -119,6 +121,7 @@ def test_a_reader_beside_a_writer_that_evicts(path: str, start: Start) -> None:
     assert samples > 10
 
 
+@pytest.mark.long("test_a_writer_that_is_killed_goes_on_from_its_last_commit, and crash/ in one process")
 def test_readers_open_at_any_moment(path: str, start: Start) -> None:
     writer = start("0", 1000)
     assert writer.stdout is not None
@@ -133,6 +136,7 @@ def test_readers_open_at_any_moment(path: str, start: Start) -> None:
     assert opened > 3
 
 
+@pytest.mark.long("test_processes_that_make_the_same_stream_at_once, and crash/test_together.py")
 def test_two_processes_write_and_a_third_learns(path: str, start: Start) -> None:
     dr.ReplayBuffer.open(path, stream="learner", capacity=10).close()
     writers = [start(name, 700) for name in ("0", "b")]
@@ -158,6 +162,7 @@ def test_two_processes_write_and_a_third_learns(path: str, start: Start) -> None
     assert outcome.ok, outcome.problems
 
 
+@pytest.mark.long
 def test_processes_that_make_the_same_stream_at_once(path: str, start: Start) -> None:
     writers = [start("new", 30) for _ in range(4)]
     codes = [(writer.communicate(), writer.returncode) for writer in writers]
@@ -199,6 +204,7 @@ def test_a_forked_child_neither_gives_the_lock_back_nor_keeps_it(path: str) -> N
         os.waitpid(sleeper, 0)
 
 
+@pytest.mark.long
 def test_rows_are_added_and_committed_while_the_interpreter_ends(path: str) -> None:
     """No task is taken by a pool of threads then."""
     create(path)

@@ -91,6 +91,7 @@ def test_all_transitions_are_read(name: str) -> None:
         assert digest(rb) == ALL[name]
 
 
+@pytest.mark.long(quick=6)
 @pytest.mark.parametrize("name", ALL)
 def test_a_copy_is_written_on(name: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / f"{name}.replay"
@@ -157,6 +158,7 @@ def test_agents() -> None:
         assert batch.reward.shape == (500, 3)
 
 
+@pytest.mark.long
 @pytest.mark.own_thresholds
 @pytest.mark.parametrize("name", ["pong", "pong_window", "cartpole"])
 def test_a_recipe_still_runs(name: str, tmp_path: pathlib.Path) -> None:
