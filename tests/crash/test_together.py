@@ -39,7 +39,7 @@ def start(method: str, role: Callable[..., None], *arguments: Any) -> tuple[Any,
     """A process and this side of its pipe."""
     context: Any = multiprocessing.get_context(method)
     if method == "forkserver":
-        context.set_forkserver_preload(["diskreplay"])
+        context.set_forkserver_preload(["diskreplay.buffers.replay"])
     here, there = context.Pipe()
     process = context.Process(target=role, args=(*arguments, there), daemon=True)
     with warnings.catch_warnings():
