@@ -36,7 +36,8 @@ _open: dict[int, weakref.ref[StoredBuffer]] = {}
 _forks: weakref.WeakKeyDictionary[StoredBuffer, int] = weakref.WeakKeyDictionary()
 """How often the process was forked since a buffer was opened, or inherited."""
 _held = threading.local()
-"""What the fork that this thread is at took: ``buffers``, and those ``locks`` that could be had."""
+"""``forks`` that this thread is at, one in the handler of a signal that came in another: the buffers that each found,
+and those of their locks that it could have."""
 
 
 def watch(buffer: StoredBuffer) -> None:
@@ -52,10 +53,11 @@ def opened() -> list[StoredBuffer]:
 
 
 def _before() -> None:
-    _held.buffers = opened()
-    _held.locks = _take([lock for buffer in _held.buffers for lock in _locks(buffer)], FORK_SECONDS)
-    for buffer in _held.buffers:
+    buffers = opened()
+    locks = _take([lock for buffer in buffers for lock in _locks(buffer)], FORK_SECONDS)
+    for buffer in buffers:
         _forks[buffer] = _forks.get(buffer, 0) + 1
+    _held.__dict__.setdefault("forks", []).append((buffers, locks))
 
 
 def _locks(buffer: StoredBuffer) -> list[Any]:
@@ -72,7 +74,7 @@ def _take(locks: list[Any], seconds: float) -> list[Any]:
     while True:
         taken = []
         for lock in locks:
-            if lock.acquire(blocking=False):
+            if lock.acquire(timeout=0):
                 taken.append(lock)
         missing = next((lock for lock in locks if lock not in taken), None)
         if missing is None or time.monotonic() >= deadline:
@@ -88,18 +90,17 @@ def _release(locks: list[Any]) -> None:
 
 
 def _after_in_parent() -> None:
-    _release(_held.locks)
-    del _held.buffers, _held.locks
+    _, locks = _held.forks.pop()
+    _release(locks)
 
 
 def _after_in_child() -> None:
-    for buffer in _held.buffers:
-        whole = all(lock in _held.locks for lock in _locks(buffer))
-        for lock in _locks(buffer):
-            if lock not in _held.locks:
-                lock._at_fork_reinit()
-        if not buffer._write_lock._is_owned():
-            buffer._write_lock._at_fork_reinit()
+    buffers, locks = _held.forks.pop()
+    for buffer in buffers:
+        whole = all(lock in locks for lock in _locks(buffer))
+        for lock in (*_locks(buffer), buffer._write_lock):
+            if lock not in locks and not lock.owned:
+                lock.renew()
         if buffer._streams.writer is not None:
             _refuse(buffer, "this process was forked from the one that writes the stream")
         elif not whole:
@@ -107,8 +108,7 @@ def _after_in_child() -> None:
         else:
             buffer._rng.bit_generator.state = _reseeded(buffer._rng, _forks[buffer]).bit_generator.state
         _forks[buffer] = 0
-    _release(_held.locks)
-    del _held.buffers, _held.locks
+    _release(locks)
 
 
 def _refuse(buffer: StoredBuffer, why: str) -> None:

@@ -25,6 +25,22 @@ Shape = tuple[int, ...]
 TIME_LIMIT = "TimeLimit.truncated"
 
 
+def array(what: str, value: Any) -> Array:
+    """``value`` as an array of whatever dtype; InputError where its parts are of different shapes."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{what} must be an array, got a ragged value: {value!r:.80}") from error
+
+
+def number(what: str, value: Any, kinds: str = "fiub") -> Any:
+    """One number, as Python has it, of these kinds of dtypes; InputError for anything else."""
+    found = array(what, value)
+    if found.size != 1 or found.dtype.kind not in kinds:
+        raise InputError(f"{what} must be one number, got {value!r:.80}")
+    return found.item()
+
+
 def numbers(
     what: str, value: Any, shape: Shape, dtype: Any, *, within: spaces.Space[Any] | None = None,
     finite: bool = False,
@@ -40,10 +56,7 @@ def numbers(
 
     Raises InputError for anything else.
     """
-    try:
-        given = np.asarray(value)
-    except ValueError as error:
-        raise InputError(f"{what} must have the shape {shape}, got a ragged value") from error
+    given = array(what, value)
     if given.dtype.kind not in "biuf":
         raise InputError(f"{what} must be numbers of the shape {shape}, got {given.dtype} {value!r:.80}")
     if given.shape != shape:
@@ -92,12 +105,10 @@ def actions(what: str, value: Any, space: spaces.Space[Any], lead: Shape, dtype:
     """
     shape = (*lead, *(space.shape or ()))
     flat = (*lead, math.prod(space.shape or ()))
-    try:
-        if np.size(value) == math.prod(shape) and _squeezed(np.shape(value)) == _squeezed(flat):
-            value = np.reshape(value, shape)
-    except ValueError as error:
-        raise InputError(f"{what} must have the shape {shape}, got a ragged value") from error
-    return numbers(what, value, shape, dtype, within=space, finite=finite)
+    found = array(what, value)
+    if found.size == math.prod(shape) and _squeezed(found.shape) == _squeezed(flat):
+        found = found.reshape(shape)
+    return numbers(what, found, shape, dtype, within=space, finite=finite)
 
 
 def time_limits(infos: Any, count: int) -> NDArray[np.bool_]:

@@ -383,13 +383,18 @@ def translate_reads(path: str) -> Iterator[None]:
         raise unreadable(path, error) from error
 
 
-def replace(files: Files, path: str, data: bytes, temporary: str | None = None) -> None:
-    """Atomically and durably makes ``data`` the content of ``path``: write beside, fsync, rename, fsync directory."""
-    temporary = temporary or f"{path}.tmp"
-    file = files.open(temporary, write=True)
+def write(files: Files, path: str, data: bytes) -> None:
+    """Makes ``data`` the content of a file, which is synced; its name is not."""
+    file = files.open(path, write=True)
     file.truncate(0)
     file.pwrite([data], 0)
     file.sync()
+
+
+def replace(files: Files, path: str, data: bytes, temporary: str | None = None) -> None:
+    """Atomically and durably makes ``data`` the content of ``path``: write beside, fsync, rename, fsync directory."""
+    temporary = temporary or f"{path}.tmp"
+    write(files, temporary, data)
     files.rename(temporary, path)
     files.sync_dir(os.path.dirname(path))
 

@@ -212,7 +212,7 @@ def test_the_program_of_the_guide_in_short(tmp_path: pathlib.Path) -> None:
         assert sorted(walked.tolist()) == [300, 301, 302, 303, 304, 500, 501, 502, 503, 504]
 
 
-@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("small", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_draws_within_a_selection_are_uniform(tmp_path: pathlib.Path, small: bool) -> None:
     """Each transition of the chosen episodes that stands in the window, with the same frequency, and no other one."""
     with contextlib.ExitStack() as stack:

@@ -194,6 +194,34 @@ def test_a_disk_that_is_full_and_gets_room_again() -> None:
         lives.check_all(buffer)
 
 
+def test_a_full_disk_refuses_going_back_before_rows_are_given_up() -> None:
+    """Whatever room is left: the stream goes back, or has all of its rows, and the disk no file more."""
+    disk = SimulatedDisk()
+    with lives.create(PATH, num_envs=1, rows=100, files=disk) as buffer:
+        add(buffer, 21)  # in the middle of a shard, of which a part stays
+        buffer.checkpoint("one")
+        add(buffer, 2)
+    refused = 0
+    for room in range(0, 50_000, 500):
+        full = disk.after_kill()
+        full.capacity_bytes = 0
+        full.capacity_bytes = room - full.free_bytes()
+        before = full.contents().keys()
+        try:
+            reopened(files=full, checkpoint="one").close()
+        except DiskFullError:
+            refused += 1
+            assert full.contents().keys() == before
+            full.capacity_bytes = None
+            with reopened(files=full) as buffer:
+                assert lives.check_all(buffer) == 23
+            continue
+        with reopened(files=full) as buffer:
+            assert lives.check_all(buffer) == 21
+        break
+    assert 2 < refused < 100
+
+
 @contextlib.contextmanager
 def small_tmpfs(folder: pathlib.Path, size: int) -> Iterator[Callable[[bool], None]]:
     """A real file system of ``size`` bytes at ``folder``; gives a function that makes it read-only, or not."""

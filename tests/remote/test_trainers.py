@@ -146,10 +146,10 @@ def test_what_stood_in_the_way_of_a_push_is_looked_for_again(tmp_path: pathlib.P
         life.add(10)
         life.buffer.push(120)
         with reader(objects, tmp_path / "t", seed=1) as trainer:
-            trainer.checkpoint("held")
+            life.go_back("c")
+            trainer.checkpoint("held")  # after it went back, and before that is pushed
             life.buffer.close()
-            life.buffer = dr.ReplayBuffer.open(life.path, checkpoint="c", remote=objects.url, **RUN)
-            life.rows, life.timeline = list(life.saved["c"]), 1
+            life.buffer = dr.ReplayBuffer.open(life.path, remote=objects.url, **RUN)
             stop = time.monotonic() + 60
             while not life.buffer.stats()["remote"]["error"]:
                 assert time.monotonic() < stop

@@ -302,8 +302,8 @@ def test_json_makes_the_same_sampler() -> None:
 def damaged(facts: dict[str, Any], arrays: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     run = facts["streams"][0]
     return [
-        (facts | {"alpha": 0.1}, arrays),
-        (facts | {"by_env": True}, arrays),
+        (facts | {"alpha": -0.1}, arrays),
+        ({key: value for key, value in facts.items() if key != "by_env"}, arrays),
         (facts | {"maxima": [1.0, 1.0]}, arrays),
         (facts | {"maxima": [0.5]}, arrays),
         (facts | {"streams": [run | {"lanes": 3}]}, arrays),

@@ -198,7 +198,7 @@ def test_a_child_has_a_lock_of_its_own() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
-        os._exit(0 if handles.POOL._lock.acquire(blocking=False) and handles.POOL.make_room() else 1)
+        os._exit(0 if handles.POOL._lock.acquire(timeout=0) and handles.POOL.make_room() else 1)
     done.set()
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
@@ -668,7 +668,7 @@ def test_an_interrupt_at_any_line(path: str) -> None:
                 break
             finally:
                 sys.settrace(before)
-            assert handles.POOL._lock.acquire(blocking=False)
+            assert handles.POOL._lock.acquire(timeout=0)
             handles.POOL._lock.release()
             assert lives.check_all(buffer) == 40
             assert len(pool) <= 3 + 1
