@@ -41,7 +41,7 @@ def go_on(buffer: dr.ReplayBuffer, recording: Recording, rows: list[Any], rounds
     return seen
 
 
-@pytest.mark.share(6)
+@pytest.mark.long
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize(("config", "view"), VIEWS, ids=lambda each: name_of(each) if hasattr(each, "gamma") else "")
 def test_a_thousand_samples_and_updates_are_the_same(path: str, config: Any, view: Any, sampler: str) -> None:

@@ -63,7 +63,7 @@ DEEDS: dict[str, Deed] = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.long(quick=6)
 @pytest.mark.parametrize("deed", DEEDS)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
@@ -102,6 +102,7 @@ def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
     assert place > 3
 
 
+@pytest.mark.long
 def test_a_sync_that_failed_is_never_tried_again() -> None:
     """The system may have dropped what it could not write: a second fsync would succeed and mean nothing."""
     for place in itertools.count():
@@ -144,6 +145,7 @@ def fill(buffer: dr.ReplayBuffer) -> int:
     return committed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.EIO])
 def test_every_refusal_has_a_name(number: int) -> None:
     """Whatever is refused, even to look at a directory or to lock it: an error of this package's own."""
@@ -329,6 +331,7 @@ with dr.ReplayBuffer.open(path) as buffer:
 """
 
 
+@pytest.mark.long
 def test_out_of_file_descriptors(path: str) -> None:
     """In a process of its own, under a real limit."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 40

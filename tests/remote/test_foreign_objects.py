@@ -86,6 +86,7 @@ def _read(objects: SimulatedObjects, mirror: pathlib.Path, **options: Any) -> Ro
         return error
 
 
+@pytest.mark.long
 def test_mutated_objects_give_the_rows_or_an_error(
     served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_mutated_objects_give_the_rows_or_an_error(
     assert refused
 
 
+@pytest.mark.long
 def test_a_push_to_mutated_objects_ends_with_an_error_or_well(
     served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path
 ) -> None:

@@ -187,6 +187,7 @@ def test_each_slice_of_the_total_gives_one_draw() -> None:
     assert (slots // 4).tolist() == list(range(16))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_env", [False, True])
 def test_going_on_from_a_state_gives_the_same_thousand_batches(by_env: bool) -> None:
     check_going_on(lambda: Proportional(beta_schedule=(1.0, 700), by_env=by_env))
@@ -342,6 +343,7 @@ def test_a_row_is_asked_for_once_more_only_while_it_may_become_a_transition() ->
     assert sorted(asked) == sorted([*range(99), 5, 5, 5, 5])
 
 
+@pytest.mark.long
 def test_numba_is_loaded_only_by_those_who_sample_with_priorities() -> None:
     code = (
         "import sys; from diskreplay.sampling.proportional import Proportional; Proportional().to_json();"
