@@ -277,6 +277,7 @@ def reachable(player: Player, held: list[int], row: int, env: int, strategy: str
     return {"future": list(range(row, last + 1)), "final": [last], "episode": list(range(first, last + 1))}[strategy]
 
 
+@pytest.mark.long(quick=9)
 @pytest.mark.parametrize("num_envs", [None, 3])
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 @pytest.mark.parametrize("method", ["sample", "last"])

@@ -434,6 +434,7 @@ def test_a_cleared_buffer_forgets_what_was_drawn() -> None:
     assert buffer.engine.sampler.ignored_updates == 0
 
 
+@pytest.mark.long
 def test_prioritized_draws_follow_the_probabilities() -> None:
     model = Model("plain", 4, alpha=0.7)
     play, rng = Play(model), np.random.default_rng(4)
@@ -913,6 +914,7 @@ def test_arguments_are_checked() -> None:
         xuance.DummyOffPolicyBuffer(BOX, DISCRETE, None, 4, 0, 3)
 
 
+@pytest.mark.long
 def test_a_temporary_store_goes_away_with_its_buffer() -> None:
     buffer = prioritized(Model("plain", 1))
     place = pathlib.Path(buffer.engine.path)

@@ -151,7 +151,7 @@ def off_policy(model: OffModel, rewards: str, batch_size: int = 16, **options: A
     return kind(N, state, OBS, ACT, *prob, rew, done, model.n_envs, model.n_envs * model.n_size, batch_size, **options)
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=5)
 @pytest.mark.parametrize("prob", [False, True], ids=["plain", "mean field"])
 @pytest.mark.parametrize("state", [False, True], ids=["no state", "state"])
 @pytest.mark.parametrize("rewards", SHAPES)
@@ -295,7 +295,7 @@ class OnModel:
         )  # fmt: skip
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=8)
 @pytest.mark.parametrize("kind", ["plain", "mean field", "coma"])
 @pytest.mark.parametrize("normalizer", [None, Doubled()], ids=["true values", "normalised values"])
 @pytest.mark.parametrize(
@@ -496,7 +496,7 @@ class Episode:
             model.now[key][env, :, :t] = values.T.reshape(N, t, *model.rew)
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("kind", ["off", "on", "coma"])
 @pytest.mark.parametrize("normalizer", [None, Doubled()], ids=["true values", "normalised values"])
 @pytest.mark.parametrize(
@@ -755,6 +755,7 @@ def test_another_buffers_store_is_refused(path: str) -> None:
     OnModel("plain", 2, 7, True, "agent", True, True).make(path).close()
 
 
+@pytest.mark.long
 def test_a_temporary_store_goes_away_with_the_buffer() -> None:
     buffer = OnModel("coma", 1, 7, True, "agent", True, True).make(None)
     play = Play({**OnModel("coma", 1, 7, True, "agent", True, True).shapes}, 1)
@@ -766,6 +767,7 @@ def test_a_temporary_store_goes_away_with_the_buffer() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.long
 def test_what_a_path_holds_comes_back_when_the_buffer_was_only_forgotten(path: str) -> None:
     model = OnModel("plain", 1, 7, True, "agent", True, True)
     buffer = model.make(path)
@@ -816,6 +818,7 @@ def test_a_commit_holds_the_rollout_until_newer_rows_are_durable(path: str) -> N
     again.close()
 
 
+@pytest.mark.long
 def test_slots_that_are_too_large_for_ram() -> None:
     """They were looked for among the columns in RAM: a KeyError above 128 MiB of them."""
     with small_thresholds(in_format=False):
