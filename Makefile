@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Modules are compiled when they are imported, not all of them when they are installed.
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --no-build-isolation -c constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 # Twice quiet: errors are printed, warnings (as root, of a cache) are not.
 PIP_INSTALL := $(PIP) -qq
 BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py spent.py loading.py starting.py report.py formats.py sb3_dqn.py mixtures.py selections.py later.py remote.py
@@ -87,9 +87,9 @@ endef
 $(BIN)/python:
 	$(call new_environment,$(VENV))
 
-# Small, and the first that is installed: so a missing network is noticed at once.
+# What builds the package. It is small, and the first that is installed: so a missing network is noticed at once.
 $(VENV)/.build-stamp: | $(BIN)/python
-	@$(BIN)/python -m pip install -qqq --disable-pip-version-check --retries 1 --log $(VENV)/pip.log hatchling editables \
+	@$(BIN)/python -m pip install --disable-pip-version-check --retries 1 hatchling editables > $(VENV)/pip.log 2>&1 \
 		|| { echo 'pip cannot install hatchling: is there a network? $(VENV)/pip.log says what it tried' >&2; exit 1; }
 	@touch $@
 

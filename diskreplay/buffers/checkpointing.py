@@ -62,7 +62,13 @@ def wanted(
         name, plain("metadata", metadata or {}), files_beside.checked(attachments),
         None if keep is None else check_count("keep", keep),
     )  # fmt: skip
-    store.check_new_checkpoint(name)
+    try:
+        store.check_new_checkpoint(name)
+    except CheckpointError:
+        if not isinstance(store.files, RemoteFiles):
+            raise
+        store.files.refresh()  # another may have dropped it since
+        store.check_new_checkpoint(name)
     return checked
 
 

@@ -14,8 +14,9 @@ Processes that are started without Python's fork (spawn, forkserver, subprocess)
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  # see the end of this module
 import itertools
-import logging  # noqa: F401  # see the end of this module
+import logging  # noqa: F401  # as above
 import os
 import threading
 import time
@@ -135,6 +136,8 @@ def _reseeded(rng: np.random.Generator, fork: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64([state["state"], state["inc"], fork]))
 
 
-# What is registered last is called first. Others take locks of theirs before a fork, too. Were `logging` imported
-# later, a fork would hold its lock while it waits for a thread that imports numba within a batch, and needs that lock.
+# What is registered last is called first before a fork, and last after it. Others take locks of theirs before a fork,
+# too. Were `logging` imported later, a fork would hold its lock while it waits for a thread that imports numba within a
+# batch, and needs that lock. Were `concurrent.futures` imported later, a handler that ran at the end of a fork, and
+# forks, would wait for the lock that the first fork holds.
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

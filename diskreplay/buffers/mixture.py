@@ -113,8 +113,8 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             parts: of each the path, to write to it, or the path and a dict with any options of ``open``, such as
                 ``{"mode": "r"}``; not ``checkpoint``, but for a part that is only read.
             fractions: as of the class; those of the checkpoint if None. Where they are others, counting begins anew.
-            checkpoint: name of one that :meth:`checkpoint` made; "latest" is the newest that was
-                made with this stream of the first written part.
+            checkpoint: name of one that :meth:`checkpoint` made; "latest" is the newest that was made with this stream
+                of the first written part.
             or_last_commit: where there is no checkpoint "latest" yet, open at the last commits.
             buffer: the class to open with.
 
@@ -127,15 +127,16 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         cut = _find(written, checkpoint, or_last_commit) if checkpoint is not None else None
         state = None if cut is None else _stored(cut, wanted)
         keeper = _store(*written[0]) if written else None
+        if keeper is not None:
+            for path, options in written:
+                _drop_leftovers(buffer, path, options, keeper)
         if cut is not None:
             _check_going_back(written, cut.name)
         with contextlib.ExitStack() as opened:
             buffers = []
             for path, options in wanted:
-                if keeper is not None and options.get("mode", "r+") == "r+":
-                    _drop_leftovers(buffer, path, options, keeper)
-                    if cut is not None:
-                        options = {**options, "checkpoint": cut.name}
+                if cut is not None and options.get("mode", "r+") == "r+":
+                    options = {**options, "checkpoint": cut.name}
                 buffers.append(opened.enter_context(buffer.open(path, **options)))
             mixture = cls(buffers, state[FRACTIONS] if fractions is None and state is not None else fractions)
             if cut is not None and state is not None and keeper is not None:
@@ -366,7 +367,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the mixture's checkpoints, oldest first; ReadOnlyError where no part is written."""
+        """Names of the mixture's checkpoints, by their numbers; ReadOnlyError where no part is written."""
         return [one.name for one in self._written()[0]._store.checkpoints() if GIVEN in _held(one)]
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
@@ -574,9 +575,8 @@ def _restore_reader(
 ) -> None:
     """Gives a part that is only read its random state, and its sampler's where that can be taken over."""
     with part._lock:
-        if resume_sampler(part.sampler, part.view, stored, lambda: arrays, name) and isinstance(
-            part.sampler, Prioritized
-        ):
+        resumed = resume_sampler(part.sampler, part.view, stored, lambda: arrays, name)
+        if resumed and isinstance(part.sampler, Prioritized):
             for stream in part._streams:
                 was = stored["timelines"].get(str(stream.log.stream))
                 if was is not None and was != stream.disk.commit_record.timeline:

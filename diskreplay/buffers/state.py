@@ -89,25 +89,23 @@ def resume_sampler(
     """
     if not isinstance(sampler, Prioritized) or not sampler.is_new:
         return False
-    had, priorities = stored.get("sampler"), stored.get("priorities")
-    kinds = samplers.kinds(had) if isinstance(had, Mapping) else []
-    if kinds != samplers.kinds(sampler.to_json()) or priorities is None:
-        why = f"it holds the state of {_named(kinds)}"
-    elif not registry.same_items(stored.get("view", {}), view.to_json()):
-        why = f"its priorities are those of items of {stored.get('view')}, not of {view!r}"
-    else:
-        try:
-            sampler.restore(priorities, arrays())
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            why = f"its priorities cannot be taken over: {error}"
+    try:
+        kinds = samplers.kinds(stored["sampler"])
+        if kinds != samplers.kinds(sampler.to_json()) or stored["priorities"] is None:
+            why = f"it holds the state of {_named(kinds)}"
+        elif not registry.same_items(stored["view"], view.to_json()):
+            why = f"its priorities are those of items of {stored['view']}, not of {view!r}"
         else:
+            sampler.restore(stored["priorities"], arrays())
             return True
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"its priorities cannot be taken over: {error}"
     warn_outside(f"{sampler!r} begins anew, without the state of checkpoint {name!r}: {why}", SamplerWarning)
     return False
 
 
 def _named(kinds: list[Any]) -> str:
-    """A sampler by its kinds, in words."""
+    """A sampler in words, by its kinds; of a mixture the first is its own."""
     return f"{kinds[0]} of {', '.join(map(str, kinds[1:]))}" if len(kinds) > 1 else str(kinds[0]) if kinds else "none"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.buffers.inputs import Slot
+from diskreplay.buffers.inputs import check_range
 from diskreplay.errors import InputError
 from diskreplay.spaces import choices
 
@@ -64,11 +64,22 @@ def numbers(
             raise InputError(f"{what} must have the shape {shape}, got {given.shape}")
         given = given.reshape(shape)
     kind = np.dtype(dtype)
+    found = given if given.dtype == kind else _converted(what, given, kind)
     bounds = None if within is None else choices(within)
-    if bounds is not None and np.ndim(bounds[0]):
-        bounds = np.broadcast_to(bounds[0], shape), np.broadcast_to(bounds[1], shape)
-    slot = Slot(what, shape, kind, 1, lossy=kind.kind == "f", finite=finite, choices=bounds)
-    found: Array = np.asarray(slot.check(given), kind)
+    if bounds is not None and ((found < bounds[0]) | (found > bounds[1])).any():
+        raise InputError(f"{what} must lie in {within}, got {value!r:.80}")
+    if finite and kind.kind == "f" and not np.isfinite(found).all():
+        raise InputError(f"{what} must be finite, got {value!r:.80}")
+    return found
+
+
+def _converted(what: str, given: Array, kind: np.dtype[Any]) -> Array:
+    """An array in another dtype, rounded where that is one of floating point numbers."""
+    with np.errstate(all="ignore"):
+        found: Array = given.astype(kind)
+    check_range(what, given, found)
+    if kind.kind != "f" and not np.array_equal(found, given):
+        raise InputError(f"{what} must be {kind}, and the {given.dtype} values do not fit without loss: {given!r:.80}")
     return found
 
 

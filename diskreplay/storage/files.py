@@ -215,7 +215,8 @@ class LocalLock:
     @classmethod
     def taken_by(cls, path: str) -> str | None:
         """The line of this process's program that took the lock on a directory; None where this process has it not."""
-        return next((lock._taken_by for lock in list(cls._held) if lock.held() and lock.is_at(path)), None)
+        here = (lock for lock in list(cls._held) if lock._taken_by and lock.held() and lock.is_at(path))
+        return next((lock._taken_by for lock in here), None)
 
     @classmethod
     def let_go_in_child(cls) -> None:

@@ -10,9 +10,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.crashes import kill
 from helpers.own_samplers import Rarest
+from helpers.priority_model import chi_square
 
 import diskreplay as dr
+from diskreplay.buffers.state import resume_sampler
 from diskreplay.errors import SamplerWarning
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
@@ -49,19 +52,56 @@ def learn(buffer: Any, updates: int) -> Iterator[tuple[list[int], list[float]]]:
         yield batch.index.tolist(), batch.weight.tolist()
 
 
+@pytest.mark.parametrize("ends", ["closed", "killed"])
 @pytest.mark.parametrize("kind", MADE)
-def test_the_line_of_the_readme_goes_on_bit_for_bit(path: str, kind: str) -> None:
+def test_the_line_of_the_readme_goes_on_bit_for_bit(path: str, kind: str, ends: str) -> None:
     """Regression: with a sampler in it, the priorities of the checkpoint were dropped without a word."""
-    with readme(path, MADE[kind]()) as buffer:
-        add(buffer, 60)
-        list(learn(buffer, 8))
-        buffer.checkpoint("here")
-        expected = list(learn(buffer, 8))
-        add(buffer, 10)
+    buffer = readme(path, MADE[kind]())
+    add(buffer, 60)
+    list(learn(buffer, 8))
+    buffer.checkpoint("here")
+    expected = list(learn(buffer, 8))
+    add(buffer, 10)
+    buffer.commit()
+    if ends == "closed":
+        buffer.close()
+    else:
+        kill(buffer)
     with readme(path, MADE[kind]()) as buffer:
         assert list(learn(buffer, 8)) == expected
     with dr.ReplayBuffer.open(path, mode="r", checkpoint="here", sampler=MADE[kind]()) as reader:
         assert list(learn(reader, 8)) == expected
+
+
+@pytest.mark.parametrize("kind", ["Proportional", "by environment", "RankBased"])
+def test_draws_follow_the_priorities_that_were_taken_over(path: str, kind: str) -> None:
+    with readme(path, MADE[kind]()) as buffer:
+        add(buffer, 60)
+        buffer.update_priorities(np.arange(120), np.where(np.arange(120) % 7 == 0, 9.0, 1.0))
+        buffer.checkpoint("here")
+        expected = {each: float(chance) for each, chance in enumerate(chances(buffer))}
+    with readme(path, MADE[kind]()) as buffer:
+        drawn = np.concatenate([buffer.sample(120).index for _ in range(100)])
+    assert chi_square(drawn, expected) <= 1
+    assert chi_square(drawn, dict.fromkeys(range(120), 1 / 120)) > 1
+
+
+def test_of_several_agents(path: str) -> None:
+    def opened() -> dr.MultiAgentReplayBuffer:
+        return dr.MultiAgentReplayBuffer.open_or_create(
+            path, *LINE, n_agents=2, capacity=100, sampler=dr.Proportional(), checkpoint="latest", seed=0
+        )
+
+    buffer = opened()
+    for row in range(40):
+        obs = np.full((2, 1), row, np.float32)
+        buffer.add(obs, [0, 1], 1.0, obs + 1, False, False)
+    list(learn(buffer, 5))
+    buffer.checkpoint("here")
+    expected = list(learn(buffer, 5))
+    buffer.close()
+    with opened() as again:
+        assert list(learn(again, 5)) == expected
 
 
 def prepared(path: str, sampler: Any) -> tuple[dr.ReplayBuffer, np.ndarray]:
@@ -105,6 +145,13 @@ def test_priorities_of_each_environment_are_put_together(path: str) -> None:
         assert again.sampler.total == pytest.approx(masses.total)  # type: ignore[attr-defined]
 
 
+def test_beginning_anew_on_purpose(path: str) -> None:
+    prepared(path, dr.Proportional())
+    with readme(path, dr.Proportional()) as buffer:
+        buffer.sampler.clear()  # type: ignore[attr-defined]
+        assert chances(buffer) == pytest.approx(1 / 120)
+
+
 def test_the_parameters_are_those_that_are_given(path: str) -> None:
     prepared(path, dr.Proportional(beta=0.1))
     with readme(path, dr.Proportional(beta=1.0)) as buffer:
@@ -143,6 +190,21 @@ def test_a_state_that_does_not_fit_is_said(path: str) -> None:
         buffer.checkpoint("here")
     with pytest.warns(SamplerWarning, match="cannot be taken over"):
         readme(path, Rarest()).close()
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {}, {"sampler": 3}, {"sampler": {"kind": "SamplerMixture", "samplers": [1]}},
+        {"sampler": {"kind": "Proportional"}, "priorities": {}, "view": 7},
+        {"sampler": {"kind": "Proportional"}, "priorities": [], "view": {"kind": "Transition"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_document_that_is_none_is_said(stored: dict[str, Any]) -> None:
+    """It may come from elsewhere."""
+    with pytest.warns(SamplerWarning, match="begins anew"):
+        assert not resume_sampler(dr.Proportional(), dr.Transition(), stored, dict, "here")
 
 
 def test_priorities_of_other_items_are_said(path: str) -> None:

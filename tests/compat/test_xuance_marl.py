@@ -832,3 +832,22 @@ def test_slots_that_are_too_large_for_ram() -> None:
         np.testing.assert_array_equal(buffer.data["rewards"][0, [0, 19, 20, 509], 0], [510, 529, 20, 509])
         found = buffer.sample()
         np.testing.assert_array_equal(found["obs"][:, 0, 0], found["rewards"][:, 0])
+
+
+def test_a_path_of_an_environment_that_is_none() -> None:
+    on_policy = marl.MARL_OnPolicyBuffer(2, None, (2,), (), (2, 1), (2,), 2, 10, True, True, 0.9, 0.9)
+    obs, flags = np.zeros((2, 2, 2)), np.zeros((2, 2))
+    on_policy.store({"obs": obs, "actions": flags, "rewards": np.ones((2, 2, 1)), "terminals": flags})
+    rnn = {"max_episode_length": 3, "dim_act": 3}
+    episodes = marl.MARL_OffPolicyBuffer_RNN(2, None, (2,), (), (1,), (2,), 2, 5, 4, **rnn)
+    episodes.store_transitions(0, obs, {"actions_n": flags}, None, np.ones((2, 2, 1)), flags, None)
+    for env in (-1, 2, 0.5, None, "a"):
+        with pytest.raises(errors.InputError, match="i_env"):
+            on_policy.finish_path(np.zeros(2), env)
+        with pytest.raises(errors.InputError, match="i_env"):
+            episodes.finish_path(env, 1, obs, None, None, np.ones((2, 3, 1)))
+    with pytest.raises(errors.InputError, match="finite"):
+        on_policy.finish_path(np.array([np.nan, 0]), 0)
+    assert not on_policy.data["returns"].any()
+    episodes.store_episodes()
+    assert episodes.size == 0

@@ -32,6 +32,7 @@ class Case:
         steps: good calls, from a random generator and a buffer.
         look: all that can be seen of a buffer, nested.
         call: does a call; a method of that name if None.
+        open_ended: whether the first call says what all others must be like: then what it takes is left out there.
         taken: numbers of arguments by the name of a call of which nothing is refused.
     """
 
@@ -39,6 +40,7 @@ class Case:
     steps: Callable[[np.random.Generator, Any], list[Call]]
     look: Callable[[Any], Any]
     call: Callable[[Any, str, list[Any]], Any] | None = None
+    open_ended: bool = False
     taken: Mapping[str, set[int]] = dataclasses.field(default_factory=dict)
 
     def do(self, buffer: Any, name: str, arguments: list[Any]) -> Any:
@@ -66,10 +68,9 @@ def check(case: Case, folder: pathlib.Path, seed: int, rounds: int, each: int) -
                 for _ in range(each):
                     bad = [*arguments]
                     bad[place] = spoiled(rng, copy.deepcopy(arguments[place]))
-                    if number == 0 and not _is_refused(
-                        case, folder / f"scratch-{seed}-{sum(tried.values())}", name, bad
-                    ):
-                        continue  # the first call says what all the others must be like
+                    scratch = folder / f"scratch-{len(list(folder.iterdir()))}"
+                    if number == 0 and case.open_ended and not _is_refused(case, scratch, name, bad):
+                        continue
                     tried[name, place] += 1
                     try:
                         result = case.do(buffers[0], name, bad)

@@ -143,6 +143,7 @@ def test_a_checkpoint_and_gc_at_the_same_time(writer: Writer) -> None:
     assert outcomes == {10, 210}
 
 
+@pytest.mark.filterwarnings("ignore:objects at .* have names like a store's:diskreplay.errors.RemoteWarning")
 def test_what_is_not_the_store_s_stays(writer: Writer) -> None:
     foreign = {
         "notes.txt": b"mine", "streams/0/obs/c.0.0.0.bak": b"mine", "streams/0/obs/readme": b"mine",

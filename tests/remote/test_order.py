@@ -135,9 +135,13 @@ class World:
             self.add(stream)
             self.push(stream)
         self.trainer = reader(self.objects, folder / "mirror", seed=seed)
+        self.other = dr.ReplayBuffer.create(folder / "b", *SPACES, capacity=CAPACITY, **LAYOUT, **RUN)
+        """Of a mixture with the first stream."""
+        self.mixed: list[str] = []
+        """Ids of the mixture's checkpoints."""
 
     def close(self) -> None:
-        for buffer in (*self.writers.values(), self.trainer):
+        for buffer in (*self.writers.values(), self.trainer, self.other):
             buffer.close()
 
     def opened(self, stream: str, **options: Any) -> dr.ReplayBuffer:
@@ -164,9 +168,22 @@ class World:
 
     def checkpoint(self, stream: str) -> None:
         if names := self.free():
-            name = self.random.choice(names)
-            self.writers[stream].checkpoint(name)
-            self.made[stream].append(Store(str(self.folder / "a"), LocalFiles()).checkpoint(name).id)
+            name, keep = self.random.choice(names), self.random.choice([None, 1, 2])
+            self.writers[stream].checkpoint(name, keep=keep)
+            made = [one for one in self.here() if one.maker == stream]
+            self.made[stream].append(made[-1].id)
+            assert made[-1].name == name
+            assert keep is None or sum(one.kept for one in made) <= keep
+
+    def mix(self, stream: str) -> None:
+        """A mixture of the first stream and another store makes a checkpoint."""
+        if names := self.free():
+            mixture, name = dr.Mixture([self.writers["0"], self.other]), self.random.choice(names)
+            mixture.checkpoint(name)
+            made = {one.id: one.name for one in self.here()}
+            self.mixed.append(next(id for id, given in made.items() if given == name))
+            self.made["0"].append(self.mixed[-1])
+            assert mixture.checkpoints == [made[one] for one in self.mixed if one in made]
 
     def drop(self, stream: str) -> None:
         if found := self.here():
@@ -243,8 +260,8 @@ def test_whatever_clocks_do_all_agree_on_one_order(tmp_path: pathlib.Path, clock
     """Checkpoints, drops, pushes, `gc` and new starts of two writers and a trainer, the clock wrong at each call."""
     clock.jump(seed)
     world = World(tmp_path, seed)
-    happens = [world.checkpoint, world.checkpoint, world.drop, world.add, world.push, world.train, world.train,
-               world.refresh, world.start_again, world.collect]  # fmt: skip
+    happens = [world.checkpoint, world.checkpoint, world.mix, world.drop, world.add, world.push, world.train,
+               world.train, world.refresh, world.start_again, world.collect]  # fmt: skip
     for _ in range(steps):
         world.random.choice(happens)(world.random.choice("01"))
         world.check()
@@ -343,3 +360,18 @@ def test_going_back_to_where_the_stream_stands_asks_nobody(tmp_path: pathlib.Pat
     assert len(buffer) == 20
     faulty.heal()
     buffer.close()
+
+
+def test_a_name_that_another_has_dropped_is_free(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(10)
+    life.checkpoint("best")
+    life.push(objects)
+    with reader(objects, tmp_path / "m", seed=1) as trainer:
+        assert trainer.checkpoints == ["best"]
+        life.buffer.drop_checkpoint("best")
+        life.push(objects)
+        trainer.checkpoint("best")
+        with pytest.raises(CheckpointError, match="'best' already"):
+            trainer.checkpoint("best")
+    life.buffer.close()
