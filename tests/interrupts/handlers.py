@@ -593,6 +593,7 @@ class Rollout(Subject):
             self.path, spaces.Box(0, 255, (36, 36), np.uint8), spaces.Discrete(9), steps=self.capacity,
             columns={"serial": np.int64}, chunk_rows=4, shard_rows=8, **OPTIONS,
         )  # fmt: skip
+        self.kept: list[str] = []
 
     def call(self, name: str) -> Change:
         try:
@@ -638,8 +639,9 @@ class Rollout(Subject):
     def checkpoint(self) -> Change:
         name = next(self.names)
         self.rb.checkpoint(name)
-        if len(self.rb.checkpoints) > 3:
-            self.rb.drop_checkpoint(self.rb.checkpoints[0])
+        self.kept.append(name)
+        if len(self.kept) > 3:
+            self.rb.drop_checkpoint(self.kept.pop(0))
         return same
 
     def length(self) -> Change:
