@@ -17,7 +17,14 @@ from diskreplay.buffers.opening import APPEND, create_store, open_store
 from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.selection import Selection
-from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings
+from diskreplay.buffers.state import (
+    check_items,
+    restore_sampler,
+    resume_sampler,
+    sampler_facts,
+    sampler_state,
+    settings,
+)
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, EvictedError, InputError, NotEnoughDataError
@@ -29,7 +36,7 @@ from diskreplay.reading.reads import Empty, Reads
 from diskreplay.reading.stream import OpenStream
 from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.place import named
-from diskreplay.sampling.registry import is_own, takes_over
+from diskreplay.sampling.registry import is_own
 from diskreplay.sampling.window import Prioritized, Sampler, checked_draw
 from diskreplay.schema import Schema
 from diskreplay.storage.store import Checkpoint, Store
@@ -61,9 +68,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         self._view.check(store.schema)
         self._priorities = self._sampler if isinstance(self._sampler, Prioritized) else None
         """The sampler, if it has some."""
-        if checkpoint and (sampler is None or takes_over(sampler, state.get("sampler", {}))):
+        if checkpoint and sampler is None:
             check_items(self._sampler, self._view, state.get("view", {}), checkpoint.name)
             restore_sampler(self._sampler, state.get("priorities"), store.read_arrays(checkpoint), checkpoint.name)
+        elif checkpoint:
+            resume_sampler(self._sampler, self._view, state, lambda: store.read_arrays(checkpoint), checkpoint.name)
         # The sampler's own method: one of ours would make the buffer a reference cycle, and keep it and its lock alive.
         forget = self._priorities.forget if self._priorities is not None else lambda stream: None
         super().__init__(
@@ -134,7 +143,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             take_over: where another buffer of this process writes the stream, commit and close that one first, so that
                 a notebook's cell can be run again. Other processes, and mode "r", are not concerned.
             num_envs, capacity: of a new stream, as of the first if None; those of one that exists do not change.
-            view, sampler: as the store was created with (or as of the checkpoint) if None.
+            view, sampler: as the store was created with (or as of the checkpoint) if None. A new sampler that is given
+                draws by its own arguments, and goes on with the checkpoint's priorities and counts where that has one
+                of its class; where it cannot, a SamplerWarning says so.
             mirror: directory for copies of a remote store's shards; one of its own below the user's cache directory if
                 None. Several processes may share it.
             mirror_bytes: that the copies may take; 16 GiB if None.
@@ -220,10 +231,10 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             return ""
         some = np.unique(np.linspace(0, len(items) - 1, notebooks.THUMBNAILS).astype(np.int64))
         try:
-            obs = self.get(items[some]).obs
+            batch = self.get(items[some])
         except DiskReplayError as error:
             return notebooks.heading(f"no pictures: {error}")
-        return notebooks.pictures("obs", obs)
+        return notebooks.pictures("obs", batch.obs, batch.leading_axes)
 
     # Sampling
 

@@ -133,7 +133,8 @@ class StoredBuffer(Subscripted):
         """Stay there until a refresh: what it pins cannot be outrun."""
         self._streams = Streams(store, options["cache_bytes"], forget, only_written)
         try:
-            self._streams.open(stream, checkpoint)
+            self._pushing = pushes.prepare(store, stream, options["remote"], options["push_seconds"])
+            self._streams.open(stream, checkpoint, self._pushing.check_going_back if self._pushing else None)
             written = self._streams.written
             if self._streams.writer is not None and written is not None:
                 self._appender = Appender(
@@ -142,7 +143,7 @@ class StoredBuffer(Subscripted):
                 self._appender.resume(written.pending())
                 self._later = LaterWriter(store.schema, written, self._streams.writer)
             self._last_commit = time.monotonic()
-            self._pushing = pushes.begin(self, options["remote"], options["push_seconds"])
+            pushes.committed(self)
             forks.watch(self)
             self._call_off = unclosed.watch(self) if self._streams.writer is not None else None
         except BaseException:
@@ -258,7 +259,7 @@ class StoredBuffer(Subscripted):
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the checkpoints, oldest first."""
+        """Names of the checkpoints of all makers, oldest first: by their numbers, whatever clocks say."""
         return self._store.checkpoint_names()
 
     def zarr(self) -> zarr.Group:

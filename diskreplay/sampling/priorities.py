@@ -54,6 +54,8 @@ class Priorities(Prioritized, Generic[Tree]):
         self._most = most
         self._by_env = by_env
         self.clear()
+        self._parts()  # imports numba: now, and not within a draw, where a signal's handler could meet half of it
+        self.clear()
 
     def clear(self) -> None:
         """Forgets all priorities and counts, as if the sampler was new; its arguments stay."""

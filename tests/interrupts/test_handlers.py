@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -203,6 +203,7 @@ def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_han
             assert chance[0] > 0.9, chance
 
 
+@pytest.mark.long
 def test_an_actor_a_learner_and_a_handler_do_not_wait_for_each_other(tmp_path: pathlib.Path) -> None:
     """An actor's thread adds, the main thread draws, and its handler makes checkpoints."""
     printed = in_a_process(
@@ -287,10 +288,21 @@ WITHIN = {
 }
 
 
+def test_a_finalizer_within_add_is_refused(tmp_path: pathlib.Path) -> None:
+    finalize(tmp_path, "add", ["commit", "length"])
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("within", WITHIN)
 def test_a_finalizer_within_a_change_is_refused_or_right(tmp_path: pathlib.Path, within: str) -> None:
+    finalize(tmp_path, within, CALLS)
+
+
+def finalize(tmp_path: pathlib.Path, within: str, names: Iterable[str]) -> None:
+    """The collector finds objects, whose finalizers make calls, in the middle of another one."""
     place, outer = WITHIN[within]
-    for name, call in CALLS.items():
+    for name in names:
+        call = CALLS[name]
         path = tmp_path / name
         raised: list[BaseException | None] = []
         buffer = make(path, sampler=dr.Proportional())
@@ -457,6 +469,7 @@ def test_a_fork_in_the_handler_of_a_fork(tmp_path: pathlib.Path, no_handlers: No
 # The guide
 
 
+@pytest.mark.long
 def test_the_job_of_the_guide_is_preempted_and_goes_on(tmp_path: pathlib.Path) -> None:
     guide = (pathlib.Path(__file__).parents[2] / "docs" / "guide.md").read_text()
     (program,) = [part.split("```")[0] for part in guide.split("```python\n") if "def preempted" in part]
