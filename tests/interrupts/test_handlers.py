@@ -34,7 +34,7 @@ NEVER: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
 
 @pytest.mark.parametrize("kind", SUBJECTS)
 def test_handlers_run_between_changes(tmp_path: pathlib.Path, kind: str) -> None:
-    run(SUBJECTS[kind](tmp_path), 15)
+    run(SUBJECTS[kind](tmp_path), 5)
 
 
 @pytest.mark.long
@@ -185,7 +185,7 @@ def test_a_lock_is_waited_for_in_vain(no_handlers: None) -> None:
 
 def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_handlers: None) -> None:
     """The first draw fills the tree with the largest priority so far, once."""
-    for turn in range(8):
+    for turn in range(3):
         with make(tmp_path / str(turn), sampler=dr.Proportional(), seed=turn) as buffer:
             fill(buffer, 40)
             came: list[int] = []
@@ -195,7 +195,7 @@ def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_han
                 came.append(number)
 
             signal.signal(signal.SIGALRM, give)
-            signal.setitimer(signal.ITIMER_REAL, 1e-4 * (turn + 1))
+            signal.setitimer(signal.ITIMER_REAL, 2e-4 * (turn + 1))
             buffer.sample(4)
             while not came:
                 pass
