@@ -283,10 +283,11 @@ class ReplayBuffer:
         place was given to another frame.
         """
         newest = self._waiting()
-        if newest is None or number("idx", idx, "iu") != newest.row % self.size:
+        if newest is None or number("idx", idx, "that of the newest frame", "iu") != newest.row % self.size:
             which = "is none yet" if newest is None else f"is {newest.row % self.size}"
             raise InputError(f"idx must be that of the newest frame, which {which}, got {idx!r}")
-        chosen, value, ended = number("action", action, "iub"), number("reward", reward), number("done", done)
+        chosen, ended = number("action", action, "an int32", "iub"), number("done", done, "a bool")
+        value = number("reward", reward, "a finite float32")
         most = np.iinfo(np.int32).max
         if not -most <= chosen <= most:
             raise InputError(f"action must be an int32, got {action!r}")
