@@ -11,6 +11,8 @@ import sys
 
 DOCS = pathlib.Path(__file__).parent
 SUITES = DOCS.parent / "tests" / "interop" / "suites"
+PAGES = {"minari": "formats.md"}
+"""Where a library's page is no ``compat/NAME.md``."""
 BEGIN, END = "<!-- begin own tests -->", "<!-- end own tests -->"
 
 sys.path.append(str(SUITES))
@@ -22,7 +24,7 @@ def section(suite: Suite) -> str:
     sampled = f", at most {suite.cases} cases of each test" if suite.cases else ""
     named = f" that name `{suite.naming}`" if suite.naming else ""
     lines = [
-        f"With our class in the place of its own, {suite.passed} of {suite.tests} of {suite.library}'s own tests pass:",
+        f"{suite.passed} of {suite.tests} of {suite.library}'s own tests pass with ours in the place of its own:",
         f"those of version {suite.version}{named}{sampled}, in {', '.join(f'`{file}`' for file in suite.files)}.",
     ]
     if suite.differs:
@@ -43,7 +45,7 @@ def pages() -> dict[pathlib.Path, str]:
     text = table.read_text()
     for name in names():
         suite = listed(name)
-        page = DOCS / "compat" / f"{name}.md"
+        page = DOCS / PAGES.get(name, f"compat/{name}.md")
         head, rest = page.read_text().split(BEGIN)
         found[page] = f"{head}{BEGIN}\n\n{section(suite)}\n\n{END}{rest.split(END)[1]}"
         text = re.sub(
