@@ -32,6 +32,7 @@ from diskreplay.remote.push import Push
 from diskreplay.remote.pushing import Pushing
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Store
+from diskreplay.testing import FaultyFiles
 
 STEPS = 1 << 20
 LATENCY = 0.02
@@ -149,6 +150,27 @@ def pushed_while_adding(scratch: pathlib.Path, steps: int, rate: int) -> tuple[C
         buffer.commit()
         push.run()
     return objects, harness.stored_bytes(path)
+
+
+def synced(scratch: pathlib.Path) -> tuple[int, int, int]:
+    """Syncs of one push: a process's first, a later one of rows, a later one of rows and a checkpoint."""
+    path, objects = str(scratch / "synced.replay"), Counted()
+    spaces = gymnasium.spaces.Box(0, 255, (FLOATS,), np.float32), gymnasium.spaces.Discrete(3)
+    obs = np.zeros(FLOATS, np.float32)
+    found = []
+    with dr.ReplayBuffer.create(path, *spaces, capacity=STEPS) as buffer:
+        Push(Store(path, LocalFiles()), buffer.stream, objects).run()
+        files = FaultyFiles()
+        push = Push(Store(path, files), buffer.stream, objects)
+        for name in (None, None, "c"):
+            buffer.add(obs, 0, 0.0, obs, False, False)
+            buffer.commit()
+            if name is not None:
+                buffer.checkpoint(name)
+            files.heal()
+            push.run()
+            found.append(files.count(("sync", "sync_dir")))
+    return found[0], found[1], found[2]
 
 
 def pushed(path: str, latency: float = 0.0) -> Counted:
@@ -273,6 +295,10 @@ def main() -> None:
                 Figure("bytes sent, over the store's size", sent / 1e6, most_bytes, "MB", stored / 1e6),
             ]
             lines.append(f"At {rate:,} steps a second the requests cost ${dollars:.3f}.")
+        kinds = "the first of a process", "a later one", "one with a checkpoint"
+        rows += [
+            Figure(f"syncs of a push: {kind}", syncs, 2) for kind, syncs in zip(kinds, synced(scratch), strict=True)
+        ]
         objects = pushed(path)
         requests, received, first, more = opened(objects, scratch / "mirror-cold")
         rows.append(Figure("requests before the first batch, cold mirror", requests, 40))

@@ -41,7 +41,7 @@ WINDOW_ROWS = 2_000
 ALLOWED = {"store on disk": 0.5}
 OPTIONS: dict[str, Any] = {"commit_rows": 200, "commit_seconds": 1.0, "cache_bytes": 4 << 20}
 CONTEXT: Any = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["diskreplay"])
+CONTEXT.set_forkserver_preload(["diskreplay.buffers.replay"])
 
 
 def resident_bytes() -> int:

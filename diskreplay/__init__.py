@@ -13,6 +13,11 @@
 ((32, 4, 84, 84), dtype('uint8'), (32,))
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 try:
     import fcntl as _fcntl  # noqa: F401  # asked for here, so that its absence is explained
 except ModuleNotFoundError as error:
@@ -22,33 +27,73 @@ except ModuleNotFoundError as error:
         name="fcntl",
     ) from error
 
-from diskreplay import errors
-from diskreplay.buffers.autoreset import final_observations
-from diskreplay.buffers.kinds import open
-from diskreplay.buffers.limiter import RateLimiter
-from diskreplay.buffers.loader import Loader
-from diskreplay.buffers.mixture import Mixture
-from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
-from diskreplay.buffers.multi_agent_batch import MultiAgentBatch, MultiAgentRolloutBatch
-from diskreplay.buffers.multi_agent_rollout import MultiAgentRolloutBuffer
-from diskreplay.buffers.provenance import provenance
-from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.buffers.rollout import RolloutBuffer
-from diskreplay.index.episodes import Episode
-from diskreplay.recording import Record, VectorRecord
-from diskreplay.sampling.mixture import SamplerMixture
-from diskreplay.sampling.proportional import Proportional
-from diskreplay.sampling.rank_based import RankBased
-from diskreplay.sampling.recent import Recent
-from diskreplay.sampling.uniform import Uniform
-from diskreplay.schema import Codec, Column, Schema, Start
-from diskreplay.views.batch import Batch, EpisodeBatch, HindsightBatch, RolloutBatch, SequenceBatch
-from diskreplay.views.hindsight import Hindsight
-from diskreplay.views.padded_episodes import PaddedEpisodes
-from diskreplay.views.sequence import Sequence
-from diskreplay.views.transition import Transition
+if TYPE_CHECKING:
+    from diskreplay import errors
+    from diskreplay.buffers.autoreset import final_observations
+    from diskreplay.buffers.kinds import open
+    from diskreplay.buffers.limiter import RateLimiter
+    from diskreplay.buffers.loader import Loader
+    from diskreplay.buffers.mixture import Mixture
+    from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
+    from diskreplay.buffers.multi_agent_batch import MultiAgentBatch, MultiAgentRolloutBatch
+    from diskreplay.buffers.multi_agent_rollout import MultiAgentRolloutBuffer
+    from diskreplay.buffers.provenance import provenance
+    from diskreplay.buffers.replay import ReplayBuffer
+    from diskreplay.buffers.rollout import RolloutBuffer
+    from diskreplay.index.episodes import Episode
+    from diskreplay.recording import Record, VectorRecord
+    from diskreplay.sampling.mixture import SamplerMixture
+    from diskreplay.sampling.proportional import Proportional
+    from diskreplay.sampling.rank_based import RankBased
+    from diskreplay.sampling.recent import Recent
+    from diskreplay.sampling.uniform import Uniform
+    from diskreplay.schema import Codec, Column, Schema, Start
+    from diskreplay.views.batch import Batch, EpisodeBatch, HindsightBatch, RolloutBatch, SequenceBatch
+    from diskreplay.views.hindsight import Hindsight
+    from diskreplay.views.padded_episodes import PaddedEpisodes
+    from diskreplay.views.sequence import Sequence
+    from diskreplay.views.transition import Transition
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Batch": "views.batch",
+    "Codec": "schema",
+    "Column": "schema",
+    "Episode": "index.episodes",
+    "EpisodeBatch": "views.batch",
+    "Hindsight": "views.hindsight",
+    "HindsightBatch": "views.batch",
+    "Loader": "buffers.loader",
+    "Mixture": "buffers.mixture",
+    "MultiAgentBatch": "buffers.multi_agent_batch",
+    "MultiAgentReplayBuffer": "buffers.multi_agent",
+    "MultiAgentRolloutBatch": "buffers.multi_agent_batch",
+    "MultiAgentRolloutBuffer": "buffers.multi_agent_rollout",
+    "PaddedEpisodes": "views.padded_episodes",
+    "Proportional": "sampling.proportional",
+    "RankBased": "sampling.rank_based",
+    "RateLimiter": "buffers.limiter",
+    "Recent": "sampling.recent",
+    "Record": "recording",
+    "ReplayBuffer": "buffers.replay",
+    "RolloutBatch": "views.batch",
+    "RolloutBuffer": "buffers.rollout",
+    "SamplerMixture": "sampling.mixture",
+    "Schema": "schema",
+    "Sequence": "views.sequence",
+    "SequenceBatch": "views.batch",
+    "Start": "schema",
+    "Transition": "views.transition",
+    "Uniform": "sampling.uniform",
+    "VectorRecord": "recording",
+    "errors": "errors",
+    "final_observations": "buffers.autoreset",
+    "open": "buffers.kinds",
+    "provenance": "buffers.provenance",
+}
+"""The module of each public name, which is imported when the name is first asked for: a command that samples nothing
+needs no sampler, and a program of one agent none of several."""
 
 __all__ = [
     "Batch",
@@ -86,3 +131,17 @@ __all__ = [
     "open",
     "provenance",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a public name stands for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    value = module if name == _HOMES[name] else getattr(module, name)
+    globals()[name] = value  # once: from here on nobody asks
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -21,6 +21,17 @@ Each class has a stable ``code`` for programs; messages name the thing, the rule
 
 from __future__ import annotations
 
+import sys
+import warnings
+
+
+def warn_outside(text: str, category: type[Warning]) -> None:
+    """Warns in the name of the line outside of this package that led here."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("diskreplay."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
+
 
 class DiskReplayError(Exception):
     """Base of every exception of this package."""
@@ -30,6 +41,10 @@ class DiskReplayError(Exception):
 
 class MisuseWarning(UserWarning):
     """What is given has the signs of a mistake that is easily made; the message says what to write instead."""
+
+
+class SamplerWarning(UserWarning):
+    """A sampler begins anew: what the store keeps of one cannot be taken over; the message says why."""
 
 
 class RemoteWarning(UserWarning):

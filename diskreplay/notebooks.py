@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.pictures import newest, pictures_of, space_bounds, spread, to_pixels, to_png
+from diskreplay.pictures import LEAST_STACKED, newest, pictures_of, space_bounds, spread, to_pixels, to_png
 
 THUMBNAILS = 8
 SIDE = 72
@@ -22,19 +22,25 @@ SIDE = 72
 Array = NDArray[Any]
 
 
-def batch_html(title: str, fields: Mapping[str, Any]) -> str:
-    """A table of a batch's arrays, and its first observations where those are pictures."""
+def batch_html(title: str, fields: Mapping[str, Any], lead: int = 1) -> str:
+    """A table of a batch's arrays, and its first observations where those are pictures.
+
+    ``lead`` counts the axes before an observation's own: entries, steps of a sequence, agents.
+    """
     leaves = [leaf for name, value in fields.items() for leaf in _leaves(name, value)]
     rows = [(name, _shape(value), str(getattr(value, "dtype", "")), _range(value)) for name, value in leaves]
-    return heading(title) + table(("", "shape", "dtype", "values"), rows) + pictures("obs", fields.get("obs"))
+    return heading(title) + table(("", "shape", "dtype", "values"), rows) + pictures("obs", fields.get("obs"), lead)
 
 
-def pictures(name: str, observations: Any) -> str:
-    """The first of a batch of observations, nested as their space is; empty where none are pictures."""
+def pictures(name: str, observations: Any, lead: int = 1) -> str:
+    """The first of a batch of observations, nested as their space is; empty where none are pictures.
+
+    Of a sequence the last step is drawn, and of several agents the last one.
+    """
     return "".join(
-        strip(leaf, list(value[:THUMBNAILS]))
+        strip(leaf, [frame[(-1,) * (lead - 1)] for frame in value[:THUMBNAILS]])
         for leaf, value in _leaves(name, observations)
-        if isinstance(value, np.ndarray) and value.ndim > 2
+        if isinstance(value, np.ndarray) and value.ndim > lead + 1
     )
 
 
@@ -51,9 +57,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def strip(name: str, frames: Sequence[Array]) -> str:
     """Thumbnails side by side; empty where the frames are no pictures."""
-    while frames and frames[0].ndim > 3:  # of stacks and sequences the last
+    while frames and frames[0].ndim > 3:  # of a stack the newest
         frames = [frame[-1] for frame in frames]
-    if not frames or not pictures_of(frames[0].shape):
+    if not frames or not pictures_of(frames[0].shape) or _stacked_vectors(frames[0]):
         return ""
     frames = [newest(frame) for frame in frames]
     bounds = space_bounds(None, frames[0].dtype) or spread(frames)
@@ -68,6 +74,11 @@ def strip(name: str, frames: Sequence[Array]) -> str:
         for at, picture in enumerate(drawn)
     )
     return f"<div><small>{html.escape(name)}</small><br>{images}</div>"
+
+
+def _stacked_vectors(frame: Array) -> bool:
+    """Whether a frame of two axes is a stack of vectors rather than a picture, as far as an array says."""
+    return frame.ndim == 2 and frame.dtype != np.uint8 and min(frame.shape) < LEAST_STACKED
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -8,6 +8,32 @@ import re
 from diskreplay.errors import InputError
 
 PathLike = str | os.PathLike[str]
+SCHEMES = frozenset((
+    "abfs", "abfss", "az", "azure", "file", "ftp", "gcs", "gs", "hdfs", "http", "https", "minio", "oss", "r2", "s3",
+    "s3a", "s3n", "sftp", "ssh", "wasb", "wasbs",
+))  # fmt: skip
+"""First words of addresses; the rest of one may be mistyped."""
+
+
+def check_no_secret(path: object) -> None:
+    """Raises InputError, which repeats nothing, where a path is an address with credentials, mistyped or not."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    found = re.match(r"\s*([A-Za-z][\w+.-]+)?\s*([:;]*)\s*([/\\]*)", text) if isinstance(text, str) else None
+    if not isinstance(text, str) or found is None:
+        return
+    word, colon, slashes = found.groups("")
+    known = word.lower() in SCHEMES
+    rest = text[found.end() :]
+    authority = re.split(r"[/\\]", rest)[0]
+    if colon and known:
+        secret = "@" in authority or "?" in rest or (":" in authority and "@" in rest)
+    else:
+        secret = (len(slashes) > 1 or bool(colon and slashes)) and ":" in authority and "@" in rest
+    if secret:
+        raise InputError(
+            "a path or URL of a store holds no credentials and no query; set them in the environment (it is not "
+            "repeated here, since it looks as if it held some)"
+        )
 
 
 def checked_path(path: PathLike, what: str = "path") -> str:
@@ -15,6 +41,7 @@ def checked_path(path: PathLike, what: str = "path") -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise InputError(f"{what} must be a non-empty text or path, got {path!r}")
+    check_no_secret(text)
     if "\0" in text:
         raise InputError(f"{what} must not have a NUL character, got {text!r}")
     try:

@@ -16,6 +16,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.interrupts import undisturbed
+
 CHANNELS = (1, 2, 3, 4)
 """Numbers of channels that an image may have."""
 
@@ -91,7 +93,8 @@ def to_pixels(frame: Array, low: float, high: float) -> NDArray[np.uint8]:
 
 def to_png(pixels: NDArray[np.uint8]) -> bytes:
     """A PNG of ``(H, W)`` or ``(H, W, 3 | 4)`` uint8."""
-    from PIL import Image
+    with undisturbed():
+        from PIL import Image
 
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")

@@ -58,21 +58,15 @@ def learn() -> None:
 
 
 def save(step: int) -> None:
-    """First the learner, under a name of its own; then the checkpoint, by which the next start finds it."""
-    name = f"step-{step}"
+    """Names this point of the run: rows and learner in one checkpoint, in the place of the one before."""
     kind, keys, *rest = np.random.get_state()
     state = {key: part.state_dict() for key, part in learner.items()}
     state["random"] = {"python": random.getstate(), "numpy": (kind, torch.from_numpy(keys.copy()), *rest)}
-    torch.save({**state, "returns": returns, "step": step}, args.path / "partial.pt")
-    (args.path / "partial.pt").replace(args.path / f"{name}.pt")
-    rb.store.checkpoint(name)
-    for older in rb.store.checkpoints[:-1]:
-        rb.store.drop_checkpoint(older)
-        (args.path / f"{older}.pt").unlink(missing_ok=True)
-    print(f"checkpoint {name}")
+    files = {"learner.pt": lambda file: torch.save({**state, "returns": returns}, file)}
+    rb.store.checkpoint(f"step-{step}", {"step": step}, attachments=files, keep=1)
+    print(f"checkpoint step-{step}")
 
 
-args.path.mkdir(parents=True, exist_ok=True)
 store, on_disk, newest = args.path / "replay", 0, None
 if (store / "zarr.json").exists():  # how far the run before this one came
     with dr.ReplayBuffer.open(store, mode="r") as reader:
@@ -84,13 +78,14 @@ rb = ReplayBuffer(
 )  # fmt: skip
 first, returns = 0, []  # returns of the newest episodes
 if newest:
-    saved = torch.load(args.path / f"{newest}.pt")
+    with rb.store.attachment("learner.pt") as file:
+        saved = torch.load(file)
     for key, part in learner.items():
         part.load_state_dict(saved[key])
     kind, keys, *rest = saved["random"]["numpy"]
     np.random.set_state((kind, keys.numpy(), *rest))
     random.setstate(saved["random"]["python"])
-    first, returns = saved["step"], saved["returns"]
+    first, returns = rb.store.restored.metadata["step"], saved["returns"]
     print(f"resumed at checkpoint {newest}; at least {on_disk - first} steps that came after it are lost")
 else:
     save(first)

@@ -66,19 +66,14 @@ def learn(batch: dr.RolloutBatch) -> None:
 
 
 def save(step: int) -> None:
-    """First the learner, under a name of its own; then the checkpoint, by which the next start finds it."""
-    name = f"step-{step}"
+    """Names this point of the run: rows, sampler and learner in one checkpoint, in the place of the one before."""
     state = {key: part.state_dict() for key, part in learner.items()}
-    torch.save({**state, "returns": returns, "random": torch.get_rng_state()}, args.path / "partial.pt")
-    (args.path / "partial.pt").replace(args.path / f"{name}.pt")
-    rollout.checkpoint(name, {"step": step})
-    for older in rollout.checkpoints[:-1]:
-        rollout.drop_checkpoint(older)
-        (args.path / f"{older}.pt").unlink(missing_ok=True)
-    print(f"checkpoint {name}")
+    state |= {"returns": returns, "random": torch.get_rng_state()}
+    files = {"learner.pt": lambda file: torch.save(state, file)}
+    rollout.checkpoint(f"step-{step}", {"step": step}, attachments=files, keep=1)
+    print(f"checkpoint step-{step}")
 
 
-args.path.mkdir(parents=True, exist_ok=True)
 store, on_disk = args.path / "rollout", 0
 if (store / "zarr.json").exists():  # how far the run before this one came
     with dr.RolloutBuffer.open(store, mode="r") as reader:
@@ -88,14 +83,15 @@ rollout = dr.RolloutBuffer.open_or_create(
     gamma=GAMMA, gae_lambda=0.95, checkpoint="latest", seed=args.seed,
 )  # fmt: skip
 first, returns = 0, []  # returns of the newest episodes
-if rollout.checkpoints:
-    name = rollout.checkpoints[-1]
-    first = rollout.checkpoint_metadata(name)["step"]
-    saved = torch.load(args.path / f"{name}.pt")
+if rollout.restored:
+    first = rollout.restored.metadata["step"]
+    with rollout.attachment("learner.pt") as file:
+        saved = torch.load(file)
     for key, part in learner.items():
         part.load_state_dict(saved[key])
     returns = saved["returns"]
     torch.set_rng_state(saved["random"])
+    name = rollout.restored.name
     print(f"resumed at checkpoint {name}; at least {on_disk - first} steps that came after it are lost")
 else:
     save(first)

@@ -92,19 +92,14 @@ def descend(name: str, loss: torch.Tensor) -> None:
 
 
 def save(done: int) -> None:
-    """First the learner, under a name of its own; then the checkpoint, by which the next start finds it."""
-    name = f"step-{done}"
+    """Names this point of the run: rows, sampler and learner in one checkpoint, in the place of the one before."""
     state = {key: part.state_dict() for key, part in learner.items()}
-    torch.save({**state, "returns": returns, "random": torch.get_rng_state()}, args.path / "partial.pt")
-    (args.path / "partial.pt").replace(args.path / f"{name}.pt")
-    rb.checkpoint(name, {"step": done})
-    for older in rb.checkpoints[:-1]:
-        rb.drop_checkpoint(older)
-        (args.path / f"{older}.pt").unlink(missing_ok=True)
-    print(f"checkpoint {name}")
+    state |= {"returns": returns, "random": torch.get_rng_state()}
+    files = {"learner.pt": lambda file: torch.save(state, file)}
+    rb.checkpoint(f"step-{done}", {"step": done}, attachments=files, keep=1)
+    print(f"checkpoint step-{done}")
 
 
-args.path.mkdir(parents=True, exist_ok=True)
 store, on_disk = args.path / "replay", 0
 if (store / "zarr.json").exists():  # how far the run before this one came
     with dr.ReplayBuffer.open(store, mode="r") as reader:
@@ -114,15 +109,15 @@ rb = dr.ReplayBuffer.open_or_create(
     view=dr.Transition(gamma=GAMMA), checkpoint="latest", seed=args.seed,
 )  # fmt: skip
 first, returns = 0, []  # returns of the newest episodes
-if rb.checkpoints:
-    name = rb.checkpoints[-1]
-    first = rb.checkpoint_metadata(name)["step"]
-    saved = torch.load(args.path / f"{name}.pt")
+if rb.restored:
+    first = rb.restored.metadata["step"]
+    with rb.attachment("learner.pt") as file:
+        saved = torch.load(file)
     for key, part in learner.items():
         part.load_state_dict(saved[key])
     returns = saved["returns"]
     torch.set_rng_state(saved["random"])
-    print(f"resumed at checkpoint {name}; at least {on_disk - first} steps that came after it are lost")
+    print(f"resumed at checkpoint {rb.restored.name}; at least {on_disk - first} steps that came after it are lost")
 else:
     save(first)
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers import effort
-from helpers.asking import asking
+from helpers import effort, tiers
 
 from diskreplay.testing import thresholds
 
@@ -73,27 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if asked not in ("own", "small"):
         raise pytest.UsageError(f"DISKREPLAY_TEST_THRESHOLDS must be 'own' or 'small', got {asked!r}")
     config.addinivalue_line("markers", "own_thresholds: what it measures depends on the engine's own thresholds")
-    config.addinivalue_line("markers", "share(every): the sampled form runs one of so many cases of this test")
-    config.addinivalue_line("markers", "sampled: the sampled form leaves something of it out")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    cases: dict[tuple[str, int], list[pytest.Item]] = {}
-    for item in items:
-        if not isinstance(item, pytest.Function):
-            continue
-        share = item.get_closest_marker("share")
-        if share or item.nodeid.split("::")[1].split("[")[0] in asking(item.module):
-            item.add_marker("sampled")
-        if share:
-            cases.setdefault((item.nodeid.split("[")[0], *share.args), []).append(item)
-    left: set[pytest.Item] = set()
-    for (_, every), each in cases.items():
-        mixed = sorted(each, key=lambda item: zlib.crc32(item.name.encode()))  # so that every parameter varies
-        left.update(set(mixed) - set(mixed[:: effort.stride(every, "cases of a test")]))
-    if left:
-        config.hook.pytest_deselected(items=[item for item in items if item in left])
-        items[:] = [item for item in items if item not in left]
+    config.pluginmanager.register(tiers, "tiers")
 
 
 def pytest_report_header() -> list[str]:

@@ -14,12 +14,16 @@ from diskreplay import errors
 
 def test_all_is_sorted_and_complete() -> None:
     assert diskreplay.__all__ == sorted(diskreplay.__all__)
+    for name in diskreplay.__all__:
+        getattr(diskreplay, name)
     public = {
         name
         for name, value in vars(diskreplay).items()
-        if not name.startswith("_") and not (isinstance(value, types.ModuleType) and name != "errors")
+        if not (name.startswith("_") or name in ("TYPE_CHECKING", "Any", "annotations"))
+        and not (isinstance(value, types.ModuleType) and name != "errors")
     }
-    assert set(diskreplay.__all__) == public
+    assert set(diskreplay.__all__) == public == set(diskreplay._HOMES)
+    assert set(diskreplay.__all__) <= set(dir(diskreplay))
 
 
 def members() -> list[tuple[str, object]]:

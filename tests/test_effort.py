@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import pathlib
 import re
@@ -11,7 +10,6 @@ import sys
 
 import pytest
 from helpers import effort
-from helpers.asking import asking
 
 TESTS = pathlib.Path(__file__).parent
 
@@ -71,56 +69,90 @@ def test_no_effort(text: str) -> None:
         effort.read(text)
 
 
-ASKS = """
+TIERS = """
 import pytest
-from helpers.effort import examples
 
-COUNT = examples(7)
+def work(seconds):
+    end = tiers._used() + seconds
+    while tiers._used() < end: pass
 
-@pytest.fixture
-def count():
-    return COUNT
+from helpers import tiers
 
-class Machine: ...
-Machine.settings = COUNT
-TestMachine = Machine
+@pytest.fixture(scope="module")
+def of_several(): work(0.4)
 
-def test_by_a_fixture(count): ...
-def test_by_a_name(): assert COUNT
-def test_it_asks_nothing(path): ...
+def test_slow(): work(0.4)
+
+@pytest.mark.long
+@pytest.mark.parametrize("n", range(7))
+def test_slow_and_marked(n): work(0.4 if not n else 0)
+
+@pytest.mark.long(quick=3)
+@pytest.mark.parametrize("n", range(7))
+def test_many(n): ...
+
+@pytest.mark.long("test_many stands in")
+def test_left_out(): ...
+
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_one_of_which_is_long(n): ...
+
+def test_fixtures_are_nobodys(of_several): ...
+"""
+LIMIT = """
+from helpers import tiers
+tiers.MOST_SECONDS = 0.2
+tiers._compile = lambda: None
 """
 
 
-def test_which_tests_ask(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "of_which_some_ask.py").write_text(ASKS)
-    (tmp_path / "of_which_all_ask.py").write_text(ASKS.replace("@pytest.fixture", "@pytest.fixture(autouse=True)"))
-    (tmp_path / "of_which_none_asks.py").write_text(
-        ASKS.replace("from helpers.effort import examples", "examples = int")
-    )
-    found = {
-        how: {name for name in asking(importlib.import_module(f"of_which_{how}")) if name.startswith(("test", "Test"))}
-        for how in ("some_ask", "all_ask", "none_asks")
+def run(folder: pathlib.Path, text: str, *arguments: str, more: str = "", **variables: str) -> tuple[int, list[str]]:
+    """The exit status and the lines that pytest prints of a module with this conftest.py."""
+    (folder / "test_it.py").write_text(text)
+    (folder / "conftest.py").write_text((TESTS / "conftest.py").read_text() + more)
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "CI"},
+        "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # importing those of other packages takes longest
+        **variables,
     }
-    asked = {"TestMachine", "test_by_a_fixture", "test_by_a_name"}
-    assert found == {"some_ask": asked, "all_ask": asked | {"test_it_asks_nothing"}, "none_asks": set()}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments, str(folder)], env=environment,
+        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout.splitlines()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("effort", "status", "passed"), [("0.1", 1, 7), ("1", 0, 19)])
+def test_a_case_without_the_mark_that_takes_long_fails_on_ci(
+    tmp_path: pathlib.Path, effort: str, status: int, passed: int
+) -> None:
+    """In the quick form; it leaves out what is long but for as many as the marks say."""
+    found, lines = run(tmp_path, TIERS, more=LIMIT, CI="true", DISKREPLAY_TEST_EFFORT=effort)
+    assert found == status, lines
+    assert f"{passed} passed" in lines[-1]
+    said = "\n".join(lines)
+    assert (
+        ("test_slow took 0." in said)
+        == ("mark it @pytest.mark.long" in said)
+        == ("1 error" in lines[-1])
+        == bool(status)
+    )
+
+
+@pytest.mark.long("test_a_case_without_the_mark_that_takes_long_fails_on_ci")
+def test_nothing_is_refused_elsewhere(tmp_path: pathlib.Path) -> None:
+    found, lines = run(tmp_path, TIERS, "--durations=1", more=LIMIT, DISKREPLAY_TEST_EFFORT="0.1")
+    assert (found, "7 passed" in lines[-1]) == (0, True), lines
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_the_end_of_a_run(tmp_path: pathlib.Path, processes: str) -> None:
     """What other processes leave out is said, too."""
     pytest.importorskip("xdist", reason="without pytest-xdist there is one process")
-    (tmp_path / "test_it.py").write_text(RUN)
-    (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "xdist", "-n", processes, "-p", "no:cacheprovider", str(tmp_path)],
-        env={
-            **os.environ, "DISKREPLAY_TEST_EFFORT": "0.1", "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # importing those of other packages takes longest
-        },
-        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines().count("20 4 7") == 2
+    status, lines = run(tmp_path, RUN, "-p", "xdist", "-n", processes, DISKREPLAY_TEST_EFFORT="0.1")
+    assert status == 0, lines
+    assert lines.count("20 4 7") == 2
     said = "sampled: 1 of 7 crash points, 1 of 10 deaths, 1 of 10 random examples; `make exhaustive` runs all"
-    assert said in done.stdout.splitlines()
+    assert said in lines

@@ -29,6 +29,7 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", ["import diskreplay", USE, "import diskreplay_cli.main"], ids=["import", "use", "cli"])
 def test_what_is_not_imported(code: str) -> None:
     code += f"\nimport sys\nprint(*(name for name in {LATE} if name in sys.modules))"
@@ -36,6 +37,7 @@ def test_what_is_not_imported(code: str) -> None:
     assert run.stdout.split() == []
 
 
+@pytest.mark.long
 def test_zarr_comes_with_its_group() -> None:
     code = USE.replace("    rb.commit()\n", "    rb.commit()\n    rb.zarr()\n")
     code += "\nimport sys\nassert 'zarr' in sys.modules"

@@ -92,3 +92,51 @@ def test_what_is_no_array_is_listed_without_values() -> None:
     assert "<td>obs</td><td>()</td><td></td><td></td>" in shown
     assert "mask" not in shown
     assert "<td>index</td><td>(3,)</td><td>int64</td><td>0 to 2</td>" in shown
+
+
+@pytest.mark.parametrize("kind", ["sequences", "episodes", "stacks", "agents", "agents' sequences"])
+def test_vectors_are_numbers_and_no_pictures(path: str, kind: str) -> None:
+    """Regression: a sequence of vectors has two axes, as a picture has."""
+    box = spaces.Box(-1, 1, (17,), np.float32)
+    views = {"sequences": dr.Sequence(8), "episodes": dr.PaddedEpisodes(20), "agents' sequences": dr.Sequence(8)}
+    options: Any = {"capacity": 90, "view": views.get(kind)}
+    buffer: Any
+    if kind.startswith("agents"):
+        buffer = dr.MultiAgentReplayBuffer.create(path, box, spaces.Discrete(2), 20, **options)
+    else:
+        buffer = dr.ReplayBuffer.create(
+            path, box, spaces.Discrete(2), frame_stack=4 if kind == "stacks" else 1, **options
+        )
+    with buffer:
+        agents = (20,) if kind.startswith("agents") else ()
+        for step in range(40):
+            obs = np.full((*agents, 17), step / 64, np.float32)
+            buffer.add(obs, np.zeros(agents, int), 0.0, obs + np.float32(1 / 64), False, step % 20 == 19)
+        batch = buffer.sample(2)
+        assert (
+            f"<td>obs</td><td>{batch.obs.shape}</td><td>float32</td><td>{batch.obs.min():.5g} to" in batch._repr_html_()
+        )
+        for shown in (batch, buffer):
+            assert not pictures(shown._repr_html_())
+
+
+@pytest.mark.parametrize("agents", [0, 3])
+def test_of_sequences_and_agents_the_last_picture_is_drawn(path: str, agents: int) -> None:
+    camera = spaces.Box(0, 255, (20, 24), np.uint8)
+    buffer: Any
+    if agents:
+        buffer = dr.MultiAgentReplayBuffer.create(
+            path, camera, spaces.Discrete(2), agents, capacity=50, view=dr.Sequence(4)
+        )
+    else:
+        buffer = dr.ReplayBuffer.create(path, camera, spaces.Discrete(2), capacity=50, view=dr.Sequence(4))
+    with buffer:
+        rng = np.random.default_rng(0)
+        frames = rng.integers(0, 256, (9, *([agents] if agents else []), 20, 24), np.uint8)
+        for step in range(8):
+            buffer.add(frames[step], np.zeros(agents or (), int), 0.0, frames[step + 1], step == 7, False)
+        batch = buffer.get(buffer.items())
+        found = pictures(batch._repr_html_())
+        assert len(found) == min(len(batch), notebooks.THUMBNAILS)
+        for picture, sequence in zip(found, batch.obs, strict=False):
+            assert (picture == (sequence[-1][-1] if agents else sequence[-1])).all()

@@ -15,6 +15,7 @@ def blocks(readme: pathlib.Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", readme.read_text(), re.DOTALL)
 
 
+@pytest.mark.long(quick=20)
 @pytest.mark.parametrize(
     ("name", "number"),
     [
@@ -29,6 +30,7 @@ def test_each_example_runs_by_itself(name, number, tmp_path, monkeypatch):
     exec(compile(blocks(ROOT / name, "python")[number], name, "exec"), {})
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("error::diskreplay.errors.MisuseWarning")
 def test_the_first_program_goes_on_when_it_is_started_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The engine's thresholds: none is forgotten, each can be made small, and the page about them says what is so."""
+"""The engine's thresholds: none is forgotten, each can be made small, and each has tests on both sides of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from conftest import SMALL
 
 from diskreplay.testing.thresholds import THRESHOLDS, small_thresholds
 
@@ -46,6 +45,7 @@ NO_THRESHOLD = {
     "storage.column.MAX_CHUNK_BYTES": LIMIT,
     "storage.commit.MAX_ENVS": LIMIT,
     "storage.commit.MAX_IDS": LIMIT,
+    "storage.commit.MAX_NUMBER": "shared by what comes after it, see tests/buffers/test_latest.py",
     "storage.commit.MAX_SAMPLED": LIMIT,
     "storage.commit.MAX_STREAMS": LIMIT,
     "storage.handles.LEAST_FILES": "what a system that allows next to nothing is asked for all the same",
@@ -65,6 +65,9 @@ NO_THRESHOLD = {
     "buffers.misuse.MOST_CUTS": "when something is said; what is stored does not depend on it",
     "buffers.misuse.WATCHED_ENDS": "likewise",
     "buffers.misuse.WATCHED_STEPS": "likewise",
+    "storage.arrays.WRITTEN_BYTES": "how much is written at once",
+    "storage.attachments.READ_BYTES": "how much is read at once",
+    "storage.attachments.SHARD_BYTES": FORMAT,
     "storage.store.LOCK_SECONDS": "how long is waited for another process",
     **dict.fromkeys((f"schema.{code}" for code in ("CONTINUES", "ZEROS", "REPEAT", "PATCHES")), FORMAT),
     **dict.fromkeys((f"index.log.{standing}" for standing in ("NEVER", "NOW", "LATER")), "a mark"),
@@ -143,6 +146,7 @@ def constants(file: pathlib.Path) -> Iterator[str]:
 TABLE = {f"{threshold.module}.{threshold.name}": threshold for threshold in THRESHOLDS}
 
 
+@pytest.mark.long
 def test_every_constant_of_the_engine_is_a_threshold_or_has_a_reason() -> None:
     found = {name for file in ENGINE for name in constants(file)}
     assert found == set(TABLE) | set(NO_THRESHOLD), "name it in diskreplay/testing/thresholds.py, or here"
@@ -175,61 +179,351 @@ def test_small_is_smaller() -> None:
     assert all(each.small < value_of(name) for name, each in TABLE.items())
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_a_threshold_is_read_when_it_is_used(name: str) -> None:
+@pytest.mark.long
+def test_a_threshold_is_read_when_it_is_used() -> None:
     """Neither copied by an import, nor kept as a default, nor compiled into a kernel: then it could not be set."""
-    module, _, constant = name.rpartition(".")
     for file in PACKAGE.rglob("*.py"):
-        if constant not in file.read_text():
-            continue
-        tree = parsed(file)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module == f"diskreplay.{module}":
-                assert constant not in {alias.name for alias in node.names}, f"{file} copies {name}"
-        if module_of(file) != module:
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                defaults = [each for each in (*node.args.defaults, *node.args.kw_defaults) if each]
-                assert constant not in names_in(*defaults), f"{file}: {node.name} keeps {name} as a default"
-                if any("kernel" in names_in(decorator) for decorator in node.decorator_list):
-                    assert constant not in names_in(*node.body), f"{file}: {node.name} has {name} compiled in"
-        assert constant not in names_in(*(getattr(each, "value", None) for each in tree.body)), f"{file} copies {name}"
+        text = file.read_text()
+        for name in TABLE:
+            if name.rpartition(".")[2] in text:
+                check_is_read(file, parsed(file), name)
+
+
+def check_is_read(file: pathlib.Path, tree: ast.Module, name: str) -> None:
+    module, _, constant = name.rpartition(".")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == f"diskreplay.{module}":
+            assert constant not in {alias.name for alias in node.names}, f"{file} copies {name}"
+    if module_of(file) != module:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            defaults = [each for each in (*node.args.defaults, *node.args.kw_defaults) if each]
+            assert constant not in names_in(*defaults), f"{file}: {node.name} keeps {name} as a default"
+            if any("kernel" in names_in(decorator) for decorator in node.decorator_list):
+                assert constant not in names_in(*node.body), f"{file}: {node.name} has {name} compiled in"
+    assert constant not in names_in(*(getattr(each, "value", None) for each in tree.body)), f"{file} copies {name}"
 
 
 def names_in(*nodes: ast.AST | None) -> set[str]:
     return {each.id for node in nodes if node for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
-def rows_of_page() -> list[list[str]]:
-    """The table of thresholds in tests/README.md: its cells."""
-    section = PAGE.read_text().partition("## Thresholds")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
-    return rows[2:]
+TESTED: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
+    (
+        ("ring.FIRST_LENGTH",),
+        (
+            "buffers/test_readers_of_wide_rows.py",
+            "index/test_spans.py::test_rings_that_grow_and_turn_over",
+        ),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        ("ring.FIRST_VALUES",),
+        ("buffers/test_readers_of_wide_rows.py",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        (
+            "schema.CHUNK_BYTES",
+            "schema.MAX_CHUNK_ROWS",
+            "schema.SHARD_BYTES",
+            "schema.MAX_SHARD_ROWS",
+            "schema.MAX_SHARDS",
+            "schema.LEAST_SHARD_ROWS",
+        ),
+        ("test_schema.py::test_chunks_and_shards_suit_the_row",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        ("schema.RESIDENT_ROW_BYTES",),
+        (
+            "test_schema.py::test_chunks_and_shards_suit_the_row",
+            "buffers/test_processes.py",
+        ),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "buffers/test_multi_agent.py::test_transitions",
+        ),
+    ),
+    (
+        ("schema.RESIDENT_COLUMN_BYTES",),
+        ("test_schema.py::test_chunks_and_shards_suit_the_row",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "test_schema.py::test_small_columns_stay_in_ram_however_many_rows",
+        ),
+    ),
+    (
+        ("schema.PLACE_CHUNK_ROWS",),
+        ("buffers/test_replay_machine.py::TestBuffer",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "ops/test_verify.py::test_stores_with_everything_in_them_have_no_problem",
+        ),
+    ),
+    (
+        (
+            "schema.PLACE_SHARD_ROWS",
+            "schema.LARGE_PATCH_SHARD_ROWS",
+        ),
+        ("buffers/test_window.py::test_disk_usage_is_bounded",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "ops/test_verify.py::test_stores_with_everything_in_them_have_no_problem",
+        ),
+    ),
+    (
+        (
+            "schema.PATCH_CHUNK_ROWS",
+            "schema.PATCH_SHARD_ROWS",
+            "storage.column.MAX_BACKLOG_BYTES",
+        ),
+        ("buffers/test_replay_machine.py::TestBuffer",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "crash/test_crash_after_crash.py::test_crash_after_crash",
+        ),
+    ),
+    (
+        (
+            "schema.INFO_CHUNK_ROWS",
+            "schema.INFO_SHARD_ROWS",
+        ),
+        ("buffers/test_facts.py::test_facts_are_those_of_the_model",),
+        (
+            "buffers/test_facts.py::test_facts_are_those_of_the_model_with_small_thresholds",
+            "crash/test_facts.py::test_facts_through_crash_after_crash",
+        ),
+    ),
+    (
+        (
+            "schema.LATER_CHUNK_ROWS",
+            "schema.LATER_SHARD_ROWS",
+            "index.later.SLACK_BYTES",
+            "index.later.LOOK_BYTES",
+            "index.later.BLOCK_BYTES",
+        ),
+        ("buffers/test_later.py::test_values_are_those_of_the_model",),
+        (
+            "buffers/test_later.py::test_values_are_those_of_the_model_with_small_thresholds",
+            "crash/test_later.py::test_values_through_crash_after_crash",
+        ),
+    ),
+    (
+        ("storage.handles.MOST_FILES",),
+        (
+            "storage/test_handles.py",
+            "ops/test_compact.py::test_readers_go_on",
+        ),
+        ("buffers/test_replay_machine.py::TestBufferWithSmallThresholds",),
+    ),
+    (
+        ("storage.handles.MOST_LOOKED_AT",),
+        ("storage/test_handles.py",),
+        ("buffers/test_replay_machine.py::TestBufferWithSmallThresholds",),
+    ),
+    (
+        (
+            "storage.stream.MAX_UNSYNCED",
+            "storage.metadata.INDENTED_BYTES",
+        ),
+        ("buffers/test_replay_machine.py::TestBuffer",),
+        ("buffers/test_replay_machine.py::TestBufferWithSmallThresholds",),
+    ),
+    (
+        (
+            "storage.column.GROUPS_A_TASK",
+            "buffers.stored.COMMIT_BYTES",
+            "buffers.stored.WAITING_ROWS",
+        ),
+        ("buffers/test_replay_machine.py::TestBuffer",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        ("storage.column.HURRY_BYTES",),
+        ("buffers/test_replay_machine.py::TestBuffer",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "storage/test_hurry.py::test_chunks_of_a_writer_in_a_hurry",
+        ),
+    ),
+    (
+        ("reading.cache.MIN_SHARE",),
+        ("reading/test_cache.py::test_a_small_share_of_the_window_is_not_worth_it",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        ("reading.cache.FIRST_SLOTS",),
+        ("reading/test_cache.py::test_what_is_found_is_what_was_put",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "buffers/test_shuffled.py::test_each_transition_once_in_each_pass",
+        ),
+    ),
+    (
+        ("reading.gather.MOST_AT_ONCE",),
+        ("reading/test_kernel.py::test_as_python",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        ("reading.compiled.LOAD_AFTER",),
+        ("reading/test_kernel.py::test_it_is_loaded_when_it_is_worth_it",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        ("reading.compiled.LEAST_PIECES",),
+        ("reading/test_kernel.py::test_several_threads",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        ("reading.compiled.LEAST_HITS",),
+        ("reading/test_target.py::test_what_the_compiled_copy_leaves_to_python",),
+        ("reading/test_target.py::test_pieces_of_decoded_chunks",),
+    ),
+    (
+        ("reading.resident.MOST_BYTES",),
+        ("reading/test_resident.py",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        (
+            "storage.arrays.CHUNK_ROWS",
+            "storage.arrays.SHARD_CHUNKS",
+        ),
+        ("buffers/test_prioritized.py::test_a_checkpoint_goes_on_bit_for_bit",),
+        (
+            "buffers/test_prioritized.py::test_a_checkpoint_goes_on_bit_for_bit",
+            "buffers/test_resume.py::test_a_thousand_samples_are_the_same_with_small_thresholds",
+        ),
+    ),
+    (
+        (
+            "buffers.shuffle.POOL_SLACK",
+            "buffers.shuffle.POOL_SPARE_BYTES",
+        ),
+        ("buffers/test_shuffled.py::test_each_chunk_is_decoded_once_a_pass",),
+        (
+            "buffers/test_shuffled.py::test_each_transition_once_in_each_pass",
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+        ),
+    ),
+    (
+        ("buffers.shuffle.SMALL_CHUNK_ROWS",),
+        ("buffers/test_shuffled.py::test_each_transition_once_in_each_pass",),
+        (
+            "buffers/test_shuffled.py::test_each_transition_once_in_each_pass",
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+        ),
+    ),
+    (
+        (
+            "reading.blocks.LEAST_BYTES",
+            "reading.blocks.KEPT",
+        ),
+        ("reading/test_cached_patches.py::test_all_samples_have_a_patch",),
+        (
+            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        ("index.facts.SLACK_BYTES",),
+        ("buffers/test_facts.py::test_the_log_of_facts_stays_small",),
+        (
+            "buffers/test_facts.py::test_facts_are_those_of_the_model_with_small_thresholds",
+            "crash/test_facts.py::test_facts_through_crash_after_crash",
+        ),
+    ),
+    (
+        ("index.facts.SLACK_EPISODES",),
+        ("buffers/test_facts.py::test_facts_that_died_before_a_commit_are_forgotten",),
+        (
+            "buffers/test_facts.py::test_facts_are_those_of_the_model_with_small_thresholds",
+            "crash/test_facts.py::test_facts_through_crash_after_crash",
+        ),
+    ),
+    (
+        ("index.episodes.LOOKED_ROWS",),
+        ("buffers/test_facts.py::test_facts_of_a_long_episode",),
+        ("buffers/test_facts.py::test_facts_are_those_of_the_model_with_small_thresholds",),
+    ),
+    (
+        ("index.ranks.REBUILD_SHARE",),
+        ("index/test_ranks.py::test_the_depth_is_logarithmic_whatever_the_order",),
+        (
+            "sampling/test_rank_based.py::TestBesideOracleWithSmallThresholds",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        ("sampling.rank_based.MASS_BLOCK",),
+        ("sampling/test_rank_based.py::test_going_on_from_a_state_gives_the_same_thousand_batches",),
+        (
+            "sampling/test_rank_based.py::TestBesideOracleWithSmallThresholds",
+            "sampling/test_rank_based.py::test_going_on_from_a_state_gives_the_same_thousand_batches",
+        ),
+    ),
+    (
+        ("sampling.uniform.MAX_DRAWN_SHARE",),
+        ("sampling/test_uniform.py::test_flat_where_items_are_sparse",),
+        (
+            "sampling/test_uniform.py::test_flat_where_items_are_sparse",
+            "views/test_views_machine.py::TestViewsWithSmallThresholds",
+        ),
+    ),
+    (
+        (
+            "sampling.selected.LISTED_IDS",
+            "sampling.selected.MAX_DRAWN_SHARE",
+        ),
+        ("buffers/test_facts.py::test_draws_within_a_selection_are_uniform",),
+        ("buffers/test_facts.py::test_draws_within_a_selection_are_uniform",),
+    ),
+)
+"""Thresholds, tests with the engine's own values of them, and tests with the small ones."""
 
 
-@pytest.mark.skipif(SMALL, reason="the page gives the engine's own values")
-def test_the_page_lists_the_thresholds() -> None:
-    given = [(f"`{name}`", number(value_of(name)), number(each.small), each.what) for name, each in TABLE.items()]
-    assert [tuple(row[:4]) for row in rows_of_page()] == given
-
-
-def number(value: object) -> str:
-    return f"{value:,}"
-
-
-@pytest.mark.parametrize("row", rows_of_page(), ids=lambda row: row[0].strip("`"))
-def test_the_tests_of_a_threshold_are_there(row: list[str]) -> None:
-    """Those of the page: some with the engine's own value, and some with the small one."""
-    constant = row[0].strip("`").rpartition(".")[2]
-    own, small = (re.findall(r"`([^`]+)`", cell) for cell in row[4:6])
-    assert own
-    assert small
-    for path in own:
-        assert '"small_thresholds"' not in setting_of(path), f"{path} never sees the engine's own value"
-    for path in small:
-        setting = setting_of(path)
-        assert re.search(rf"(small|both)_thresholds|SMALL|(setattr|object)\(.*{constant}", setting), path
+def test_every_threshold_has_its_tests() -> None:
+    """Some with the engine's own value, and some with the small one."""
+    assert sorted(name for names, _, _ in TESTED for name in names) == sorted(TABLE)
+    for names, own, small in TESTED:
+        assert own
+        assert small
+        for path in own:
+            assert '"small_thresholds"' not in setting_of(path), f"{path} never sees the engine's own value"
+        for name in names:
+            for path in small:
+                setting = setting_of(path)
+                constant = name.rpartition(".")[2]
+                assert re.search(rf"(small|both)_thresholds|SMALL|(setattr|object)\(.*{constant}", setting), path
 
 
 def setting_of(path: str) -> str:

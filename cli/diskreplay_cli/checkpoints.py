@@ -23,8 +23,10 @@ def list_(path: str, as_json: bool) -> None:
     """List the checkpoints of the store at PATH.
 
     The oldest comes first, by their numbers. The maker is the stream whose writer made it, or a reader of a URL; the
-    time is that of its maker's clock. A checkpoint before-import-... is that of an import into the store; where none
-    goes on, it was killed, and restore takes back what it added.
+    time is that of its maker's clock.
+
+    A checkpoint before-import-... is that of an import into the store; where none goes on, it was killed, and restore
+    takes back what it added.
     """
     from diskreplay.ops.checkpoints import checkpoints as run
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
-import numpy as np
 
 from diskreplay import formats
 from diskreplay_cli import output, text
@@ -351,6 +350,8 @@ def head(path: str, rows: int, episode: int | None, as_json: bool) -> None:
 
 def _cell(value: Any) -> str:
     """A value of a table: arrays of more than a few elements by their shape and range."""
+    import numpy as np
+
     if isinstance(value, np.ndarray) and value.size > 8:
         return f"{'x'.join(map(str, value.shape))} {value.dtype} {value.min():.4g}..{value.max():.4g}"
     if isinstance(value, np.ndarray):

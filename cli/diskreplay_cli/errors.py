@@ -114,7 +114,7 @@ COMMANDS = {
     "ReplayBuffer.create makes one": "'diskreplay record' and 'diskreplay import' make one",
     "; ReplayBuffer.open and open_or_create open a store": "; choose another path",
     "close that writer, open another stream, or open with mode='r'": "close that writer",
-    "drop them first (drop_checkpoint), or open the checkpoint with mode='r'":
+    "drop them first (drop_checkpoint), go on from the last commit, or open the checkpoint with mode='r'":
         "drop them first ('diskreplay checkpoints drop')",
     "; who writes makes one, by create(path, ..., remote=url)": "; 'diskreplay push' makes one",
     ". Write a stream of another name (stream=...), or push to another URL": "; push to another URL",

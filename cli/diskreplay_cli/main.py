@@ -10,7 +10,6 @@ import click
 
 import diskreplay
 from diskreplay.errors import CorruptionError
-from diskreplay.remote.objects import is_url
 from diskreplay_cli import browser, checkpoints, datasets, output, page, remote, text
 from diskreplay_cli.errors import FAILED, INTERRUPTED, MISUSED, OneLineErrors
 
@@ -167,10 +166,12 @@ def verify(path: str, repairs: bool, as_json: bool) -> int:
             result, facts = repaired.after, repaired.to_json()
         else:
             from diskreplay.ops.verify import verify as run
+            from diskreplay.remote.objects import is_url
 
             result = run(path, report)
             facts = result.to_json()
-            plan = None if result.ok or is_url(path) else foreseen(path)
+            at_url = is_url(path)
+            plan = None if result.ok or at_url else foreseen(path)
             facts["repair"] = plan and plan.to_json()
     if as_json:
         output.print_json(facts)
@@ -186,7 +187,7 @@ def verify(path: str, repairs: bool, as_json: bool) -> int:
         f"{text.plural(result.chunks, 'chunk')}, {text.size(result.bytes)} ({result.seconds:.1f} s)"
     )
     if not repairs and not result.ok:
-        beyond = "objects are not repaired" if is_url(path) else "its root document is damaged: that cannot be repaired"
+        beyond = "objects are not repaired" if at_url else "its root document is damaged: that cannot be repaired"
         for line in text.planned(plan, path) if plan else [beyond]:
             click.echo(line)
     return 0 if result.ok else FAILED

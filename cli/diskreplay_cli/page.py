@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -11,8 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diskreplay.ops.inspect import ColumnFacts, EpisodeFacts, Facts, Spread
 from diskreplay_cli import text
+
+if TYPE_CHECKING:
+    from diskreplay.ops.inspect import ColumnFacts, EpisodeFacts, Facts, Spread
 
 MAX_CHECKPOINTS = 5
 MAX_STREAMS = 8

@@ -65,7 +65,7 @@ def attachments(files: Mapping[str, int]) -> str:
 def moment(seconds: float) -> str:
     """A time as the local clock shows it, and how long ago that is."""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-    return f"{clock} ({ago(time.time() - seconds)})"
+    return f"{clock} ({ago(time.time() - seconds)})"  # noqa: TID251  beside the time itself
 
 
 def ago(seconds: float) -> str:

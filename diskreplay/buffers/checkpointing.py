@@ -62,7 +62,13 @@ def wanted(
         name, plain("metadata", metadata or {}), files_beside.checked(attachments),
         None if keep is None else check_count("keep", keep),
     )  # fmt: skip
-    store.check_new_checkpoint(name)
+    try:
+        store.check_new_checkpoint(name)
+    except CheckpointError:
+        if not isinstance(store.files, RemoteFiles):
+            raise
+        store.files.refresh()  # another may have dropped it since
+        store.check_new_checkpoint(name)
     return checked
 
 
@@ -111,7 +117,9 @@ def take(buffer: StoredBuffer, wanted: Wanted, staged: Staged | None, beside: Ca
             buffer.commit()
         for _ in range(PIN_ATTEMPTS):
             checkpoint, arrays = _cut(buffer, wanted, staged, beside)
-            if buffer._store.write_checkpoint(writer, checkpoint, arrays, staged):
+            with buffer._write_lock.exclusive:
+                made = buffer._store.write_checkpoint(writer, checkpoint, arrays, staged)
+            if made:
                 pushes.committed(buffer)
                 return
             buffer.refresh()
@@ -142,8 +150,9 @@ def _cut(
             facts, values = more() if more is not None else ({}, {})
             state, arrays = {**state, **facts}, {**arrays, **values}
     files = staged.attachments if staged is not None else {}
+    now = time.time()  # noqa: TID251  `checkpoints list` shows it
     checkpoint = Checkpoint(
-        wanted.name, cut, state, wanted.metadata, time.time(), attachments=files, kept=wanted.keep is not None
+        wanted.name, cut, state, wanted.metadata, now, attachments=files, kept=wanted.keep is not None
     )
     return checkpoint, arrays
 

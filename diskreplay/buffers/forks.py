@@ -14,8 +14,9 @@ Processes that are started without Python's fork (spawn, forkserver, subprocess)
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  # see the end of this module
 import itertools
-import logging  # noqa: F401  # see the end of this module
+import logging  # noqa: F401  # as above
 import os
 import threading
 import time
@@ -36,7 +37,8 @@ _open: dict[int, weakref.ref[StoredBuffer]] = {}
 _forks: weakref.WeakKeyDictionary[StoredBuffer, int] = weakref.WeakKeyDictionary()
 """How often the process was forked since a buffer was opened, or inherited."""
 _held = threading.local()
-"""What the fork that this thread is at took: ``buffers``, and those ``locks`` that could be had."""
+"""``forks`` that this thread is at, one in the handler of a signal that came in another: the buffers that each found,
+and those of their locks that it could have."""
 
 
 def watch(buffer: StoredBuffer) -> None:
@@ -52,10 +54,11 @@ def opened() -> list[StoredBuffer]:
 
 
 def _before() -> None:
-    _held.buffers = opened()
-    _held.locks = _take([lock for buffer in _held.buffers for lock in _locks(buffer)], FORK_SECONDS)
-    for buffer in _held.buffers:
+    buffers = opened()
+    locks = _take([lock for buffer in buffers for lock in _locks(buffer)], FORK_SECONDS)
+    for buffer in buffers:
         _forks[buffer] = _forks.get(buffer, 0) + 1
+    _held.__dict__.setdefault("forks", []).append((buffers, locks))
 
 
 def _locks(buffer: StoredBuffer) -> list[Any]:
@@ -72,7 +75,7 @@ def _take(locks: list[Any], seconds: float) -> list[Any]:
     while True:
         taken = []
         for lock in locks:
-            if lock.acquire(blocking=False):
+            if lock.acquire(timeout=0):
                 taken.append(lock)
         missing = next((lock for lock in locks if lock not in taken), None)
         if missing is None or time.monotonic() >= deadline:
@@ -88,18 +91,17 @@ def _release(locks: list[Any]) -> None:
 
 
 def _after_in_parent() -> None:
-    _release(_held.locks)
-    del _held.buffers, _held.locks
+    _, locks = _held.forks.pop()
+    _release(locks)
 
 
 def _after_in_child() -> None:
-    for buffer in _held.buffers:
-        whole = all(lock in _held.locks for lock in _locks(buffer))
-        for lock in _locks(buffer):
-            if lock not in _held.locks:
-                lock._at_fork_reinit()
-        if not buffer._write_lock._is_owned():
-            buffer._write_lock._at_fork_reinit()
+    buffers, locks = _held.forks.pop()
+    for buffer in buffers:
+        whole = all(lock in locks for lock in _locks(buffer))
+        for lock in (*_locks(buffer), buffer._write_lock):
+            if lock not in locks and not lock.owned:
+                lock.renew()
         if buffer._streams.writer is not None:
             _refuse(buffer, "this process was forked from the one that writes the stream")
         elif not whole:
@@ -107,8 +109,7 @@ def _after_in_child() -> None:
         else:
             buffer._rng.bit_generator.state = _reseeded(buffer._rng, _forks[buffer]).bit_generator.state
         _forks[buffer] = 0
-    _release(_held.locks)
-    del _held.buffers, _held.locks
+    _release(locks)
 
 
 def _refuse(buffer: StoredBuffer, why: str) -> None:
@@ -135,6 +136,8 @@ def _reseeded(rng: np.random.Generator, fork: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64([state["state"], state["inc"], fork]))
 
 
-# What is registered last is called first. Others take locks of theirs before a fork, too. Were `logging` imported
-# later, a fork would hold its lock while it waits for a thread that imports numba within a batch, and needs that lock.
+# What is registered last is called first before a fork, and last after it. Others take locks of theirs before a fork,
+# too. Were `logging` imported later, a fork would hold its lock while it waits for a thread that imports numba within a
+# batch, and needs that lock. Were `concurrent.futures` imported later, a handler that ran at the end of a fork, and
+# forks, would wait for the lock that the first fork holds.
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

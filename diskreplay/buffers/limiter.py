@@ -200,6 +200,10 @@ class RateLimiter:
 
     def _look(self) -> None:
         """Takes the counts of the other streams over, as they are open here."""
+        with self._buffer._lock:
+            self._take_over()
+
+    def _take_over(self) -> None:
         own = self._writer.name
         records = {name: commit for name, commit in self._buffer._streams.commits.items() if name != own}
         self._shared = bool(records)

@@ -9,13 +9,10 @@ Counts are a guess at what was meant, of this process alone; what is stored does
 
 from __future__ import annotations
 
-import sys
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.errors import MisuseWarning
+from diskreplay.errors import MisuseWarning, warn_outside
 
 Mask = NDArray[np.bool_]
 
@@ -104,8 +101,5 @@ class Watch:
     def say(self) -> None:
         """Gives the warning that is due, in the name of the line outside of this package that led here."""
         text, self.to_say = self.to_say, None
-        level, frame = 1, sys._getframe()
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("diskreplay."):
-            level, frame = level + 1, frame.f_back
         if text is not None:
-            warnings.warn(text, MisuseWarning, stacklevel=level)
+            warn_outside(text, MisuseWarning)

@@ -13,8 +13,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Generic, Self, TypeVar, cast
 
 import gymnasium
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import shares
-from diskreplay.buffers import checkpointing
+from diskreplay.buffers import checkpointing, pushes
 from diskreplay.buffers.checkpointing import State
 from diskreplay.buffers.joining import Joint
 from diskreplay.buffers.loader import Loader
@@ -30,20 +30,19 @@ from diskreplay.buffers.opening import find_checkpoint, written_stream
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.buffers.state import restore_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
+from diskreplay.buffers.state import resume_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
 from diskreplay.buffers.stored import Restored
 from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_count
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.ids import Ids, checked_ids
-from diskreplay.interrupts import held_back
+from diskreplay.interrupts import Lock, held_back
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import named, place
 from diskreplay.sampling.mixture import has_priorities
 from diskreplay.sampling.window import Prioritized, checked_updates
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
-from diskreplay.views import registry
 from diskreplay.views.batch import Batch
 
 PART_SHIFT = 59
@@ -55,6 +54,7 @@ STATE = "mixture"
 GIVEN, FRACTIONS, READ, KEEPER = "given", "fractions", "read", "keeper"
 
 SomeBatch = TypeVar("SomeBatch", bound=Batch)
+Made = TypeVar("Made")
 PartToOpen = PathLike | tuple[PathLike, Mapping[str, Any]]
 
 
@@ -88,7 +88,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         self._shares = shares.of("fractions", given, len(parts))
         self._fractions = tuple(float(fraction) for fraction in given)
         _check_fit(self._parts)
-        self._lock = threading.RLock()
+        self._lock = Lock("the mixture")
         """Held while what was drawn is counted."""
         self._given = [0] * len(parts)
         """Items that each part has given so far."""
@@ -113,7 +113,8 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             parts: of each the path, to write to it, or the path and a dict with any options of ``open``, such as
                 ``{"mode": "r"}``; not ``checkpoint``, but for a part that is only read.
             fractions: as of the class; those of the checkpoint if None. Where they are others, counting begins anew.
-            checkpoint: name of one that :meth:`checkpoint` made; "latest" is the newest one.
+            checkpoint: name of one that :meth:`checkpoint` made; "latest" is the newest that was made with this stream
+                of the first written part.
             or_last_commit: where there is no checkpoint "latest" yet, open at the last commits.
             buffer: the class to open with.
 
@@ -126,13 +127,16 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         cut = _find(written, checkpoint, or_last_commit) if checkpoint is not None else None
         state = None if cut is None else _stored(cut, wanted)
         keeper = _store(*written[0]) if written else None
+        if keeper is not None:
+            for path, options in written:
+                _drop_leftovers(buffer, path, options, keeper)
+        if cut is not None:
+            _check_going_back(written, cut.name)
         with contextlib.ExitStack() as opened:
             buffers = []
             for path, options in wanted:
-                if keeper is not None and options.get("mode", "r+") == "r+":
-                    _drop_leftovers(buffer, path, options, keeper)
-                    if cut is not None:
-                        options = {**options, "checkpoint": cut.name}
+                if cut is not None and options.get("mode", "r+") == "r+":
+                    options = {**options, "checkpoint": cut.name}
                 buffers.append(opened.enter_context(buffer.open(path, **options)))
             mixture = cls(buffers, state[FRACTIONS] if fractions is None and state is not None else fractions)
             if cut is not None and state is not None and keeper is not None:
@@ -188,29 +192,27 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
         batch_size = check_count("batch_size", batch_size)
-        with self._lock:
+        with self._lock:  # of one draw all parts have been drawn from, or none
             before = self._given
             counts = self._shares.counts(before, batch_size)
+            joint = Joint(counts)
+            drawn = [
+                (number, part, _of_part(number, part, functools.partial(part._begin_sample, count, joint.part(number))))
+                for number, (part, count) in enumerate(zip(self._parts, counts, strict=True))
+                if count
+            ]
             given = self._given = [have + count for have, count in zip(before, counts, strict=True)]
+        batches: list[SomeBatch] = []
         try:
-            return self._batch(counts)
+            for number, part, read in drawn:
+                batch = cast(SomeBatch, _of_part(number, part, read))
+                batch.index = _to_mixture(batch.index, number, part)
+                batches.append(batch)
         except BaseException:
             with self._lock:
                 if self._given is given:  # else others drew since, whose shares go on from these
                     self._given = before
             raise
-
-    def _batch(self, counts: list[int]) -> SomeBatch:
-        joint = Joint(counts)
-        batches: list[SomeBatch] = []
-        for number, (part, count) in enumerate(zip(self._parts, counts, strict=True)):
-            if count:
-                try:
-                    batch = part._sample(count, joint.part(number))
-                except NotEnoughDataError as error:
-                    raise NotEnoughDataError(f"part {number} of the mixture, {part.path!r}: {error}") from error
-                batch.index = _to_mixture(batch.index, number, part)
-                batches.append(batch)
         return cast(SomeBatch, joint.join(batches))
 
     def split(self, index: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -365,7 +367,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the mixture's checkpoints, oldest first; ReadOnlyError where no part is written."""
+        """Names of the mixture's checkpoints, by their numbers; ReadOnlyError where no part is written."""
         return [one.name for one in self._written()[0]._store.checkpoints() if GIVEN in _held(one)]
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
@@ -440,6 +442,14 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         self.close()
 
 
+def _of_part(number: int, part: SampledBuffer[Any], call: Callable[[], Made]) -> Made:
+    """What a call gives; where a part has not enough data, the error names it."""
+    try:
+        return call()
+    except NotEnoughDataError as error:
+        raise NotEnoughDataError(f"part {number} of the mixture, {part.path!r}: {error}") from error
+
+
 def _check_fit(parts: Sequence[SampledBuffer[Any]]) -> None:
     """InputError where the batches of two parts cannot be one; asks each for a batch of nothing."""
     empty = [part.get(np.empty(0, np.int64)) for part in parts]
@@ -504,6 +514,15 @@ def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_comm
     )  # fmt: skip
 
 
+def _check_going_back(written: Sequence[tuple[str, dict[str, Any]]], name: str) -> None:
+    """Raises what stands against going back in any part, before the first part has gone back."""
+    for path, options in written:
+        store = _store(path, options)
+        stream = written_stream(store, options)
+        if stream is not None and store.has_stream(stream) and not options.get("take_over"):  # which frees the lock
+            pushes.check_going_back(store, stream, store.checkpoint(name), options.get("remote"))
+
+
 def _held(checkpoint: Checkpoint) -> Mapping[str, Any]:
     """What a checkpoint holds of a mixture; empty where it holds nothing."""
     found = checkpoint.state.get(STATE)
@@ -554,14 +573,12 @@ def _drop_leftovers(kind: type[SampledBuffer[Any]], path: str, options: Mapping[
 def _restore_reader(
     part: SampledBuffer[Any], stored: Mapping[str, Any], arrays: dict[str, NDArray[Any]], name: str
 ) -> None:
-    """Gives a part that is only read its random state, and its sampler's where that is still the same."""
-    same = sampler_facts(part.sampler) == stored["sampler"]
+    """Gives a part that is only read its random state, and its sampler's where that can be taken over."""
     with part._lock:
-        if same and registry.same_items(stored["view"], part.view.to_json()):
-            restore_sampler(part.sampler, stored["priorities"], arrays, name)
-            if isinstance(part.sampler, Prioritized):
-                for stream in part._streams:
-                    was = stored["timelines"].get(str(stream.log.stream))
-                    if was is not None and was != stream.disk.commit_record.timeline:
-                        part.sampler.forget(stream.log.stream)
+        resumed = resume_sampler(part.sampler, part.view, stored, lambda: arrays, name)
+        if resumed and isinstance(part.sampler, Prioritized):
+            for stream in part._streams:
+                was = stored["timelines"].get(str(stream.log.stream))
+                if was is not None and was != stream.disk.commit_record.timeline:
+                    part.sampler.forget(stream.log.stream)
         set_rng(part._rng, stored, name)

@@ -5,11 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from diskreplay.views.batch import Batch, RolloutBatch
+from diskreplay.views.batch import Arrays, Batch, RolloutBatch
+
+
+class _OfAgents(Arrays):
+    """A batch whose observations have one more axis: the agents."""
+
+    @property
+    def leading_axes(self) -> int:
+        return super().leading_axes + 1
 
 
 @dataclasses.dataclass(kw_only=True, repr=False)
-class MultiAgentBatch(Batch):
+class MultiAgentBatch(_OfAgents, Batch):
     """A batch of ``B`` transitions of ``N`` agents; what the buffer does not hold is None.
 
     With sequences and episodes every ``(B, ...)`` is ``(B, T, ...)``, but ``index`` and ``weight``.
@@ -44,7 +52,7 @@ class MultiAgentBatch(Batch):
 
 
 @dataclasses.dataclass(kw_only=True, repr=False)
-class MultiAgentRolloutBatch(RolloutBatch):
+class MultiAgentRolloutBatch(_OfAgents, RolloutBatch):
     """A batch of ``B`` steps of ``N`` agents, or of ``B`` episodes: then every ``(B, ...)`` is ``(B, T, ...)``.
 
     The fields of :class:`RolloutBatch`: ``obs`` ``(B, N, *obs_shape)``, ``action`` ``(B, N, *action_shape)``,

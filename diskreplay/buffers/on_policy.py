@@ -224,7 +224,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         final_value: Any, extra: dict[str, Any],
     ) -> None:  # fmt: skip
         """Adds one step of each environment; StateError where the rollout is full."""
-        with self._write_lock, self._lock:
+        with self._write_lock:
             self._writable()
             if self.full:
                 raise StateError(f"the rollout is full ({self.steps} steps): call clear() before adding more")
@@ -248,9 +248,10 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Raises ReadOnlyError, ClosedError or StateError when this buffer takes no rows.
         """
-        with self._write_lock, self._lock:
+        with self._write_lock:
             self._writable().check()
-            self._clear()
+            with self._lock.exclusive:
+                self._clear()
 
     # Returns and advantages
 
@@ -275,24 +276,23 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             NotEnoughDataError: when there is no step.
             InputError: for wrong shapes, values that are not finite, or final observations without a value.
         """
-        with self._write_lock:
-            steps = self._collected()
-            value, final = self._true(steps.value, value_normalizer), self._true(steps.final_value, value_normalizer)
-            newest = self._true(_checked("last_value", last_value, value.shape[1:]), value_normalizer)
-            if not np.isfinite(newest[~steps.cut[-1]]).all():
-                raise InputError("last_value must be finite where the newest step did not end an episode")
-            missing = steps.cut & ~steps.terminated & np.isnan(final).reshape(*steps.cut.shape, -1).any(axis=-1)
-            if missing.any():
-                final[missing] = self._true(self._final_values(steps.ids, missing, value_fn), value_normalizer)
+        steps = self._collected()
+        value, final = self._true(steps.value, value_normalizer), self._true(steps.final_value, value_normalizer)
+        newest = self._true(_checked("last_value", last_value, value.shape[1:]), value_normalizer)
+        if not np.isfinite(newest[~steps.cut[-1]]).all():
+            raise InputError("last_value must be finite where the newest step did not end an episode")
+        missing = steps.cut & ~steps.terminated & np.isnan(final).reshape(*steps.cut.shape, -1).any(axis=-1)
+        if missing.any():
+            final[missing] = self._true(self._final_values(steps.ids, missing, value_fn), value_normalizer)
 
-            def widen(array: Array) -> Array:
-                return array.reshape(*array.shape, *[1] * (value.ndim - array.ndim))
+        def widen(array: Array) -> Array:
+            return array.reshape(*array.shape, *[1] * (value.ndim - array.ndim))
 
-            terminated, cut = widen(steps.terminated), widen(steps.cut)
-            following = np.where(cut, final, np.concatenate([value[1:], newest[None]]))
-            estimates = self._estimate(widen(steps.reward), value, following, terminated, cut)
-            rounded_off = {name: rounded(name, array) for name, array in estimates.items()}
-            self._finished = Finished(steps.begin, steps.end, rounded_off)
+        terminated, cut = widen(steps.terminated), widen(steps.cut)
+        following = np.where(cut, final, np.concatenate([value[1:], newest[None]]))
+        estimates = self._estimate(widen(steps.reward), value, following, terminated, cut)
+        rounded_off = {name: rounded(name, array) for name, array in estimates.items()}
+        self._finished = Finished(steps.begin, steps.end, rounded_off)
 
     def _collected(self) -> Collected:
         """The steps of the window; NotEnoughDataError where there is none."""

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from diskreplay.errors import DiskReplayError, RemoteWarning
-from diskreplay.interrupts import held_back
 from diskreplay.remote.objects import ObjectStore
 from diskreplay.remote.push import Push
 from diskreplay.remote.pushing import Pushing
+from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.storage.stream import lock as locked
 
 if TYPE_CHECKING:
     from diskreplay.buffers.stored import StoredBuffer
@@ -20,14 +21,24 @@ CLOSE_SECONDS = 60.0
 """How long `close` waits for what is not pushed yet."""
 
 
-def begin(buffer: StoredBuffer, url: str | None, seconds: float) -> Pushing | None:
-    """What pushes the stream that is written, where it is to be pushed."""
-    writer = buffer._streams.writer
-    if url is None or writer is None:
+def prepare(store: Store, stream: str | None, url: str | None, seconds: float) -> Pushing | None:
+    """What will push the stream that is written, where it is to be pushed."""
+    if url is None or stream is None:
         return None
-    pushing = Pushing(Push(buffer._store, writer.name, ObjectStore(url)), seconds)
-    pushing.committed(writer.commit_record)
-    return pushing
+    return Pushing(Push(store, stream, ObjectStore(url)), seconds)
+
+
+def check_going_back(store: Store, stream: str, checkpoint: Checkpoint, url: str | None) -> None:
+    """Raises what stands against opening a stream at a checkpoint, to be pushed to a URL; gives up nothing."""
+    lock = locked(store.files, store.stream_path(stream))
+    try:
+        newest = store.newest_commit(stream)
+        if checkpoint.cut.get(stream, newest) != newest:
+            store.check_going_back(stream, checkpoint)
+            if (pushing := prepare(store, stream, url, 0.0)) is not None:
+                pushing.check_going_back(newest.timeline + 1)
+    finally:
+        lock.release()
 
 
 def committed(buffer: StoredBuffer) -> None:
@@ -69,7 +80,7 @@ def end(buffer: StoredBuffer) -> Exception | None:
     if buffer._pushing is None or buffer._closed:
         return None
     try:
-        with held_back(), buffer._write_lock:
+        with buffer._write_lock:
             if buffer._streams.writer is not None and not buffer._ending:
                 with warned_later(buffer):
                     buffer._commit_last(buffer._streams.writer)

@@ -123,9 +123,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
                 :meth:`create`.
             stream: to write, the store's first if None.
             provenance: of a store that is made; not compared with what one that is there has.
-            checkpoint: as of :meth:`open`; "latest" opens the last commit where there is no checkpoint yet. Without
-                ``sampler`` the checkpoint's comes back, with its priorities. One of this package that is given begins
-                without priorities, even with the same settings; one of your own class takes the checkpoint's over.
+            checkpoint: as of :meth:`open`; "latest" opens the last commit where there is no checkpoint yet.
             take_over: as of :meth:`open`.
 
         Raises InputError, which names what differs, where the store that is there was made with other spaces or

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
@@ -16,7 +17,14 @@ from diskreplay.buffers.opening import APPEND, create_store, open_store
 from diskreplay.buffers.options import OpenOptions, RunOptions, check_run, pick, shared
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.selection import Selection
-from diskreplay.buffers.state import check_items, restore_sampler, sampler_facts, sampler_state, settings
+from diskreplay.buffers.state import (
+    check_items,
+    restore_sampler,
+    resume_sampler,
+    sampler_facts,
+    sampler_state,
+    settings,
+)
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, EvictedError, InputError, NotEnoughDataError
@@ -28,7 +36,7 @@ from diskreplay.reading.reads import Empty, Reads
 from diskreplay.reading.stream import OpenStream
 from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.place import named
-from diskreplay.sampling.registry import is_own, takes_over
+from diskreplay.sampling.registry import is_own
 from diskreplay.sampling.window import Prioritized, Sampler, checked_draw
 from diskreplay.schema import Schema
 from diskreplay.storage.store import Checkpoint, Store
@@ -60,14 +68,18 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         self._view.check(store.schema)
         self._priorities = self._sampler if isinstance(self._sampler, Prioritized) else None
         """The sampler, if it has some."""
-        if checkpoint and (sampler is None or takes_over(sampler, state.get("sampler", {}))):
+        if checkpoint and sampler is None:
             check_items(self._sampler, self._view, state.get("view", {}), checkpoint.name)
             restore_sampler(self._sampler, state.get("priorities"), store.read_arrays(checkpoint), checkpoint.name)
+        elif checkpoint:
+            resume_sampler(self._sampler, self._view, state, lambda: store.read_arrays(checkpoint), checkpoint.name)
         # The sampler's own method: one of ours would make the buffer a reference cycle, and keep it and its lock alive.
         forget = self._priorities.forget if self._priorities is not None else lambda stream: None
         super().__init__(
             store, stream=stream, checkpoint=checkpoint, forget=forget, only_written=only_written, **options
         )
+        self._drawing = self._lock.exclusive if is_own(self._sampler) else contextlib.nullcontext()
+        """Around what a sampler does: one of the user's own may ask the buffer."""
         owners.take(self._sampler, self)
 
     @classmethod
@@ -131,7 +143,9 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             take_over: where another buffer of this process writes the stream, commit and close that one first, so that
                 a notebook's cell can be run again. Other processes, and mode "r", are not concerned.
             num_envs, capacity: of a new stream, as of the first if None; those of one that exists do not change.
-            view, sampler: as the store was created with (or as of the checkpoint) if None.
+            view, sampler: as the store was created with (or as of the checkpoint) if None. A new sampler that is given
+                draws by its own arguments, and goes on with the checkpoint's priorities and counts where that has one
+                of its class; where it cannot, a SamplerWarning says so.
             mirror: directory for copies of a remote store's shards; one of its own below the user's cache directory if
                 None. Several processes may share it.
             mirror_bytes: that the copies may take; 16 GiB if None.
@@ -191,10 +205,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
         The next commit gives the disk space back, but for what a checkpoint pins. Raises what :meth:`commit` raises.
         """
-        with self._write_lock, self._lock:
+        with self._write_lock:
             self._writable().check()
-            self._clearing = True
-            self._settle()
+            with self._lock.exclusive:
+                self._clearing = True
+                self._settle()
 
     def _torn(self) -> bool:
         return self._clearing or super()._torn()
@@ -216,10 +231,10 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             return ""
         some = np.unique(np.linspace(0, len(items) - 1, notebooks.THUMBNAILS).astype(np.int64))
         try:
-            obs = self.get(items[some]).obs
+            batch = self.get(items[some])
         except DiskReplayError as error:
             return notebooks.heading(f"no pictures: {error}")
-        return notebooks.pictures("obs", obs)
+        return notebooks.pictures("obs", batch.obs, batch.leading_axes)
 
     # Sampling
 
@@ -239,11 +254,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         batch_size = check_count("batch_size", batch_size)
         if within is not None:
             return cast(SomeBatch, self._beside_writers(lambda reads: self._draft_within(batch_size, within, reads)))
-        return self._sample(batch_size)
+        return cast(SomeBatch, self._beside_writers(lambda reads: self._draft(batch_size, reads)))
 
-    def _sample(self, batch_size: int, empty: Empty = blocks.empty) -> SomeBatch:
-        """As :meth:`sample`; ``empty`` makes the large arrays of the batch."""
-        return cast(SomeBatch, self._beside_writers(lambda reads: self._draft(batch_size, reads), empty))
+    def _begin_sample(self, batch_size: int, empty: Empty = blocks.empty) -> Callable[[], Batch]:
+        """As :meth:`sample`, in two halves: the batch is drawn now; ``empty`` makes its large arrays."""
+        return self._begun(lambda reads: self._draft(batch_size, reads), empty)
 
     def _draft_within(self, batch_size: int, within: Selection, reads: Reads) -> Batch:
         streams = self._streams.all
@@ -274,7 +289,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             )
         windows = self._streams.windows()
         try:
-            drawn = self._sampler.sample(self._rng, windows, self._standing, batch_size)
+            with self._drawing:
+                drawn = self._sampler.sample(self._rng, windows, self._standing, batch_size)
         except NotEnoughDataError as error:
             lacking = self._view.lacking(self._streams.all) if isinstance(self._view, Explains) else None
             raise error if lacking is None else NotEnoughDataError(lacking) from error
@@ -309,7 +325,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             self._check_open()
             if self._priorities is None:
                 raise InputError(f"{self._sampler!r} has no priorities; create or open the store with Proportional()")
-            self._priorities.update(index, priorities, self._streams.windows(), self._standing)
+            with self._drawing:
+                self._priorities.update(index, priorities, self._streams.windows(), self._standing)
 
     def _check_given(self, ids: NDArray[np.int64]) -> None:
         """InputError where an index is that of no item, and never was."""
@@ -356,10 +373,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         if not isinstance(self._store.files, RemoteFiles):
             return Loader(lambda: self.sample(batch_size), prefetch)
 
-        def begin() -> Callable[[], Batch]:
-            return self._begun(lambda reads: self._draft(batch_size, reads))
-
-        return Loader(begun_ahead(begin, min(prefetch, MOST_BEGUN)), prefetch)
+        return Loader(begun_ahead(lambda: self._begin_sample(batch_size), min(prefetch, MOST_BEGUN)), prefetch)
 
     def shuffled(
         self, batch_size: int, epochs: int = 1, *, within: Selection | None = None,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_key
-from diskreplay.errors import CorruptionError, FormatVersionError, InputError, SchemaError
+from diskreplay.errors import (
+    CorruptionError,
+    FormatVersionError,
+    InputError,
+    SamplerWarning,
+    SchemaError,
+    warn_outside,
+)
 from diskreplay.sampling import conforming
 from diskreplay.sampling import registry as samplers
 from diskreplay.sampling.uniform import Uniform
@@ -65,6 +72,41 @@ def sampler_state(sampler: Sampler) -> tuple[dict[str, Any] | None, dict[str, ND
     except (TypeError, ValueError, AttributeError, InputError, SchemaError) as error:
         raise InputError(f"state of {sampler!r} must give facts and arrays (n,) by name: {error}") from error
     return plain(f"state of {sampler!r}", facts), dict(arrays)
+
+
+def resume_sampler(
+    sampler: Sampler, view: View, stored: Mapping[str, Any], arrays: Callable[[], dict[str, NDArray[Any]]], name: str
+) -> bool:
+    """Has a sampler that was given go on from a checkpoint's state, or warns that it begins anew; whether it goes on.
+
+    One without a state has nothing to go on with. One that was used before keeps what it knows.
+
+    Args:
+        sampler, view: as they were given.
+        stored: the checkpoint's ``sampler``, ``view`` and ``priorities``.
+        arrays: reads the checkpoint's arrays.
+        name: of the checkpoint.
+    """
+    if not isinstance(sampler, Prioritized) or not sampler.is_new:
+        return False
+    try:
+        kinds = samplers.kinds(stored["sampler"])
+        if kinds != samplers.kinds(sampler.to_json()) or stored["priorities"] is None:
+            why = f"it holds the state of {_named(kinds)}"
+        elif not registry.same_items(stored["view"], view.to_json()):
+            why = f"its priorities are those of items of {stored['view']}, not of {view!r}"
+        else:
+            sampler.restore(stored["priorities"], arrays())
+            return True
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"its priorities cannot be taken over: {error}"
+    warn_outside(f"{sampler!r} begins anew, without the state of checkpoint {name!r}: {why}", SamplerWarning)
+    return False
+
+
+def _named(kinds: list[Any]) -> str:
+    """A sampler in words, by its kinds; of a mixture the first is its own."""
+    return f"{kinds[0]} of {', '.join(map(str, kinds[1:]))}" if len(kinds) > 1 else str(kinds[0]) if kinds else "none"
 
 
 def check_items(sampler: Sampler, view: View, stored: Mapping[str, Any], name: str) -> None:

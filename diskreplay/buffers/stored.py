@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -44,7 +43,7 @@ from diskreplay.errors import (
 )
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.where import Where
-from diskreplay.interrupts import held_back
+from diskreplay.interrupts import Lock, undisturbed
 from diskreplay.reading import blocks
 from diskreplay.reading.reads import Empty, Reads
 from diskreplay.remote import checkpoints
@@ -119,10 +118,10 @@ class StoredBuffer(Subscripted):
             set_rng(self._rng, checkpoint.state, checkpoint.name)
         self._commit_rows = options["commit_rows"]
         self._commit_seconds = options["commit_seconds"]
-        self._write_lock = threading.RLock()
-        """Held by whoever adds, commits or checkpoints; taken before the other one."""
-        self._lock = threading.RLock()
+        self._lock = Lock(f"the buffer {store.path!r}")
         """Held while the index in RAM is read or changed; never during a write to disk."""
+        self._write_lock = Lock(f"the buffer {store.path!r}", then=self._lock)
+        """Held by whoever adds, commits or checkpoints; taken before the other one."""
         self._closed = False
         self._ending = False
         """Whether the last commit was made, and the buffer is open until it is pushed."""
@@ -134,7 +133,8 @@ class StoredBuffer(Subscripted):
         """Stay there until a refresh: what it pins cannot be outrun."""
         self._streams = Streams(store, options["cache_bytes"], forget, only_written)
         try:
-            self._streams.open(stream, checkpoint)
+            self._pushing = pushes.prepare(store, stream, options["remote"], options["push_seconds"])
+            self._streams.open(stream, checkpoint, self._pushing.check_going_back if self._pushing else None)
             written = self._streams.written
             if self._streams.writer is not None and written is not None:
                 self._appender = Appender(
@@ -143,7 +143,7 @@ class StoredBuffer(Subscripted):
                 self._appender.resume(written.pending())
                 self._later = LaterWriter(store.schema, written, self._streams.writer)
             self._last_commit = time.monotonic()
-            self._pushing = pushes.begin(self, options["remote"], options["push_seconds"])
+            pushes.committed(self)
             forks.watch(self)
             self._call_off = unclosed.watch(self) if self._streams.writer is not None else None
         except BaseException:
@@ -259,7 +259,7 @@ class StoredBuffer(Subscripted):
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names of the checkpoints, oldest first."""
+        """Names of the checkpoints of all makers, oldest first: by their numbers, whatever clocks say."""
         return self._store.checkpoint_names()
 
     def zarr(self) -> zarr.Group:
@@ -268,7 +268,8 @@ class StoredBuffer(Subscripted):
         ``rb.zarr()["streams/0/obs"]`` is an array ``(rows, num_envs, *shape)`` of single frames; rows that left the
         window, and those past the last commit, read as zeros.
         """
-        import zarr
+        with undisturbed():
+            import zarr
 
         files = self._store.files
         if isinstance(files, RemoteFiles):
@@ -322,8 +323,8 @@ class StoredBuffer(Subscripted):
             self._appender.watch.say()
 
     def _add_row(self, *row: Any) -> None:
-        with self._lock:
-            self._writable()
+        self._writable()
+        with self._lock.exclusive:
             self._appender.add(*row)
         self._added()
 
@@ -340,12 +341,13 @@ class StoredBuffer(Subscripted):
 
         Raises InputError, and what :meth:`add` raises where this buffer takes no rows.
         """
-        with self._write_lock, self._lock:
+        wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(np.asarray(envs))
+        if wanted.dtype != bool or wanted.shape != (self.num_envs,):
+            raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
+        with self._write_lock:
             self._writable()
-            wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(np.asarray(envs))
-            if wanted.dtype != bool or wanted.shape != (self.num_envs,):
-                raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
-            self._appender.cut(wanted)
+            with self._lock.exclusive:
+                self._appender.cut(wanted)
 
     def begin_episode(self, env: int | None = None, **facts: Any) -> None:
         """Says that the next step begins a new episode, and what is known of it: its seed, tags, the policy's version.
@@ -359,9 +361,10 @@ class StoredBuffer(Subscripted):
 
         Raises InputError, before anything changes, and what :meth:`add` raises where this buffer takes no rows.
         """
-        with self._write_lock, self._lock, held_back():  # a cut without its facts would be half of it
+        with self._write_lock:
             self._writable().check()
-            begin(self._appender, env, facts)
+            with self._lock.exclusive:
+                begin(self._appender, env, facts)
 
     def annotate_episode(self, episode: Episode | None = None, /, env: int | None = None, **facts: Any) -> None:
         """Says more of an episode, as at its end: facts are added, and those of the same name replaced.
@@ -377,9 +380,10 @@ class StoredBuffer(Subscripted):
         Raises InputError, before anything changes, where there is no such episode (any more), and what
         :meth:`begin_episode` raises.
         """
-        with self._write_lock, self._lock, held_back():
+        with self._write_lock:
             self._writable().check()
-            annotate(self._appender, episode, env, facts)
+            with self._lock.exclusive:
+                annotate(self._appender, episode, env, facts)
 
     def write(self, name: str, index: Any, values: Any) -> None:
         """Gives rows that are already there values of a column that was declared as ``later``, in the place of others.
@@ -399,8 +403,8 @@ class StoredBuffer(Subscripted):
         this buffer takes no rows.
         """
         with self._write_lock:
-            with self._lock:
-                self._writable().check()
+            self._writable().check()
+            with self._lock.exclusive:
                 self._later.write(name, index, values)
             if self._later.waiting_bytes > COMMIT_BYTES:
                 self.commit()
@@ -428,7 +432,7 @@ class StoredBuffer(Subscripted):
                     continue
                 stop = at + int(np.argmin(np.append(steps.follows[at:], False)))
                 left = self._commit_rows - (appender.log.end - writer.commit_record.end)
-                with self._lock:
+                with self._lock.exclusive:
                     at += appender.add_run(steps.values, steps.next_obs, steps.ended, at, min(stop, at + left))
                 self._added()
             self._warn()
@@ -451,7 +455,9 @@ class StoredBuffer(Subscripted):
         system refuses; the last commit is then intact, and the store takes no more rows until it is reopened.
         """
         with self._write_lock:
-            self._commit(self._writable())
+            writer = self._writable()
+            with self._write_lock.exclusive:
+                self._commit(writer)
             if self._companion is not None:
                 self._companion.committed()
             pushes.committed(self)
@@ -481,17 +487,17 @@ class StoredBuffer(Subscripted):
         facts, same = self._appender.facts, log.end == writer.commit_record.end
         unwritten = facts.unwritten or self._later.unwritten
         if same and log.begin == writer.commit_record.begin and not unwritten:
-            writer.commit_counts(self._lock)
-            writer.reclaim(self._lock)  # a checkpoint may have been dropped
+            writer.commit_counts(self._lock.exclusive)
+            writer.reclaim(self._lock.exclusive)  # a checkpoint may have been dropped
             return
-        with self._lock:
+        with self._lock.exclusive:
             self._appender.patch_pending()
             patch_begin = log.drop_patches()
             lines = facts.lines(log.begin)
             at = writer.put_info(lines.data)
             begins = {INFO: at if lines.begin < 0 else lines.begin, LATER: self._later.before_commit()}
-        writer.commit(log.begin, patch_begin, self._lock, begins)
-        with self._lock:
+        writer.commit(log.begin, patch_begin, self._lock.exclusive, begins)
+        with self._lock.exclusive:
             facts.written(lines, at)
             self._later.written()
             self._streams.size_cache()
@@ -539,7 +545,9 @@ class StoredBuffer(Subscripted):
             checkpoints.drop(self._store, files, name)
             return
         with self._write_lock:
-            self._store.drop_checkpoint(name, self._writable())
+            writer = self._writable()
+            with self._write_lock.exclusive:
+                self._store.drop_checkpoint(name, writer)
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
         """The metadata that the checkpoint was made with; CheckpointError when there is none of that name."""
@@ -578,14 +586,11 @@ class StoredBuffer(Subscripted):
 
     # Reading
 
-    def _beside_writers(self, draft: Callable[[Reads], Batch], empty: Empty = blocks.empty) -> Batch:
-        """A batch; made again after a refresh where another process changed meanwhile what was to be read.
-
-        ``empty`` makes its large arrays.
-        """
+    def _beside_writers(self, draft: Callable[[Reads], Batch]) -> Batch:
+        """A batch; made again after a refresh where another process changed meanwhile what was to be read."""
 
         def batch() -> Batch:
-            reads, drafted = self._drafted(draft, empty)
+            reads, drafted = self._drafted(draft)
             reads.finish()
             return drafted
 
@@ -598,15 +603,18 @@ class StoredBuffer(Subscripted):
             self._check_open()
             return reads, draft(reads)
 
-    def _begun(self, draft: Callable[[Reads], Batch]) -> Callable[[], Batch]:
-        """As :meth:`_beside_writers`, in two halves: what is remote of the batch begins to be downloaded now."""
+    def _begun(self, draft: Callable[[Reads], Batch], empty: Empty = blocks.empty) -> Callable[[], Batch]:
+        """As :meth:`_beside_writers`, in two halves: the batch is drawn now, and what is remote begins to come.
+
+        ``empty`` makes its large arrays.
+        """
         begun: list[tuple[Reads, Batch]] = []
         with contextlib.suppress(CorruptionError):  # the other half looks again
-            begun.append(self._drafted(draft))
+            begun.append(self._drafted(draft, empty))
             begun[0][0].begin()
 
         def batch() -> Batch:
-            reads, drafted = begun.pop() if begun else self._drafted(draft)
+            reads, drafted = begun.pop() if begun else self._drafted(draft, empty)
             reads.finish()
             return drafted
 
@@ -631,12 +639,14 @@ class StoredBuffer(Subscripted):
         files = self._store.files
         if isinstance(files, RemoteFiles) and not self._closed:
             files.refresh()
-        with self._write_lock, self._lock:
+        with self._write_lock:
+            torn = self._streams.torn
             self._check_open()
-            before, torn = self._streams.commits, self._streams.torn
-            self._checkpoint = None
-            self._streams.open_readers(None)
-            return torn or before != self._streams.commits
+            with self._lock.exclusive:
+                before = self._streams.commits
+                self._checkpoint = None
+                self._streams.open_readers(None)
+                return torn or before != self._streams.commits
 
     # End
 
@@ -653,7 +663,7 @@ class StoredBuffer(Subscripted):
         """
         unsent = self._end_pushing()  # before signals wait: the network may take its time
         pushing = None if self._closed else self._pushing
-        with held_back(), self._write_lock:
+        with self._write_lock:
             try:
                 if not (self._closed or self._ending) and self._streams.writer is not None:
                     with pushes.warned_later(self):
@@ -693,7 +703,7 @@ class StoredBuffer(Subscripted):
 
     def _finish(self) -> None:
         """Gives everything back; rows that no commit holds are gone. Doing it again does no harm."""
-        with self._lock:
+        with self._lock.exclusive:
             self._closed = True
             self._companion = None
             self._streams.release()
@@ -732,7 +742,7 @@ class StoredBuffer(Subscripted):
     def _settled(self) -> Streams:
         """The streams, after what an interrupted call left half-done was taken back, or done."""
         if self._torn():
-            with self._lock:
+            with self._lock.exclusive:
                 self._settle()
         return self._streams
 

@@ -48,15 +48,18 @@ class Streams:
         """A stream that another writes was brought up to date in part: all of those must be read anew."""
         self._open: dict[str, OpenStream] = {}
 
-    def open(self, written: str | None, checkpoint: Checkpoint | None) -> None:
+    def open(
+        self, written: str | None, checkpoint: Checkpoint | None, may_go_back: Callable[[int], None] | None
+    ) -> None:  # fmt: skip
         """Opens all streams; where it fails, :meth:`release` gives back what was opened.
 
         Args:
             written: name of the stream to write, None for none.
             checkpoint: to return to; the newest commits if None.
+            may_go_back: as of :meth:`Store.write_stream`.
         """
         if written is not None:
-            self.writer = self.store.write_stream(written, checkpoint)
+            self.writer = self.store.write_stream(written, checkpoint, may_go_back)
             self._open[written] = OpenStream(self.store.schema, self.writer, self.cache)
         self.open_readers(checkpoint)
 

@@ -35,7 +35,7 @@ def watch(buffer: StoredBuffer) -> Callable[[], None]:
 
 def give_up(buffer: StoredBuffer) -> None:
     """Closes a buffer whose store is about to be removed: nothing is committed."""
-    with buffer._write_lock, buffer._lock:
+    with buffer._write_lock:
         if not buffer._closed:
             buffer._finish()
 

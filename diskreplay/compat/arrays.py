@@ -123,7 +123,7 @@ def fit(what: str, value: Any, shape: Shape, dtype: Any) -> Array:
         if given.shape != shape and given.size == math.prod(shape) and _squeezed(given.shape) == _squeezed(shape):
             given = given.reshape(shape)
         out = np.empty(shape, dtype)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             out[...] = given
     except (TypeError, ValueError) as error:
         raise InputError(f"{what} must have the shape {shape}: {error}") from error

@@ -469,7 +469,8 @@ class PrioritizedReplayBuffer:
 
         Raises InputError, with nothing changed, where a priority is not finite or an index names no transition.
         """
-        self._rows.filled().update_priorities(indices, priorities)
+        store = self._rows.filled()
+        store.update_priorities(given.array("indices", indices), given.array("priorities", priorities))
 
 
 def _sampler(store: Store) -> Proportional:

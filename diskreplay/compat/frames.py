@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat.arrays import DiskArray
+from diskreplay.compat.given import array, number
 from diskreplay.compat.opening import open_or_create
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Window, invalid_rows, transitions, window
@@ -279,23 +280,23 @@ class ReplayBuffer:
         place was given to another frame.
         """
         newest = self._waiting()
-        if newest is None or idx != newest.row % self.size:
+        if newest is None or number("idx", idx, "iu") != newest.row % self.size:
             which = "is none yet" if newest is None else f"is {newest.row % self.size}"
             raise InputError(f"idx must be that of the newest frame, which {which}, got {idx!r}")
-        chosen, value, ended = np.asarray(action), np.asarray(reward), np.asarray(done)
+        chosen, value, ended = number("action", action, "iub"), number("reward", reward), number("done", done)
         most = np.iinfo(np.int32).max
-        if chosen.size != 1 or chosen.dtype.kind not in "iub" or not -most <= chosen.item() <= most:
+        if not -most <= chosen <= most:
             raise InputError(f"action must be an int32, got {action!r}")
-        if value.size != 1 or value.dtype.kind not in "fiub" or not abs(value.item()) <= np.finfo(np.float32).max:
+        if not abs(value) <= float(np.finfo(np.float32).max):
             raise InputError(f"reward must be a finite float32, got {reward!r}")
-        if ended.size != 1 or ended.item() not in (0, 1):
+        if ended not in (0, 1):
             raise InputError(f"done must be a bool, got {done!r}")
-        effect = np.int32(chosen.item()), np.float32(value.item()), bool(ended.item())
+        effect = np.int32(chosen), np.float32(value), bool(ended)
         self._newest = dataclasses.replace(newest, effect=effect)
 
     def _check_frame(self, frame: Any) -> Array:
         """A copy of the frame, ``(img_h, img_w, img_c)`` or ``(n,)``, in the dtype that is stored."""
-        given = np.asarray(frame)
+        given = array("a frame", frame)
         if not 1 <= given.ndim <= 3 or given.dtype.kind not in "uifb" or not given.size:
             kinds = "(img_h, img_w, img_c), (img_h, img_w) or (n,)"
             raise InputError(f"a frame must be numbers {kinds}, got {given.dtype} {given.shape}")

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.buffers.inputs import Slot
+from diskreplay.buffers.inputs import check_range
 from diskreplay.errors import InputError
 from diskreplay.spaces import choices
 
@@ -23,6 +23,22 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 TIME_LIMIT = "TimeLimit.truncated"
+
+
+def array(what: str, value: Any) -> Array:
+    """``value`` as an array of whatever dtype; InputError where its parts are of different shapes."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{what} must be an array, got a ragged value: {value!r:.80}") from error
+
+
+def number(what: str, value: Any, kinds: str = "fiub") -> Any:
+    """One number, as Python has it, of these kinds of dtypes; InputError for anything else."""
+    found = array(what, value)
+    if found.size != 1 or found.dtype.kind not in kinds:
+        raise InputError(f"{what} must be one number, got {value!r:.80}")
+    return found.item()
 
 
 def numbers(
@@ -40,10 +56,7 @@ def numbers(
 
     Raises InputError for anything else.
     """
-    try:
-        given = np.asarray(value)
-    except ValueError as error:
-        raise InputError(f"{what} must have the shape {shape}, got a ragged value") from error
+    given = array(what, value)
     if given.dtype.kind not in "biuf":
         raise InputError(f"{what} must be numbers of the shape {shape}, got {given.dtype} {value!r:.80}")
     if given.shape != shape:
@@ -51,11 +64,22 @@ def numbers(
             raise InputError(f"{what} must have the shape {shape}, got {given.shape}")
         given = given.reshape(shape)
     kind = np.dtype(dtype)
+    found = given if given.dtype == kind else _converted(what, given, kind)
     bounds = None if within is None else choices(within)
-    if bounds is not None and np.ndim(bounds[0]):
-        bounds = np.broadcast_to(bounds[0], shape), np.broadcast_to(bounds[1], shape)
-    slot = Slot(what, shape, kind, 1, lossy=kind.kind == "f", finite=finite, choices=bounds)
-    found: Array = np.asarray(slot.check(given), kind)
+    if bounds is not None and ((found < bounds[0]) | (found > bounds[1])).any():
+        raise InputError(f"{what} must lie in {within}, got {value!r:.80}")
+    if finite and kind.kind == "f" and not np.isfinite(found).all():
+        raise InputError(f"{what} must be finite, got {value!r:.80}")
+    return found
+
+
+def _converted(what: str, given: Array, kind: np.dtype[Any]) -> Array:
+    """An array in another dtype, rounded where that is one of floating point numbers."""
+    with np.errstate(all="ignore"):
+        found: Array = given.astype(kind)
+    check_range(what, given, found)
+    if kind.kind != "f" and not np.array_equal(found, given):
+        raise InputError(f"{what} must be {kind}, and the {given.dtype} values do not fit without loss: {given!r:.80}")
     return found
 
 
@@ -92,12 +116,10 @@ def actions(what: str, value: Any, space: spaces.Space[Any], lead: Shape, dtype:
     """
     shape = (*lead, *(space.shape or ()))
     flat = (*lead, math.prod(space.shape or ()))
-    try:
-        if np.size(value) == math.prod(shape) and _squeezed(np.shape(value)) == _squeezed(flat):
-            value = np.reshape(value, shape)
-    except ValueError as error:
-        raise InputError(f"{what} must have the shape {shape}, got a ragged value") from error
-    return numbers(what, value, shape, dtype, within=space, finite=finite)
+    found = array(what, value)
+    if found.size == math.prod(shape) and _squeezed(found.shape) == _squeezed(flat):
+        found = found.reshape(shape)
+    return numbers(what, found, shape, dtype, within=space, finite=finite)
 
 
 def time_limits(infos: Any, count: int) -> NDArray[np.bool_]:

@@ -151,8 +151,9 @@ class Keeper:
         """Does them all, though an interrupt may leave some to the next call; ClosedError if the buffer is closed."""
         with self.buffer._lock:
             self.buffer._check_open()
-            self._begun = assignments
-            self.settle()
+            with self.buffer._lock.exclusive:
+                self._begun = assignments
+                self.settle()
 
     def flush(self) -> None:
         """Adds to the buffer what waits in RAM; nothing does here."""

@@ -26,6 +26,8 @@ from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.compat import draws
+from diskreplay.compat.given import array as given_array
+from diskreplay.compat.given import number as given_number
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.opening import open_or_create
 from diskreplay.compat.place import Place
@@ -59,6 +61,7 @@ TD_INIT = 1
 CACHE_BYTES = 256 << 20
 MOST_WAITING = 1024
 MOST_ERROR = 1e100
+MOST_REWARD = float(np.finfo(np.float32).max)
 
 Array = NDArray[Any]
 Transition5 = tuple[Array, Array, np.float32, Array, bool]
@@ -307,10 +310,10 @@ class Replay_Buffer:
                 f"state has the shape {given[0].shape} and next_state {given[1].shape}; the order is state, action, "
                 "reward, next_state, done"
             )
-        chosen, value, over = _whole("action", action), np.asarray(reward), np.asarray(done)
-        if value.size != 1 or value.dtype.kind not in "fiub" or not abs(value.item()) <= np.finfo(np.float32).max:
+        chosen, value, over = _whole("action", action), given_number("reward", reward), given_number("done", done)
+        if not abs(value) <= MOST_REWARD:
             raise InputError(f"reward must be one finite number, got {reward!r}")
-        if over.size != 1 or over.dtype.kind not in "fiub" or over.item() not in (0, 1):
+        if over not in (0, 1):
             raise InputError(f"done must be True or False, got {done!r}")
         dtype = np.dtype(np.uint8) if all(array.dtype == np.uint8 for array in given) else np.dtype(np.float32)
         if self.store is not None:
@@ -324,7 +327,7 @@ class Replay_Buffer:
         if self.store is None:
             self._open(states[0], chosen)
         self._before()
-        self._opened.add(states[0], chosen, np.float32(value.item()), states[1], bool(over.item()), False)
+        self._opened.add(states[0], chosen, np.float32(value), states[1], bool(over), False)
 
     def _before(self) -> None:
         """Called before a transition is stored."""
@@ -385,14 +388,12 @@ class _PrioritisedBuffer(Replay_Buffer):
 
         Raises InputError, with nothing changed, where no transition is there or the error is not finite.
         """
-        value = np.asarray(error)
-        if value.size != 1 or value.dtype.kind not in "fiu" or not abs(value.item()) <= MOST_ERROR:
+        value, at = given_number("error", error, "fiu"), given_number("index", index, "iu")
+        if not abs(value) <= MOST_ERROR:
             raise InputError(f"error must be a finite number, got {error!r}")
-        place = np.asarray(index)
-        if place.size != 1 or place.dtype.kind not in "iu" or not 0 <= place.item() < len(self):
+        if not 0 <= at < len(self):
             raise InputError(f"index must be that of a transition, 0 to {len(self) - 1}, got {index!r}")
-        at = int(place.item())
-        self._keeper.give(self._drawn.get(at, self._newest(at)), abs(float(value.item())))
+        self._keeper.give(self._drawn.get(at, self._newest(at)), abs(float(value)))
 
 
 class Proportion_Replay_Buffer(_PrioritisedBuffer):
@@ -541,7 +542,7 @@ def _actions(shape: tuple[int, ...]) -> spaces.Box:
 
 
 def _checked(name: str, value: Any) -> Array:
-    given = np.asarray(value)
+    given = given_array(name, value)
     if given.dtype.kind not in "fiub" or not given.size:
         raise InputError(f"{name} must be numbers, got {given.dtype} {given.shape}")
     return given

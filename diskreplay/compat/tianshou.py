@@ -379,7 +379,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         Raises InputError, with nothing added, for missing keys, and values of other shapes or types than those of the
         first step, and rewards that are not one finite number each.
         """
-        ids = np.arange(self.buffer_num) if buffer_ids is None else np.asarray(buffer_ids)
+        ids = np.arange(self.buffer_num) if buffer_ids is None else given.array("buffer_ids", buffer_ids)
         if ids.ndim != 1 or ids.dtype.kind not in "iu" or ((ids < 0) | (ids >= self.buffer_num)).any():
             raise InputError(f"buffer_ids must be numbers from 0 to {self.buffer_num - 1}, got {buffer_ids!r:.80}")
         if not isinstance(batch, Batch):
@@ -445,7 +445,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 _check_lengths(key, value, count)
             alloc_by_keys_diff(held, trial, count, False)
             held[np.arange(count)] = trial
-        except (IndexError, KeyError, TypeError, ValueError) as error:
+        except (IndexError, KeyError, TypeError, ValueError, Warning) as error:  # a warning that a filter raises
             raise InputError(f"{', '.join(kept)}: cannot be kept beside those of the steps before: {error}") from error
         return kept
 
@@ -617,7 +617,7 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
         Raises InputError, with none changed, for positions that hold nothing, and weights that are not as many finite
         numbers.
         """
-        at = np.asarray(index)
+        at = given.array("index", index)
         if at.dtype.kind not in "iu" or (at.size and not (at.min() >= 0 and at.max() < self.maxsize)):
             raise InputError(f"index must be positions, 0 to {self.maxsize - 1}, got {index!r:.80}")
         if (at % self._ring_size >= self._lengths[at // self._ring_size]).any():

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import importlib
 import pathlib
+from typing import TYPE_CHECKING
 
 from diskreplay.errors import InputError
-from diskreplay.formats.core.format import Format
-from diskreplay.formats.core.reader import naming
+
+if TYPE_CHECKING:
+    from diskreplay.formats.core.format import Format
 
 MODULES = {
     "d4rl": "d4rl",
@@ -47,6 +49,8 @@ def every() -> list[Format]:
 
 def guess(path: pathlib.Path) -> Format:
     """The format of the dataset at ``path``; InputError where there is not just one that it can be."""
+    from diskreplay.formats.core.reader import naming
+
     if not path.exists():
         raise InputError(f"there is no dataset at {str(path)!r}")
     with naming(path):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from diskreplay.interrupts import held_back
+from diskreplay.interrupts import undisturbed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,7 +19,8 @@ def kernel(function: F, **options: Any) -> F:
     Where nothing can be kept (a read-only installation in an account without a home), each process compiles anew.
     A kernel may call kernels of its own module only: what is kept is renewed when its own file changes.
 
-    Signals wait while it compiles, some seconds at most: numba, interrupted there, keeps kernels that are half made.
+    Signals wait while it compiles, some seconds at most, and so does the garbage collector: numba, interrupted there,
+    keeps kernels that are half made, and asked for another one, ends the process.
     """
     options = {"error_model": "numpy", **options}
     try:
@@ -32,11 +33,11 @@ def kernel(function: F, **options: Any) -> F:
 
 
 def _whole(function: F) -> F:
-    """``function``, which signals do not interrupt."""
+    """``function``, into which no other code comes on its thread."""
 
     @functools.wraps(function)
     def held(*args: Any, **options: Any) -> Any:
-        with held_back():
+        with undisturbed():
             return function(*args, **options)
 
     return cast(F, held)

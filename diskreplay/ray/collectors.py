@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import tempfile
 import time
@@ -15,17 +14,14 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from diskreplay.buffers.limiter import RateLimiter
-from diskreplay.buffers.opening import find_checkpoint
 from diskreplay.buffers.options import CreateOptions, EitherOptions, RunOptions, pick, shared
 from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
-from diskreplay.buffers.state import sampler_facts
 from diskreplay.checks import check_count, checked_number
 from diskreplay.errors import (
     ClosedError,
     CollectorError,
     DiskReplayError,
-    FormatVersionError,
     InputError,
     RateLimitError,
     RemoteError,
@@ -36,11 +32,7 @@ from diskreplay.ray.collector import CAPACITY, MakeEnvs, Policy, made
 from diskreplay.ray.supervisor import Supervisor
 from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.objects import checked_url, is_url
-from diskreplay.sampling.registry import is_own
-from diskreplay.sampling.window import Prioritized, Sampler
-from diskreplay.storage.files import LocalFiles
-from diskreplay.storage.store import Store
-from diskreplay.views.registry import same_items
+from diskreplay.sampling.window import Sampler
 from diskreplay.views.view import View
 
 LEARNER = "learner"
@@ -78,10 +70,8 @@ class Collectors:
         directory: on each node, for the local stores of collectors of a store under a URL; one below the user's cache
             directory if None.
         mirror, mirror_bytes: of ``buffer``, as of :meth:`diskreplay.ReplayBuffer.open`, where ``store`` is a URL.
-        view, sampler, checkpoint, **options: of the buffer, as of :meth:`diskreplay.ReplayBuffer.open_or_create`; but
-            where the sampler of ``checkpoint`` has the settings of ``sampler``, the buffer goes on with that one, and
-            so with its priorities. ``seed`` is that of the collectors, too; ``commit_rows``, ``commit_seconds`` and
-            ``push_seconds`` as well.
+        view, sampler, checkpoint, **options: of the buffer, as of :meth:`diskreplay.ReplayBuffer.open_or_create`.
+            ``seed`` is that of the collectors, too; ``commit_rows``, ``commit_seconds`` and ``push_seconds`` as well.
 
     Raises:
         InputError: where an argument breaks a rule, or the store has other spaces than the environments.
@@ -137,8 +127,6 @@ class Collectors:
             "provenance": known if options["provenance"] is None else options["provenance"],
             "stream": options["stream"] or LEARNER,
         }
-        if url is None and _has_sampler(where, view, sampler, more):
-            sampler = None
         self.buffer = (
             ReplayBuffer.open_or_create(
                 where, observation_space, action_space, capacity=capacity, view=view, sampler=sampler, **more
@@ -343,52 +331,18 @@ def _check_place(url: str | None, remote: str | None, ratio: float | None, place
         )
 
 
-def _begins(sampler: Sampler | None) -> bool:
-    """Whether it is one of this package's that holds no priorities yet: a checkpoint's may be taken in its place."""
-    return sampler is not None and is_own(sampler) and not (isinstance(sampler, Prioritized) and not sampler.is_new)
-
-
-def _has_sampler(where: str, view: View | None, sampler: Sampler | None, options: EitherOptions) -> bool:
-    """Whether the store is there with the checkpoint, and the checkpoint has a sampler of the same settings."""
-    if options["checkpoint"] is None or sampler is None or not _begins(sampler):
-        return False
-    try:
-        store = Store(where, options["files"] or LocalFiles())
-        found = find_checkpoint(store, options["checkpoint"], options["stream"], or_last_commit=True)
-    except DiskReplayError:  # who opens it will say
-        return False
-    state: dict[str, Any] = found.state if found is not None else {}
-    same = view is None or same_items(state.get("view", {}), view.to_json())
-    return same and state.get("sampler") == json.loads(json.dumps(sampler_facts(sampler)))
-
-
 def _reader(
     url: str, observation_space: Any, action_space: Any, capacity: int, view: View | None, sampler: Sampler | None,
     mirror: PathLike | None, mirror_bytes: int | None, options: EitherOptions,
 ) -> ReplayBuffer:  # fmt: skip
     """A buffer that reads the store under a URL, which is made where there is none: with a stream without rows."""
 
-    def opened_with(sampler: Sampler | None) -> ReplayBuffer:
+    def opened() -> ReplayBuffer:
         return ReplayBuffer.open(
             url, mode="r", checkpoint=options["checkpoint"], or_last_commit=True, view=view, sampler=sampler,
             mirror=mirror, mirror_bytes=mirror_bytes, files=options["files"], seed=options["seed"],
             cache_bytes=options["cache_bytes"],
         )  # fmt: skip
-
-    def opened() -> ReplayBuffer:
-        """With the checkpoint's sampler, and so its priorities, where the one that was given has the same settings."""
-        if sampler is not None and not _begins(sampler):  # goes on by itself
-            return opened_with(sampler)
-        try:
-            buffer = opened_with(None)
-        except (InputError, FormatVersionError):
-            if sampler is None:
-                raise
-            return opened_with(sampler)  # the checkpoint's is of another view, or of a class that is not known here
-        if sampler is None or (buffer._checkpoint and sampler_facts(buffer.sampler) == sampler_facts(sampler)):
-            return buffer
-        buffer.close()
-        return opened_with(sampler)
 
     try:
         buffer = opened()

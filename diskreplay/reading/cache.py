@@ -12,7 +12,6 @@ most room: a slot is found only when it is filled, and free only when nobody fin
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
+from diskreplay.interrupts import Lock
 from diskreplay.storage.column import ColumnReader
 
 MIN_SHARE = 0.25
@@ -94,7 +94,7 @@ class ChunkCache:
         self.budget_bytes = budget_bytes
         self.window_bytes = 0
         self._slabs: dict[ColumnReader, Slab] = {}
-        self._lock = threading.RLock()
+        self._lock = Lock("the cache of decoded chunks")
 
     @property
     def used_bytes(self) -> int:
@@ -124,7 +124,7 @@ class ChunkCache:
 
     def fill(self, column: ColumnReader, chunk: Ids, group: Ids, decode: Callable[[int, NDArray[Any]], None]) -> None:
         """Keeps complete chunks (n,), as far as there is room; ``decode(i, slot)`` fills a slot with the i-th."""
-        if self._lock._is_owned():  # type: ignore[attr-defined]  # a signal's handler came in the midst of a filling
+        if self._lock.owned:  # a finalizer came in the midst of a filling
             return
         with self._lock:
             slab = self._slabs.get(column)

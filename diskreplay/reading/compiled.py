@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
+from diskreplay.interrupts import undisturbed
 from diskreplay.reading import threads
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
@@ -49,12 +50,13 @@ def load() -> types.ModuleType | None:
     global _kernel, _missing
     if _kernel is None and not _missing and _loading.acquire(blocking=False):
         try:
-            from diskreplay.reading import kernel
+            with undisturbed():
+                from diskreplay.reading import kernel
 
-            _missing = not kernel.FOUND
-            if kernel.FOUND:
-                kernel.compile_now()
-                _kernel = kernel
+                _missing = not kernel.FOUND
+                if kernel.FOUND:
+                    kernel.compile_now()
+                    _kernel = kernel
         except MemoryError:
             raise
         except Exception:  # numba is for some versions of Python and numpy only: what Python reads is as right

@@ -11,8 +11,10 @@ The arrays of a batch are then parts of one block of memory.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import sys
+import types
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
 from diskreplay.index.log import NEXT_PATCH, StreamLog, place_of
+from diskreplay.interrupts import undisturbed
 from diskreplay.ring import Table
 from diskreplay.schema import START, VALID, Schema
 
@@ -108,6 +111,13 @@ class Resident:
         return self._layout
 
 
+@functools.cache
+def _rows() -> types.ModuleType:
+    with undisturbed():
+        from diskreplay.index import rows
+    return rows
+
+
 def gather(groups: Sequence[tuple[Resident, Ids, Ids, Ids]], size: int, *, partial: bool) -> Array | None:
     """The columns of rows: one structured value whose fields are arrays ``(size, *shape)``; None if left to numpy.
 
@@ -119,8 +129,7 @@ def gather(groups: Sequence[tuple[Resident, Ids, Ids, Ids]], size: int, *, parti
     first = groups[0][0]
     if "diskreplay.index.jit" not in sys.modules or size * first.all_row_bytes >= MOST_BYTES:
         return None
-    from diskreplay.index import rows
-
+    rows = _rows()
     layout = first.layout(size)
     block = (np.zeros if partial else np.empty)(layout.dtype.itemsize, np.uint8)
     for resident, place, which, envs in groups:

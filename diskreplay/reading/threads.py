@@ -16,6 +16,8 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
+from diskreplay.interrupts import never_wait
+
 Work = Callable[[int, int], int]
 """Does ``begin`` to ``end``, and says how far it came."""
 
@@ -113,6 +115,7 @@ def _start() -> None:
 
 
 def _help(parts: queue.SimpleQueue[_Part]) -> None:
+    never_wait()
     while True:
         parts.get().run()
 

@@ -54,7 +54,7 @@ def collect(files: RemoteFiles, older_than: float, *, dry_run: bool = False, now
         dry_run: note nothing and remove nothing.
         now: seconds since the epoch; the clock's if None.
     """
-    moment = time.time() if now is None else now
+    moment = time.time() if now is None else now  # noqa: TID251  between machines: docs/remote.md says what may happen
     files.refresh()
     store = Store(files.url, files)
     key = _note_key(files)

@@ -29,6 +29,7 @@ from diskreplay.errors import CorruptionError, DiskFullError, RemoteConflictErro
 from diskreplay.remote import bundles, ranges
 from diskreplay.remote.ahead import STOP_SECONDS, Ahead, CalledOffError
 from diskreplay.remote.downloads import Download, Downloads
+from diskreplay.remote.listing import alike, is_plain
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import Object, Objects, read
@@ -134,6 +135,8 @@ class RemoteFiles:
         self._refreshing = threading.Lock()
         self._listing = Listing({}, {}, {}, {})
         """Replaced as a whole: who reads it waits for nobody."""
+        self.alike: list[str] = []
+        """Keys that are no store's and look as if they were, as of the first listing."""
         self._documents: dict[str, tuple[str, bytes]] = {}
         """Tag and bytes of those that were read, by key."""
         self._bundles: dict[str, bundles.Bundles] = {}
@@ -196,7 +199,10 @@ class RemoteFiles:
         return bool(self._listing.records)
 
     def _list(self) -> dict[str, Object]:
-        return {one.key: one for one in self.objects.list("") if _is_plain(one.key)}
+        found = self.objects.list("")
+        if not self._listing.there:
+            self.alike = alike(one.key for one in found)
+        return {one.key: one for one in found if is_plain(one.key)}
 
     def _read_records(self, names: Iterable[str], listed: dict[str, Object]) -> dict[str, bytes]:
         """The records of those streams that have one, several at a time."""
@@ -542,11 +548,6 @@ def _schema(document: bytes) -> Any:
         return json.loads(document)["attributes"][metadata.KEY]["schema"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def _is_plain(key: str) -> bool:
-    """Whether a key can be one of a store: others in the same place are somebody else's."""
-    return key.isprintable() and not any(part in ("", ".", "..") for part in key.split("/"))
 
 
 def _is_record(key: str) -> bool:

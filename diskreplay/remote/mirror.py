@@ -2,7 +2,8 @@
 
 A copy is named by its key and the tag of the object, so that it is never taken for another version. It is written
 beside, made durable and renamed: a kill or a loss of power leaves whole copies, and files that the next process
-removes. Where the budget is passed, the copies that were used least recently go; who has one open reads on.
+removes. Where the budget is passed, the copies that were used least recently go, by the times of their files; a clock
+that jumps makes others go, which are downloaded again. Who has one open reads on.
 """
 
 from __future__ import annotations

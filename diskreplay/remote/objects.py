@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from diskreplay.errors import InputError, RemoteError
-from diskreplay.remote import failures
+from diskreplay.paths import check_no_secret
+from diskreplay.remote import failures, listing
 from diskreplay.remote.downloads import Download
 
 SCHEMES = ("s3", "gs", "az", "file")
@@ -121,13 +122,15 @@ def put_over(objects: Objects, key: str, data: bytes, tag: str) -> str:
 
 
 def is_url(path: object) -> bool:
-    """Whether a path names a remote store: ``s3://``, ``gs://``, ``az://``, ``file://``."""
+    """Tells URLs of remote stores (``s3://``, ``gs://``, ``az://``, ``file://``) from paths; InputError for secrets."""
+    check_no_secret(path)
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     return isinstance(text, str) and "://" in text and text.partition("://")[0] in SCHEMES
 
 
 def checked_url(url: object) -> str:
     """A URL without a slash at its end; InputError where it names no place for a store."""
+    check_no_secret(url)
     text = os.fspath(url) if isinstance(url, str | os.PathLike) else url
     if not isinstance(text, str) or "://" not in text:
         raise InputError(f"a remote store is named by a URL such as s3://bucket/pong.replay, got {url!r}")
@@ -238,8 +241,8 @@ class ObjectStore:
     def list(self, prefix: str) -> list[Object]:
         def ask() -> list[Object]:
             # `obstore` lists below a prefix of whole parts.
-            listed = self._obstore.list(self._connections().question, prefix.rpartition("/")[0] or None)
-            return [_object(str(one["path"]), one) for page in listed for one in page]
+            listed = listing.metas(self._obstore, self._connections().question, prefix.rpartition("/")[0])
+            return [_object(str(one["path"]), one) for one in listed]
 
         found = self._ask("listing", prefix, ask)
         return sorted((one for one in found if one.key.startswith(prefix)), key=lambda one: one.key)
@@ -289,6 +292,11 @@ class ObjectStore:
                 and failures.code(text) not in failures.BUCKET
             ):
                 raise FileNotFoundError(2, "there is no such object", place) from None
+            if isinstance(error, errors.InvalidPathError):
+                raise RemoteError(
+                    f"{action} {place} failed: an object there has a name that no store has: {text.splitlines()[0]}; "
+                    "remove it"
+                ) from None
             if isinstance(error, errors.AlreadyExistsError | errors.PreconditionError):
                 raise TakenError(place) from None
             denied = errors.PermissionDeniedError | errors.UnauthenticatedError | PermissionError

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 
 from diskreplay.checks import check_count
-from diskreplay.errors import InputError, StoreNotFoundError
+from diskreplay.errors import InputError, RemoteWarning, StoreNotFoundError
 from diskreplay.paths import PathLike, checked_path, full_path
 from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.mirror import Mirror
@@ -50,6 +51,12 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
     most = check_count("mirror_bytes", mirror_bytes if mirror_bytes is not None else _default_bytes())
     directory = os.path.abspath(checked_path(mirror, "mirror")) if mirror is not None else default_mirror(objects.url)
     found = RemoteFiles(objects, Mirror(directory, most, objects.url))
+    if found.alike:
+        said = ", ".join(map(repr, found.alike[:3])) + (f" and {len(found.alike) - 3} more" if found.alike[3:] else "")
+        warnings.warn(
+            f"objects at {objects.url!r} have names like a store's, and are none of its: {said}; they are ignored: "
+            "remove them, or give them back their names", RemoteWarning, stacklevel=4,
+        )  # fmt: skip
     if found.kind(f"{objects.url}/{metadata.NAME}") is None:
         raise StoreNotFoundError(
             f"there is no store at {objects.url!r} yet; who writes makes one, by create(path, ..., remote=url)"

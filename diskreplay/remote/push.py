@@ -108,6 +108,19 @@ class Push:
                 raise
         raise RemoteError(f"{self._objects.url}/{self._prefix}: others change it again and again; try again")
 
+    def check_going_back(self, timeline: int) -> None:
+        """Raises what a push would, once the stream went back to a checkpoint, and so to this new timeline.
+
+        That is RemoteConflictError where another's checkpoint may need the rows that would be given up, or the remote
+        stream is another's; and RemoteError where it is not known, as the URL does not answer.
+        """
+        root = self._look(metadata.NAME)
+        if root is not None:
+            self._checked_root(root[1])
+            if self._look(self._record.key) is not None:
+                self._begin()
+                self._check_not_needed(timeline)
+
     # The beginning
 
     def _begin(self) -> None:
@@ -150,13 +163,17 @@ class Push:
                 return self._name
         else:
             raise RemoteError(f"{self._objects.url}/{metadata.NAME}: the put is refused again and again; try again")
-        there = _attributes(found[1])
+        return numbers.first(self._checked_root(found[1]))
+
+    def _checked_root(self, document: bytes) -> dict[str, Any]:
+        """The attributes of the remote store's own document; RemoteConflictError where it is another store's."""
+        there = _attributes(document)
         ours = there.get(metadata.KEY)
         if not isinstance(ours, dict) or ours.get("schema") != self._store.schema.to_json():
             raise RemoteConflictError(
                 f"{self._objects.url!r} holds another store than {self._store.path!r}; push to another URL"
             )
-        return numbers.first(there)
+        return there
 
     def _groups(self) -> None:
         for key in (STREAMS, CHECKPOINTS, *(f"{self._prefix}/{group}" for group in stream.groups(self._store.schema))):
@@ -242,7 +259,7 @@ class Push:
         self._remove(self._dropped(self._checkpoints_here(), there), there)
 
     def _check_not_needed(self, timeline: int) -> None:
-        """RemoteConflictError where another's checkpoint may need rows that this stream gave up for a new timeline."""
+        """RemoteConflictError where another's checkpoint may need rows that this stream gives up for a new timeline."""
         for one in self._checkpoints_there().values():
             if _checkpoint_name(one.key) is not None and self._made_here(one) is None:
                 found = self._look(one.key, metadata.MAX_CHECKPOINT_BYTES)
@@ -251,8 +268,9 @@ class Push:
                 of = cut.get(self._name) if isinstance(cut, dict) else None
                 if isinstance(of, dict) and of.get("timeline") != timeline:
                     raise RemoteConflictError(
-                        f"the stream {self._name!r} went back to a checkpoint, and {_checkpoint_name(one.key)!r} of "
-                        f"{self._objects.url} may need the rows that it gave up; go on in a new stream (stream=...)"
+                        f"the stream {self._name!r} goes back to a checkpoint, and {_checkpoint_name(one.key)!r} of "
+                        f"{self._objects.url} may need the rows that it gives up; drop that one, or go on in a new "
+                        "stream (stream=...)"
                     )
 
     def _upload(self, newest: Commit, pins: list[Commit]) -> None:

@@ -64,6 +64,10 @@ class Pushing:
         """What kept the rest from being sent at the end."""
         self._thread: threading.Thread | None = None
 
+    def check_going_back(self, timeline: int) -> None:
+        """As of :class:`Push`; nothing was committed yet."""
+        self._push.check_going_back(timeline)
+
     def committed(self, commit: Commit) -> None:
         """Says that there is a newer commit, or checkpoint; a thread is started where none is at work."""
         if os.getpid() != self._process:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import checked_number
 from diskreplay.ids import Ids, checked_ids
+from diskreplay.interrupts import undisturbed
 from diskreplay.sampling.window import (
     Prioritized,
     Remembered,
@@ -52,6 +53,8 @@ class Priorities(Prioritized, Generic[Tree]):
         self._beta = checked_number("beta", beta)
         self._most = most
         self._by_env = by_env
+        self.clear()
+        self._parts()  # imports numba: now, and not within a draw, where a signal's handler could meet half of it
         self.clear()
 
     def clear(self) -> None:
@@ -117,9 +120,10 @@ class Priorities(Prioritized, Generic[Tree]):
 
     def _parts(self) -> tuple[Places, Tree]:
         if self._places is None or self._tree is None:
-            from diskreplay.sampling.places import Places
+            with undisturbed():
+                from diskreplay.sampling.places import Places
 
-            self._tree = self._new_tree(0)
+                self._tree = self._new_tree(0)
             self._places = Places(self._by_env)
         return self._places, self._tree
 
@@ -215,7 +219,8 @@ class Priorities(Prioritized, Generic[Tree]):
 
         Raises ValueError, KeyError or TypeError, and changes nothing, where that is no state of such a sampler.
         """
-        from diskreplay.sampling.places import Places
+        with undisturbed():
+            from diskreplay.sampling.places import Places
 
         places = Places.restored(self._by_env, facts["streams"], arrays["waiting"])
         maxima, ignored = np.array(facts["maxima"], np.float64), int(facts["ignored_updates"])

@@ -189,8 +189,6 @@ class Proportional(Priorities["SumTree"]):
         return tree.leaves[slots]
 
     def _restored(self, places: Places, slots: Ids, values: Floats) -> SumTree:
-        if not ((values == 0) | (values >= LEAST_MASS) & (values <= MOST_MASS)).all():
-            raise ValueError(f"stored masses must be 0 or from {LEAST_MASS:.0e} to {MOST_MASS:.0e}")
         tree = self._new_tree(places.slots)
         tree.fill(slots, values)
         return tree
@@ -213,11 +211,29 @@ class Proportional(Priorities["SumTree"]):
         return facts | {"alpha": self._alpha, "by_env": self._by_env, "samples": self._samples}, arrays
 
     def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        samples = int(facts["samples"])
-        for name, own in (("alpha", self._alpha), ("by_env", self._by_env)):
-            if facts[name] != own:
-                raise ValueError(f"the stored priorities have {name} {facts[name]!r}, this sampler has {own!r}")
-        super().restore(facts, arrays)
+        """Goes on from what :meth:`state` gave, also of a sampler with another ``alpha``, or with ``by_env``.
+
+        Raises ValueError, KeyError or TypeError, and changes nothing, where that is no state of such a sampler; so are
+        the priorities of one without ``by_env`` for one with it, and those with an ``alpha`` of 0 for another.
+        """
+        samples, alpha = int(facts["samples"]), checked_number("the stored alpha", facts["alpha"])
+        masses = np.asarray(arrays[self._array], np.float64)
+        if not ((masses == 0) | (masses >= LEAST_MASS) & (masses <= MOST_MASS)).all():
+            raise ValueError(f"stored masses must be 0 or from {LEAST_MASS:.0e} to {MOST_MASS:.0e}")
+        if facts["by_env"] and not self._by_env:
+            runs = [{**run, "lanes": 1, "group": 0} for run in facts["streams"]]
+            facts = {**facts, "streams": runs, "maxima": [max([1.0, *facts["maxima"]])]}
+        elif self._by_env and not facts["by_env"]:
+            raise ValueError("they are of all environments together, and not of each (by_env)")
+        if alpha != self._alpha:
+            if not alpha:
+                raise ValueError("they were kept with alpha=0, which makes all equal")
+            largest = max([1.0, *facts["maxima"]])
+            with np.errstate(over="ignore"):
+                priorities = np.minimum(masses ** (1 / alpha), largest)
+            masses = np.where(masses > 0, np.clip(priorities**self._alpha, LEAST_MASS, MOST_MASS), 0.0)
+            facts = {**facts, "maxima": [min(maximum, self._most) for maximum in facts["maxima"]]}
+        super().restore(facts, {**arrays, self._array: masses})
         self._samples = samples
 
 

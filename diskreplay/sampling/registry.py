@@ -35,16 +35,7 @@ def is_own(sampler: object) -> bool:
     return type(sampler) in OWN
 
 
-def takes_over(given: Sampler, stored: Mapping[str, Any]) -> bool:
-    """Whether a sampler that is given to ``open`` goes on from a checkpoint's state.
-
-    One of this package begins anew: without one, its like is made from the checkpoint. Of another kind, or of a mixture
-    with one in it, it is the only way to go on.
-    """
-    return not is_own(given) and _kinds(stored) == _kinds(given.to_json())
-
-
-def _kinds(stored: Mapping[str, Any]) -> list[Any]:
+def kinds(stored: Mapping[str, Any]) -> list[Any]:
     """The kind of a document by ``to_json``; of a mixture, also those of what it is made of."""
     parts = stored.get("samplers", ()) if stored.get("kind") == "SamplerMixture" else ()
     return [stored.get("kind"), *(part.get("kind") for part in parts)]

@@ -13,8 +13,11 @@ import contextlib
 import os
 import queue
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
+
+from diskreplay.interrupts import never_wait
 
 THREADS = min(4, os.cpu_count() or 1)
 WAIT_SECONDS = 0.1
@@ -26,12 +29,13 @@ Result = TypeVar("Result")
 class Task(Generic[Result]):
     """Something to compress or decompress, done by one of the threads or by whoever asks for it first; never None."""
 
-    __slots__ = ("_asked", "_encode", "_process", "_result", "_started", "_wake")
+    __slots__ = ("_asked", "_encode", "_process", "_result", "_wake", "_worker")
 
     def __init__(self, encode: Callable[[], Result]) -> None:
         self._encode = encode
         self._process = os.getpid()
-        self._started = False
+        self._worker = 0
+        """The thread that works at it."""
         self._asked = False
         """Whoever needs the result does the task: no thread is to begin it, too. Who is interrupted will ask again."""
         self._result: Result | None = None
@@ -48,18 +52,24 @@ class Task(Generic[Result]):
         """Does the task, in a thread of its own."""
         if self._asked:
             return
-        self._started = True
+        self._worker = get_ident()
         try:
             # An error, such as that no memory is left, is met again by whoever needs the result.
             with contextlib.suppress(BaseException):
                 self._result = self._encode()
         finally:
-            self._started = self.done
+            self._worker = 0
             self._wake.release()
+
+    @property
+    def _awaited(self) -> bool:
+        """Whether another thread works at it, which is there."""
+        working = self._result is None and self._worker not in (0, get_ident())
+        return working and self._process == os.getpid() and not sys.is_finalizing()
 
     def result(self) -> Result:
         """What came of it; waits for the thread that works at it, and does it here where there is none."""
-        while self._result is None and self._started and self._process == os.getpid() and not sys.is_finalizing():
+        while self._awaited:
             if self._wake.acquire(timeout=WAIT_SECONDS):
                 self._wake.release()
         if self._result is None:
@@ -81,6 +91,7 @@ class Encoders:
                 _thread.start_new_thread(self._work, ())
 
     def _work(self) -> None:
+        never_wait()
         while True:
             self._tasks.get().work()
 

@@ -215,7 +215,8 @@ class LocalLock:
     @classmethod
     def taken_by(cls, path: str) -> str | None:
         """The line of this process's program that took the lock on a directory; None where this process has it not."""
-        return next((lock._taken_by for lock in list(cls._held) if lock.held() and lock.is_at(path)), None)
+        here = (lock for lock in list(cls._held) if lock._taken_by and lock.held() and lock.is_at(path))
+        return next((lock._taken_by for lock in here), None)
 
     @classmethod
     def let_go_in_child(cls) -> None:
@@ -383,13 +384,18 @@ def translate_reads(path: str) -> Iterator[None]:
         raise unreadable(path, error) from error
 
 
-def replace(files: Files, path: str, data: bytes, temporary: str | None = None) -> None:
-    """Atomically and durably makes ``data`` the content of ``path``: write beside, fsync, rename, fsync directory."""
-    temporary = temporary or f"{path}.tmp"
-    file = files.open(temporary, write=True)
+def write(files: Files, path: str, data: bytes) -> None:
+    """Makes ``data`` the content of a file, which is synced; its name is not."""
+    file = files.open(path, write=True)
     file.truncate(0)
     file.pwrite([data], 0)
     file.sync()
+
+
+def replace(files: Files, path: str, data: bytes, temporary: str | None = None) -> None:
+    """Atomically and durably makes ``data`` the content of ``path``: write beside, fsync, rename, fsync directory."""
+    temporary = temporary or f"{path}.tmp"
+    write(files, temporary, data)
     files.rename(temporary, path)
     files.sync_dir(os.path.dirname(path))
 

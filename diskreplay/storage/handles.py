@@ -20,10 +20,11 @@ import errno
 import itertools
 import os
 import resource
-import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, TypeVar
+
+from diskreplay.interrupts import Lock
 
 if TYPE_CHECKING:
     from diskreplay.storage.files import File
@@ -98,7 +99,7 @@ class Pool:
 
     def renew_lock(self) -> None:
         """In a forked child: a thread that is not there any more may have held the old one."""
-        self._lock = threading.RLock()  # a signal's handler may use a buffer, too
+        self._lock = Lock("the open files")
 
     def use(self, files: Iterable[PooledFile]) -> list[Loan]:
         """Files on loan, as the most recently used ones; those before the first that was closed."""

@@ -38,15 +38,13 @@ from diskreplay.storage import arrays, attachments, metadata, stream, temporarie
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import MAX_ENVS, MAX_STREAMS, Commit
+from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
 FIRST_STREAM = "0"
 PROVENANCE = "provenance"
 """The setting that says where the steps come from."""
-MAX_NUMBER = 1 << 48
-"""Of a checkpoint; those after it share it."""
 LOCK_SECONDS = 60.0
 """How long to wait for another process that adds a stream, which takes it milliseconds."""
 
@@ -296,24 +294,25 @@ class Store:
         """
         return StreamReader(self.files, self.stream_path(name), self.schema, commit, timeline)
 
-    def write_stream(self, name: str, checkpoint: Checkpoint | None = None) -> StreamWriter:
-        """Takes the stream's lock and recovers it, at its newest commit or back at a checkpoint's."""
+    def write_stream(
+        self, name: str, checkpoint: Checkpoint | None = None, may_go_back: Callable[[int], None] | None = None
+    ) -> StreamWriter:
+        """Takes the stream's lock and recovers it, at its newest commit or back at a checkpoint's.
+
+        Args:
+            name: of the stream.
+            checkpoint: to go back to.
+            may_go_back: called with the timeline that going back would begin, before anything is given up: it raises
+                what stands against that.
+        """
 
         def choose(newest: Commit) -> Commit:
             if checkpoint is None or checkpoint.cut[name] == newest:
                 return newest
             cut = checkpoint.cut[name]
-            later = [
-                c.name for c in self.checkpoints() if name in c.cut
-                and (c.cut[name].end > cut.end or any(
-                    path in cut.tails and c.cut[name].log_span(path)[1] > cut.log_span(path)[1] for path in LOGS
-                ))
-            ]  # fmt: skip
-            if later:
-                raise CheckpointError(
-                    f"going back to checkpoint {checkpoint.name!r} would discard rows that {later} still need; drop "
-                    f"them first (drop_checkpoint), or open the checkpoint with mode='r'"
-                )
+            self.check_going_back(name, checkpoint)
+            if may_go_back is not None:
+                may_go_back(newest.timeline + 1)
             greatest = max(newest.last_checkpoint, cut.last_checkpoint)
             return dataclasses.replace(cut, sequence=newest.sequence, last_checkpoint=greatest).next(
                 timeline=newest.timeline + 1
@@ -322,6 +321,21 @@ class Store:
         if checkpoint is not None and name not in checkpoint.cut:
             raise CheckpointError(f"checkpoint {checkpoint.name!r} knows no stream {name!r}")
         return StreamWriter(self.files, self.stream_path(name), self.schema, lambda: self.cuts(name), choose)
+
+    def check_going_back(self, name: str, checkpoint: Checkpoint) -> None:
+        """CheckpointError where other checkpoints need rows of a stream that going back to this one would discard."""
+        cut = checkpoint.cut[name]
+        later = [
+            c.name for c in self.checkpoints() if name in c.cut
+            and (c.cut[name].end > cut.end or any(
+                path in cut.tails and c.cut[name].log_span(path)[1] > cut.log_span(path)[1] for path in LOGS
+            ))
+        ]  # fmt: skip
+        if later:
+            raise CheckpointError(
+                f"going back to checkpoint {checkpoint.name!r} would discard rows that {later} still need; drop "
+                f"them first (drop_checkpoint), go on from the last commit, or open the checkpoint with mode='r'"
+            )
 
     def readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
         """Readers of all columns of a stream by their path below its group; nothing is loaded."""

@@ -134,7 +134,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._process = os.getpid()
         self._checkpoints = os.path.join(os.path.dirname(os.path.dirname(path)), CHECKPOINTS)
         try:
-            self._take_lock(files, path)
+            self._lock = lock(files, path)
             self._settle(files, path)
             newest = read_commit(files, path)
             commit = choose(newest)
@@ -150,18 +150,6 @@ class StreamWriter(_Stream[ColumnWriter]):
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
-
-    def _take_lock(self, files: fs.Files, path: str) -> None:
-        with fs.translate("locking", path):
-            self._lock = files.lock(path)
-        if self._lock is None:
-            holder = files.lock_holder(path)
-            if holder.startswith(fs.THIS_PROCESS):
-                holder += " (with take_over=True that is committed and closed first)"
-            raise LockedError(
-                f"the stream {path!r} is being written by {holder}; close that writer, open another stream, or open "
-                "with mode='r'"
-            )
 
     def _settle(self, files: fs.Files, path: str) -> None:
         """Syncs the directories in which a killed writer may have renamed something and not synced.
@@ -190,11 +178,29 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._check_tails(commit)
             self.load(commit)
             if commit != newest:
-                self.replace_record(commit)
+                self._go_back(commit)
             self._clear_scratch()
             lowest = {path: self._recover_column(commit, path, column) for path, column in self.columns()}
         self.close_files()  # another file may stand in a shard's place
         return lowest
+
+    def _go_back(self, commit: Commit) -> None:
+        """Makes an older commit the newest. What it leaves of the last shards is written first: a disk may be full."""
+        shorter: dict[str, str] = {}
+        try:
+            for path, column in self.columns():
+                tail = commit.tails.get(path)
+                if tail and (self.files.size(file := column.shard_path(tail.shard)) or 0) > tail.size:
+                    temporary = os.path.join(self.path, SCRATCH, f".tmp-shard-{len(shorter)}")
+                    fs.write(self.files, temporary, _read(self.files.open(file), tail.size))
+                    shorter[temporary] = file
+            self.replace_record(commit)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._clear_scratch()
+            raise
+        for temporary, file in shorter.items():
+            self.files.rename(temporary, file)
 
     def _clear_scratch(self) -> None:
         """Removes the temporary files that killed writers left."""
@@ -490,6 +496,21 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Gives the lock back; writes that no commit holds are gone. Doing it twice does no harm."""
         if self._lock is not None:
             self._lock.release()
+
+
+def lock(files: fs.Files, path: str) -> fs.Lock:
+    """Takes the lock of the stream at ``path``; LockedError where another has it."""
+    with fs.translate("locking", path):
+        taken = files.lock(path)
+    if taken is None:
+        holder = files.lock_holder(path)
+        if holder.startswith(fs.THIS_PROCESS):
+            holder += " (with take_over=True that is committed and closed first)"
+        raise LockedError(
+            f"the stream {path!r} is being written by {holder}; close that writer, open another stream, or open "
+            "with mode='r'"
+        )
+    return taken
 
 
 def _sync(written: list[fs.File]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.interrupts import undisturbed
 from diskreplay.notebooks import batch_html
 
 
@@ -77,7 +78,13 @@ class Arrays:
 
     def _repr_html_(self) -> str:
         """For notebooks: a table of the arrays, and thumbnails of observations that are pictures."""
-        return batch_html(f"{type(self).__name__} of {len(self):,}", vars(self))
+        return batch_html(f"{type(self).__name__} of {len(self):,}", vars(self), self.leading_axes)
+
+    @property
+    def leading_axes(self) -> int:
+        """Axes before an observation's own: 1, or 2 where each entry is a sequence or an episode."""
+        mask: Any = getattr(self, "mask", None)
+        return 1 if mask is None else len(mask.shape)
 
     def map(self, function: Callable[[Any], Any]) -> Self:
         """The batch with ``function`` applied to every array."""
@@ -90,7 +97,8 @@ class Arrays:
         Raises ModuleNotFoundError, saying what to install, when there is no torch.
         """
         try:
-            import torch
+            with undisturbed():
+                import torch
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("Batch.torch needs torch: pip install 'diskreplay[torch]'") from error
 

@@ -21,6 +21,7 @@ def write(path: str, stream: str, number: int, rows: int, **options: Any) -> dr.
     return buffer
 
 
+@pytest.mark.long
 def test_it_holds_its_own_rows_alone_and_readers_see_all(path: str) -> None:
     lives.create(path).close()
     write(path, "0", 0, 12).close()

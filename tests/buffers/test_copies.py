@@ -52,6 +52,7 @@ def test_a_copy_stands_at_the_checkpoint(store: str) -> None:
         assert len(other) == len(buffer) == 60
 
 
+@pytest.mark.long("sampling/test_mixture.py and test_processes_that_are_spawned")
 @pytest.mark.parametrize("sampler", [dr.Proportional, dr.RankBased])
 def test_priorities_come_along_and_part_ways(store: str, sampler: Any) -> None:
     with dr.ReplayBuffer.open(store, mode="r", sampler=sampler(), seed=0) as buffer:
@@ -111,6 +112,7 @@ def draw(buffer: dr.ReplayBuffer, results: Any) -> None:
         results.put(batch.index.tolist())
 
 
+@pytest.mark.long
 def test_processes_that_are_spawned(store: str) -> None:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

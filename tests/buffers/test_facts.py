@@ -180,11 +180,13 @@ class Driver(driver.Driver):
             run.facts.update(told)
 
 
+@pytest.mark.long(quick=5)
 @pytest.mark.parametrize("seed", range(examples(40, least=6)))
 def test_facts_are_those_of_the_model(tmp_path: pathlib.Path, seed: int) -> None:
     Driver(tmp_path / "a.replay", seed).run(60)
 
 
+@pytest.mark.long("test_facts_are_those_of_the_model")
 @pytest.mark.parametrize("seed", range(examples(40, least=6)))
 def test_facts_are_those_of_the_model_with_small_thresholds(tmp_path: pathlib.Path, seed: int) -> None:
     with small_thresholds():
@@ -210,7 +212,7 @@ def test_the_program_of_the_guide_in_short(tmp_path: pathlib.Path) -> None:
         assert sorted(walked.tolist()) == [300, 301, 302, 303, 304, 500, 501, 502, 503, 504]
 
 
-@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("small", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_draws_within_a_selection_are_uniform(tmp_path: pathlib.Path, small: bool) -> None:
     """Each transition of the chosen episodes that stands in the window, with the same frequency, and no other one."""
     with contextlib.ExitStack() as stack:
@@ -332,6 +334,7 @@ def test_facts_that_come_after_an_episode_was_begun_without_any(tmp_path: pathli
         assert facts(again) == [{"seed": 1}, {"seed": 2}, {}, {}]
 
 
+@pytest.mark.long
 def test_facts_of_a_long_episode(tmp_path: pathlib.Path) -> None:
     """The first row is thousands of rows back, then has left the window; another episode without facts follows."""
     path = tmp_path / "a.replay"
@@ -358,6 +361,7 @@ def test_facts_of_a_long_episode(tmp_path: pathlib.Path) -> None:
         assert facts(reader) == [{}, {}]
 
 
+@pytest.mark.long("test_facts_that_died_before_a_commit_are_forgotten")
 def test_the_log_of_facts_stays_small(tmp_path: pathlib.Path) -> None:
     """Facts that change with each commit, of an episode that never ends, while others come and go."""
     path = tmp_path / "a.replay"
@@ -552,6 +556,7 @@ def test_an_episode_of_another_store_or_time_cannot_be_annotated(tmp_path: pathl
         assert facts(buffer) == [{"success": False}, {"success": True}]
 
 
+@pytest.mark.long
 def test_facts_that_died_before_a_commit_are_forgotten(tmp_path: pathlib.Path) -> None:
     """Regression: only what had been written counted for looking what is dead."""
     with small_thresholds(in_format=False), create(tmp_path / "store", capacity=8) as buffer:

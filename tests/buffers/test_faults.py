@@ -47,6 +47,7 @@ def places(folder: pathlib.Path) -> Iterator[tuple[int, str, FaultyFiles]]:
         yield count, str(folder / str(count) / "a.replay"), FaultyFiles()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EIO, WriteFailedError)])
 def test_a_commit_that_fails_anywhere(tmp_path: pathlib.Path, number: int, kind: type[Exception]) -> None:
     ends = set()
@@ -91,6 +92,7 @@ def test_a_commit_that_fails_anywhere(tmp_path: pathlib.Path, number: int, kind:
     assert ends == {23, 32}
 
 
+@pytest.mark.long
 def test_creating_fails_anywhere(tmp_path: pathlib.Path) -> None:
     for count, path, files in places(tmp_path):
         files.fail_at(count)
@@ -116,6 +118,7 @@ def test_creating_fails_anywhere(tmp_path: pathlib.Path) -> None:
             break
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_fails_anywhere(tmp_path: pathlib.Path) -> None:
     for count, path, files in places(tmp_path):
         buffer, recording = stepped(path, files)
@@ -168,6 +171,7 @@ def test_dropping_a_checkpoint_fails_anywhere(tmp_path: pathlib.Path) -> None:
             break
 
 
+@pytest.mark.long
 def test_a_second_stream_that_cannot_be_made(tmp_path: pathlib.Path) -> None:
     for count, path, files in places(tmp_path):
         buffer, recording = stepped(path, files)
@@ -212,6 +216,7 @@ def test_recovery_that_fails_anywhere(tmp_path: pathlib.Path) -> None:
             break
 
 
+@pytest.mark.long
 def test_going_back_to_a_checkpoint_fails_anywhere(tmp_path: pathlib.Path) -> None:
     ends = set()
     for count, path, files in places(tmp_path):
@@ -280,6 +285,7 @@ def test_reads_that_fail_are_named(tmp_path: pathlib.Path, operation: str) -> No
         buffer.sample(12)
 
 
+@pytest.mark.long
 def test_a_kill_after_every_write_of_a_commit(tmp_path: pathlib.Path) -> None:
     """What a killed process leaves is what was written up to then: the next writer goes on from a commit."""
     ends = set()

@@ -81,6 +81,7 @@ def draw(buffer: dr.ReplayBuffer) -> Callable[[], list[int]]:
     return lambda: check(buffer.sample(30))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampler", [dr.Uniform, dr.Proportional, dr.RankBased])
 def test_children_of_a_reader_differ_and_are_the_same_again(path: str, sampler: Callable[[], Any]) -> None:
     """Regression: all children, and their parent, drew the same batches."""
@@ -113,6 +114,7 @@ def test_a_pass_that_is_under_way_goes_on_in_the_child_of_a_reader(path: str) ->
         assert sorted(first + [row for batch in batches for row in check(batch)]) == list(range(ROWS))
 
 
+@pytest.mark.long
 def test_the_child_of_a_writer_refuses_and_can_open_the_store_itself(path: str) -> None:
     with create(path) as buffer:
         under_way = buffer.shuffled(30, pool_bytes=10_000)
@@ -150,6 +152,7 @@ def test_the_loader_of_the_parent_is_refused_in_the_child_and_a_new_one_works(pa
         check(next(loader))
 
 
+@pytest.mark.long("test_fifty_forks_beside_busy_threads")
 def test_a_fork_by_the_thread_that_samples(path: str) -> None:
     """A view's own code forks: the locks are its thread's in the child too."""
     goal = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
@@ -287,7 +290,7 @@ rb.close()
 """
 
 
-@pytest.mark.share(2)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "what", ["sample", "priorities", "shuffle", "write", "write and sample", "load", "write and load"]
 )
@@ -332,6 +335,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.long
 def test_a_fork_beside_a_thread_that_loads_a_library_within_a_batch(path: str) -> None:
     """Regression: the fork held the lock of ``logging``, which was imported after this package, while it waited."""
     create(path).close()

@@ -74,7 +74,7 @@ def compare(rb, steps, envs, stacked):
     return len(rb) // envs
 
 
-@pytest.mark.share(3)
+@pytest.mark.long
 @pytest.mark.own_thresholds  # a commit within add that is interrupted stops the writer
 @pytest.mark.parametrize(("envs", "stacked"), [(1, False), (2, False), (1, True), (2, True)])
 @pytest.mark.parametrize("full", [False, True])

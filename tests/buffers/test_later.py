@@ -144,11 +144,13 @@ class Driver(driver.Driver):
         self.settle(before)
 
 
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("seed", range(examples(40, least=6)))
 def test_values_are_those_of_the_model(tmp_path: pathlib.Path, seed: int) -> None:
     Driver(tmp_path / "a.replay", seed).run(60)
 
 
+@pytest.mark.long("test_values_are_those_of_the_model")
 @pytest.mark.parametrize("seed", range(examples(60, least=8)))
 def test_values_are_those_of_the_model_with_small_thresholds(tmp_path: pathlib.Path, seed: int) -> None:
     with small_thresholds():
@@ -439,6 +441,7 @@ def test_a_store_without_such_columns_has_no_trace_of_them(tmp_path: pathlib.Pat
     assert not (tmp_path / "a/streams/0/later").exists()
 
 
+@pytest.mark.long
 def test_the_log_stays_bounded_and_compaction_gives_back_the_rest(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from helpers.clocks import DAY, Clock
 
 import diskreplay as dr
-from diskreplay.errors import CheckpointError, CorruptionError
+from diskreplay.errors import CheckpointError, CorruptionError, LockedError
 from diskreplay.ops.checkpoints import checkpoints as listed
 from diskreplay.storage import metadata
 from diskreplay.storage.files import LocalFiles
@@ -154,6 +154,31 @@ def test_a_mixtures_checkpoints_of_another_keeper_are_not_its_latest(tmp_path: p
         dr.Mixture.open(parts, checkpoint="latest")
     with dr.Mixture.open(parts, checkpoint="latest", or_last_commit=True) as mixture:
         assert mixture._given == [0, 0]
+
+
+def test_a_mixture_gives_up_no_rows_where_one_of_its_parts_cannot_go_back(tmp_path: pathlib.Path) -> None:
+    paths = [tmp_path / "a.replay", tmp_path / "b.replay"]
+    for path in paths:
+        with writer(path) as buffer:
+            add(buffer, 10)
+    with dr.Mixture.open(paths) as mixture:
+        mixture.checkpoint("both")
+        for part in mixture.parts:
+            add(part, 5)  # type: ignore[arg-type]
+    with writer(paths[1]) as buffer:
+        buffer.checkpoint("later")
+        with pytest.raises(LockedError):
+            dr.Mixture.open(paths, checkpoint="latest")
+    with pytest.raises(CheckpointError, match=r"'later'.* still need"):
+        dr.Mixture.open(paths, checkpoint="latest")
+    with writer(paths[0]) as first, writer(paths[1]) as second:
+        assert (len(first), len(second)) == (15, 15)
+        second.drop_checkpoint("both")
+        second.drop_checkpoint("later")
+    with pytest.raises(CheckpointError, match="there is no checkpoint 'both'"):
+        dr.Mixture.open(paths, checkpoint="latest")
+    with writer(paths[0]) as first:
+        assert len(first) == 15
 
 
 def old_checkpoint(path: pathlib.Path, name: str, **changes: Any) -> None:

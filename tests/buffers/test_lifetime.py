@@ -37,6 +37,7 @@ def test_a_replay_buffer_is_no_cycle(path, sampler, view) -> None:
     dr.ReplayBuffer.open(path).close()
 
 
+@pytest.mark.long
 def test_a_rollout_buffer_is_no_cycle(path) -> None:
     buffer = dr.RolloutBuffer.create(path, SPACE, ACTIONS, steps=8)
     for _ in range(8):

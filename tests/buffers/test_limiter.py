@@ -49,6 +49,7 @@ class Definition:
         return self.inserts >= self.min_size and surplus >= self.min_size * self.ratio - self.error
 
 
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize(
     ("envs", "ratio", "min_size", "error"), [(1, 4.0, 10, 20), (1, 0.25, 8, 4), (2, 1.5, 7, 9.5), (3, 8, 1, 30)]
 )
@@ -256,6 +257,7 @@ def started(path: str, turns: int, end: str) -> Iterator[subprocess.Popen[str]]:
         found.communicate()
 
 
+@pytest.mark.long
 def test_two_processes_keep_the_ratio(path: str) -> None:
     """Neither runs ahead by more than the bounds, and neither waits for ever, though each commits seldom by itself."""
     slow: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
@@ -275,6 +277,7 @@ def test_two_processes_keep_the_ratio(path: str) -> None:
         assert limiter.samples == 480
 
 
+@pytest.mark.long("test_two_processes_keep_the_ratio")
 def test_the_other_side_is_killed_and_comes_again(path: str) -> None:
     """Its last commit counts; who waits says who is gone; when it is back, both go on."""
     with CONFIG.create(path, commit_rows=1 << 20, commit_seconds=1e9) as buffer:
@@ -332,6 +335,7 @@ def test_ctrl_c_ends_the_waiting_and_counts_nothing(path: str) -> None:
         assert limiter.samples == 3
 
 
+@pytest.mark.long
 def test_a_crash_at_every_operation_keeps_rows_and_counts_together() -> None:
     """They stand in one record: it is the one before, or the new one. A commit of the count alone is one, too."""
     config = Config("tiny", Leaf((2,), np.float32), capacity=12, chunk_rows=2, shard_rows=4)

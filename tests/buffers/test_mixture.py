@@ -56,6 +56,7 @@ def check(mixture: dr.Mixture[Any], batch: Any, logs: list[Recording], counts: l
             check_batch(piece, [log.log], log.config.n_step, log.config.gamma)
 
 
+@pytest.mark.long(quick=4)
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("config", [VECTORS, STACKS, DICTS], ids=repr)
 def test_batches_beside_the_oracle(config: Config, tmp_path: pathlib.Path) -> None:
@@ -81,6 +82,7 @@ def test_batches_beside_the_oracle(config: Config, tmp_path: pathlib.Path) -> No
     mixture.close()
 
 
+@pytest.mark.long
 def test_each_part_draws_what_it_would_draw_alone(tmp_path: pathlib.Path) -> None:
     """The distribution over all is that of the parts by their fractions, and the very draws are the same."""
     pair = Pair(VECTORS, tmp_path)
@@ -131,6 +133,7 @@ def test_large_frames_are_joined_without_a_copy(tmp_path: pathlib.Path) -> None:
         assert (kept[0].obs == first).all()
 
 
+@pytest.mark.long
 def test_priorities_go_to_the_part_that_they_are_of(tmp_path: pathlib.Path) -> None:
     pair = Pair(VECTORS, tmp_path)
     pair.buffers[0].close()
@@ -336,6 +339,7 @@ def drawn(mixture: dr.Mixture[Any], tell: bool) -> list[Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("second", ["r", "r+"])
 @pytest.mark.parametrize("sampler", [dr.Uniform, dr.Proportional, lambda: dr.SamplerMixture([dr.RankBased()])])
 def test_a_checkpoint_goes_on_bit_for_bit(second: str, sampler: Any, tmp_path: pathlib.Path) -> None:
@@ -454,6 +458,7 @@ def test_a_part_that_is_read_may_have_moved_on(tmp_path: pathlib.Path) -> None:
         mixture.sample(8)
 
 
+@pytest.mark.long
 def test_a_crash_at_every_operation_of_a_checkpoint(tmp_path: pathlib.Path) -> None:
     """The mixture is at the checkpoint before, or at the new one, in all parts; and the next checkpoint can be made."""
     config = Config("tiny", Leaf((2,), np.float32), capacity=12, chunk_rows=2, shard_rows=4)

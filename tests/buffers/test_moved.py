@@ -62,6 +62,7 @@ DEEDS: list[Callable[[dr.ReplayBuffer], object]] = [
 ]
 
 
+@pytest.mark.long(quick=15)
 @pytest.mark.parametrize("deed", DEEDS, ids=["commit", "checkpoint", "drop_checkpoint", "close"])
 @pytest.mark.parametrize("change", [remove, replace, move, move_and_replace, replace_the_stream_alone])
 def test_a_writer_whose_store_is_gone_writes_nothing(

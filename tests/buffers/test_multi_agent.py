@@ -41,7 +41,7 @@ def check(batch: dr.MultiAgentBatch, at: tuple[Any, ...], expected: dict[str, An
             np.testing.assert_array_equal(found[at], value, err_msg=name)
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=11)
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("on_disk", [False, True], ids=["in RAM", "on disk"])
 @pytest.mark.parametrize("n_step", [1, 3])
@@ -75,7 +75,7 @@ def test_transitions(path: str, kind: Kind, n_step: int, on_disk: bool) -> None:
             check(buffer.get(newest), (0,), world.expected(*world.at(newest[0]), 1, GAMMA))
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=8)
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("view", [dr.Sequence(4, gamma=GAMMA), dr.Sequence(4, across=True), dr.PaddedEpisodes(5)])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -118,6 +118,7 @@ def test_shuffled_and_loader_give_the_same_batches(path: str) -> None:
             assert isinstance(next(loader), dr.MultiAgentBatch)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampler", [dr.Uniform(), dr.Proportional()], ids=["uniform", "proportional"])
 def test_a_thousand_samples_after_a_checkpoint_are_the_same(path: str, sampler: Any) -> None:
     kind = KINDS[1]

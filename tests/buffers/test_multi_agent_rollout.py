@@ -55,7 +55,7 @@ def estimates(
     return target - scale * np.array([step.value for step in steps], "f8"), target
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=8)
 @pytest.mark.parametrize("normalizer", [None, Doubled()], ids=["true values", "normalised values"])
 @pytest.mark.parametrize("td_lambda", [None, 0.0, 0.7])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -172,6 +172,7 @@ def test_final_values_may_come_from_a_function(path: str) -> None:
     assert len(asked) == 1
 
 
+@pytest.mark.long
 def test_resuming_gives_the_same_minibatches(path: str) -> None:
     kind = KINDS[1]
     world = World(kind)

@@ -41,6 +41,7 @@ def go_on(rb, rounds):
     return seen
 
 
+@pytest.mark.long(quick=5)
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("options", [{}, {"num_envs": 3}, {"view": dr.Transition(n_step=3), "num_envs": 2}])

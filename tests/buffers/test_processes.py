@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -19,19 +20,24 @@ from diskreplay.errors import LockedError, NotEnoughDataError
 from diskreplay.ops.verify import verify
 
 WRITER = """
-import sys, warnings
+import os, sys, warnings
 import numpy as np
 import diskreplay as dr
 
 warnings.simplefilter("ignore", dr.errors.MisuseWarning)  # episodes follow each other without a first observation
-path, stream, rows, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-with dr.ReplayBuffer.open(path, stream=stream, commit_rows=7, commit_seconds=seconds) as buffer:
-    start = buffer.stats()["streams"][stream]["end"]
-    print(start, flush=True)
-    for row in range(start, rows):
+path, stream, rows, enough = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+with dr.ReplayBuffer.open(path, stream=stream, commit_rows=7, commit_seconds=1e9) as buffer:
+    row = buffer.stats()["streams"][stream]["end"]
+    print(row, flush=True)
+    while row < rows or not os.path.exists(enough):
         obs, following = np.full((20, 20), row % 250, np.uint8), np.full((20, 20), (row + 1) % 250, np.uint8)
         buffer.add(obs, row % 6, float(row), following, False, row % 10 == 9)
+        row += 1
+        if row % 7 == 0:
+            print(row, flush=True)
+print(row)
 """
+"""Adds rows to a stream, up to a number and until somebody says that it is enough. It says what is committed."""
 
 
 def create(path: str, capacity: int = 60) -> None:
@@ -46,12 +52,12 @@ Start = Callable[[str, int], subprocess.Popen[str]]
 
 @pytest.fixture
 def start(path: str) -> Iterator[Start]:
-    """Starts writers of a stream up to a row; none of them outlives the test."""
+    """Starts writers of a stream, which go on beyond a row until :func:`enough`; none of them outlives the test."""
     create(path)
     started: list[subprocess.Popen[str]] = []
 
     def start_one(stream: str, rows: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-W", "error", "-c", WRITER, path, stream, str(rows), "1e9"]
+        command = [sys.executable, "-W", "error", "-c", WRITER, path, stream, str(rows), f"{path}.enough"]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -62,6 +68,14 @@ def start(path: str) -> Iterator[Start]:
         for pipe in (writer.stdout, writer.stderr):
             assert pipe is not None
             pipe.close()
+
+
+def enough(path: str, writer: subprocess.Popen[str]) -> int:
+    """The rows that the writer had added when it ended well, after it was told that it may."""
+    pathlib.Path(f"{path}.enough").touch()
+    said, errors = writer.communicate()
+    assert writer.returncode == 0, errors
+    return int(said.split()[-1])
 
 
 def check(batch: dr.Batch) -> None:
@@ -75,27 +89,28 @@ def check(batch: dr.Batch) -> None:
         np.testing.assert_array_equal(batch.obs[:, 2 - back], np.broadcast_to(want[:, None, None], (len(rows), 20, 20)))
 
 
+@pytest.mark.long
 def test_a_writer_that_is_killed_goes_on_from_its_last_commit(path: str, start: Start) -> None:
     ends = [0]
-    for delay in (0.0, 0.01, 0.03, 0.05, 0.08, 0.13):
+    for commits in (0, 1, 2, 5):
         writer = start("0", 10**9)
         assert writer.stdout is not None
         assert int(writer.stdout.readline()) == ends[-1]
-        time.sleep(delay)
+        said = [int(writer.stdout.readline()) for _ in range(commits)]
         writer.send_signal(signal.SIGKILL)
         _, errors = writer.communicate()
         assert writer.returncode == -signal.SIGKILL, errors
         with dr.ReplayBuffer.open(path, mode="r") as reader:
             ends.append(reader.stats()["streams"]["0"]["end"])
             assert ends[-1] % 7 == 0
+            assert ends[-1] >= max(said, default=ends[-2]), "it had said that they were committed"
             if len(reader):
                 check(reader.sample(len(reader)))
         outcome = verify(path)
         assert outcome.ok, outcome.problems
-    assert ends == sorted(ends)
-    assert ends[-1] > ends[1], "no commit was ever made"
 
 
+@pytest.mark.long("test_a_writer_that_is_killed_goes_on_from_its_last_commit, and crash/ in one process")
 def test_a_reader_beside_a_writer_that_evicts(path: str, start: Start) -> None:
     """The window turns over many times; the reader refreshes now and then, or is overtaken."""
     writer = start("0", 1200)
@@ -103,7 +118,8 @@ def test_a_reader_beside_a_writer_that_evicts(path: str, start: Start) -> None:
     writer.stdout.readline()
     refreshed = samples = 0
     with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0) as reader:
-        while writer.poll() is None:
+        while refreshed < 10 or samples < 30:
+            assert writer.poll() is None
             try:
                 check(reader.sample(20))
                 samples += 1
@@ -111,46 +127,43 @@ def test_a_reader_beside_a_writer_that_evicts(path: str, start: Start) -> None:
                 pass
             if samples % 3 == 0:
                 refreshed += reader.refresh()
-        assert writer.returncode == 0, writer.communicate()
+        end = enough(path, writer)
+        assert end >= 1200
         reader.refresh()
-        assert reader.stats()["streams"]["0"]["end"] == 1200
-        check(reader.get(np.arange(1140, 1200)))
-    assert refreshed > 3
-    assert samples > 10
+        assert reader.stats()["streams"]["0"]["end"] == end
+        check(reader.get(np.arange(end - 60, end)))
 
 
+@pytest.mark.long("test_a_writer_that_is_killed_goes_on_from_its_last_commit, and crash/ in one process")
 def test_readers_open_at_any_moment(path: str, start: Start) -> None:
     writer = start("0", 1000)
     assert writer.stdout is not None
     writer.stdout.readline()
-    opened = 0
-    while writer.poll() is None:
+    for _ in range(20):
+        assert writer.poll() is None
         with dr.ReplayBuffer.open(path, mode="r") as reader:
-            opened += 1
             if len(reader) >= 10:
                 check(reader.sample(10))
-    assert writer.returncode == 0, writer.communicate()
-    assert opened > 3
+    assert enough(path, writer) >= 1000
 
 
+@pytest.mark.long("test_processes_that_make_the_same_stream_at_once, and crash/test_together.py")
 def test_two_processes_write_and_a_third_learns(path: str, start: Start) -> None:
     dr.ReplayBuffer.open(path, stream="learner", capacity=10).close()
     writers = [start(name, 700) for name in ("0", "b")]
     with dr.ReplayBuffer.open(path, stream="learner") as learner:
         made = 0
-        while any(writer.poll() is None for writer in writers):
+        while made < 5:
+            assert all(writer.poll() is None for writer in writers)
             learner.refresh()
             if len(learner) > 30:
                 check(learner.sample(30))
-                if made < 5:
-                    learner.checkpoint(f"point-{made}", {"made": made})
-                    made += 1
-        for writer in writers:
-            assert writer.returncode == 0, writer.communicate()
+                learner.checkpoint(f"point-{made}", {"made": made})
+                made += 1
+        assert all(enough(path, writer) >= 700 for writer in writers)
         learner.refresh()
         assert len(learner) == 120
         assert {index >> 48 for index in learner.sample(100).index.tolist()} == {0, 2}
-        assert made == 5
     for name in [f"point-{at}" for at in range(made)]:
         with dr.ReplayBuffer.open(path, mode="r", checkpoint=name) as then:
             check(then.sample(len(then)))
@@ -158,7 +171,9 @@ def test_two_processes_write_and_a_third_learns(path: str, start: Start) -> None
     assert outcome.ok, outcome.problems
 
 
+@pytest.mark.long
 def test_processes_that_make_the_same_stream_at_once(path: str, start: Start) -> None:
+    pathlib.Path(f"{path}.enough").touch()
     writers = [start("new", 30) for _ in range(4)]
     codes = [(writer.communicate(), writer.returncode) for writer in writers]
     losers = [errors for (_, errors), code in codes if code]
@@ -199,6 +214,7 @@ def test_a_forked_child_neither_gives_the_lock_back_nor_keeps_it(path: str) -> N
         os.waitpid(sleeper, 0)
 
 
+@pytest.mark.long
 def test_rows_are_added_and_committed_while_the_interpreter_ends(path: str) -> None:
     """No task is taken by a pool of threads then."""
     create(path)

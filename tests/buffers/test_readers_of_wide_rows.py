@@ -10,6 +10,7 @@ import pathlib
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 import diskreplay as dr
@@ -49,6 +50,7 @@ def check(rb: dr.ReplayBuffer) -> None:
             np.testing.assert_array_equal(batch.next_obs, np.broadcast_to(row[:, None] + 1, batch.obs.shape))
 
 
+@pytest.mark.long
 def test_a_reader(tmp_path: pathlib.Path) -> None:
     with create(tmp_path / "s", 96_000) as rb:
         add(rb, 0, 3075)
@@ -59,6 +61,7 @@ def test_a_reader(tmp_path: pathlib.Path) -> None:
         check(reader)
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_on(tmp_path: pathlib.Path) -> None:
     with create(tmp_path / "s", 96_000) as rb:
         add(rb, 0, 700)
@@ -74,6 +77,7 @@ def test_a_reader_that_goes_on(tmp_path: pathlib.Path) -> None:
             check(rb)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_opened_to_read(tmp_path: pathlib.Path) -> None:
     with create(tmp_path / "s", 96_000) as rb:
         add(rb, 0, 2000)
@@ -97,6 +101,7 @@ def test_the_other_streams_of_a_writer(tmp_path: pathlib.Path) -> None:
         check(other)
 
 
+@pytest.mark.long
 def test_a_writer_that_was_cleared_and_opened_again(tmp_path: pathlib.Path) -> None:
     with create(tmp_path / "s", 96_000) as rb:
         add(rb, 0, 1500)

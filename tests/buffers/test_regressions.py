@@ -58,6 +58,7 @@ def test_a_shuffled_pass_beside_a_writer_that_evicts(tmp_path):
                 np.testing.assert_array_equal(batch.obs[:, 0, 0], batch.index % 250)
 
 
+@pytest.mark.long
 def test_evicted_patches_leave_the_cache(tmp_path):
     size = 40 * 40
     with dr.ReplayBuffer.create(
@@ -92,6 +93,7 @@ def test_a_forked_process_does_not_write(tmp_path):
         assert len(rb) == 12
 
 
+@pytest.mark.long
 def test_a_forgotten_loader_ends(tmp_path):
     with dr.ReplayBuffer.create(tmp_path / "s", VECTOR, ACTION, capacity=100) as rb:
         add(rb, 0, 10)
@@ -119,6 +121,7 @@ def test_the_sampler_that_was_given_is_used(tmp_path):
         assert rb.sampler is sampler
 
 
+@pytest.mark.long
 def test_batches_hold_no_reference_cycles(tmp_path):
     with dr.ReplayBuffer.create(tmp_path / "s", FRAME, ACTION, capacity=99, frame_stack=3, seed=0) as rb:
         add(rb, 0, 50)

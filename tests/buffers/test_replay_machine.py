@@ -423,6 +423,7 @@ for machine in (BufferMachine, SmallThresholdsMachine):
 TestBuffer = BufferMachine.TestCase
 
 
+@pytest.mark.long("TestBuffer")
 @pytest.mark.usefixtures("small_thresholds")
 class TestBufferWithSmallThresholds(SmallThresholdsMachine.TestCase):
     pass

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
+from helpers.effort import examples
 from helpers.model import Leaf, arguments
 from helpers.recording import Recording, reopen
 
 import diskreplay as dr
+
+SAMPLES = examples(1000, "samples")
 
 
 def record(batch: dr.Batch) -> bytes:
@@ -32,7 +35,7 @@ def run(buffer: dr.ReplayBuffer, recording: Recording, rows: list[Any], rounds: 
     return drawn
 
 
-@pytest.mark.share(2)
+@pytest.mark.long
 @pytest.mark.parametrize("adds", [False, True], ids=["samples only", "with steps in between"])
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c.name in ("dict", "stack of 4, 5 environments")], ids=repr)
 def test_a_thousand_samples_are_the_same(path: str, config: Config, adds: bool) -> None:
@@ -42,14 +45,15 @@ def test_a_thousand_samples_are_the_same(path: str, config: Config, adds: bool) 
         buffer.sample(11)  # the generator has moved on, by an odd number of draws
         buffer.checkpoint("here", {"step": 40})
         rows = [recording.actor.row(["step"], False) for _ in range(20)] if adds else []
-        expected = run(buffer, recording, rows, 1000)
+        expected = run(buffer, recording, rows, SAMPLES)
     for cache_bytes in (0, 1 << 20):
         with reopen(config, path, checkpoint="here", cache_bytes=cache_bytes, seed=99) as buffer:
-            assert run(buffer, recording, rows, 1000) == expected
+            assert run(buffer, recording, rows, SAMPLES) == expected
     with reopen(config, path) as buffer:
         buffer.drop_checkpoint("here")
 
 
+@pytest.mark.long("test_a_thousand_samples_are_the_same")
 @pytest.mark.usefixtures("small_thresholds")
 def test_a_thousand_samples_are_the_same_with_small_thresholds(path: str) -> None:
     (config,) = [config for config in CONFIGS if config.name == "dict"]

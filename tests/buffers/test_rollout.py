@@ -100,7 +100,7 @@ def create(path: Any, space: gymnasium.Space[Any] = VECTOR, **options: Any) -> d
     return dr.RolloutBuffer.create(path, space, ACTIONS, **options)
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=6)
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("space", [VECTOR, IMAGE], ids=["vector", "image"])
 @pytest.mark.parametrize("invalid", [False, True], ids=["all valid", "next-step autoreset"])

@@ -43,7 +43,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[int]:
     return counts
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=29)
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("pool_bytes", [1, 5000, 1 << 20])
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 5000])

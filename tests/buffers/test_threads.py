@@ -43,7 +43,7 @@ def check(batch: dr.Batch, num_envs: int, stack: int) -> None:
         assert (batch.extra["big"][at] == row % 1000).all()
 
 
-@pytest.mark.share(3)
+@pytest.mark.long
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("cache_bytes", [0, 3000, 1 << 20])
 def test_adding_committing_and_sampling_at_once(

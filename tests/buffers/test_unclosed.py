@@ -66,7 +66,7 @@ def rows_of(path: str) -> int:
         return len(buffer)
 
 
-@pytest.mark.share(3)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "script",
     [
@@ -126,6 +126,7 @@ def test_a_program_that_ends_without_closing_keeps_every_row(path: str, script: 
     assert rows_of(path) == ROWS
 
 
+@pytest.mark.long
 def test_the_status_and_the_traceback_stay(path: str) -> None:
     run("rb = filled(); sys.exit(3)", path, status=3)
     assert rows_of(path) == ROWS
@@ -137,11 +138,13 @@ def test_the_status_and_the_traceback_stay(path: str) -> None:
     assert rows_of(f"{path}3") == ROWS
 
 
+@pytest.mark.long
 def test_with_every_warning_an_error_nothing_is_said_where_nothing_is_lost(path: str) -> None:
     run("rb = filled(); two = filled(name='2'); del two", path, "-W", "error")
     assert rows_of(path) == rows_of(f"{path}2") == ROWS
 
 
+@pytest.mark.long
 def test_rollouts_and_several_agents(path: str) -> None:
     run("""
         rollout = dr.RolloutBuffer.create(path, space, actions, steps=900, commit_seconds=1e9)
@@ -166,6 +169,7 @@ def test_rollouts_and_several_agents(path: str) -> None:
             assert len(buffer) == ROWS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["sys.exit()", "os._exit(0)", "del rb; sys.exit()"])
 def test_a_forked_child_commits_nothing_of_its_parents(path: str, end: str) -> None:
     run(f"""
@@ -184,6 +188,7 @@ def test_a_forked_child_commits_nothing_of_its_parents(path: str, end: str) -> N
     assert rows_of(path) == ROWS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_child_of_multiprocessing_keeps_what_it_wrote_itself(path: str, tmp_path: pathlib.Path, method: str) -> None:
     main = tmp_path / "main.py"
@@ -209,6 +214,7 @@ def test_a_child_of_multiprocessing_keeps_what_it_wrote_itself(path: str, tmp_pa
     assert rows_of(path) == ROWS
 
 
+@pytest.mark.long
 def test_os_exit_and_what_stopped_writing_keep_what_was_committed(path: str) -> None:
     run("rb = filled(700); rb.commit(); add(rb, 77); os._exit(0)", path)
     assert rows_of(path) == 700
@@ -228,6 +234,7 @@ def test_os_exit_and_what_stopped_writing_keep_what_was_committed(path: str) -> 
     assert rows_of(f"{path}2") == 700
 
 
+@pytest.mark.long
 def test_a_full_disk_at_the_end_is_said_and_the_other_buffers_are_committed(path: str) -> None:
     run("""
         from diskreplay.storage.files import LocalFiles
@@ -286,6 +293,7 @@ def test_a_buffer_of_a_simulated_process_that_died_does_nothing(path: str) -> No
     assert rows_of(path) == 0
 
 
+@pytest.mark.long
 def test_what_the_collector_finds_waits_until_a_store_is_opened(path: str, tmp_path: pathlib.Path) -> None:
     """It may run while this very thread holds the locks that a commit needs."""
     filled(tmp_path / "other").close()

@@ -12,7 +12,7 @@ from helpers.recording import Recording, reopen
 from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, content, name_of
 
 import diskreplay as dr
-from diskreplay.errors import InputError, OpenError
+from diskreplay.errors import InputError, OpenError, SamplerWarning
 
 VIEWS = [
     (CONFIGS[4], dr.Transition(3, 0.9)),
@@ -41,7 +41,7 @@ def go_on(buffer: dr.ReplayBuffer, recording: Recording, rows: list[Any], rounds
     return seen
 
 
-@pytest.mark.share(6)
+@pytest.mark.long
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize(("config", "view"), VIEWS, ids=lambda each: name_of(each) if hasattr(each, "gamma") else "")
 def test_a_thousand_samples_and_updates_are_the_same(path: str, config: Any, view: Any, sampler: str) -> None:
@@ -84,7 +84,9 @@ def test_priorities_of_other_items_are_not_taken_over(path: str) -> None:
     for view in (dr.Sequence(4), dr.Transition(), dr.PaddedEpisodes(3)):
         with pytest.raises(InputError, match="give a sampler too"):
             dr.ReplayBuffer.open(path, checkpoint="here", view=view)
-        with dr.ReplayBuffer.open(path, mode="r", checkpoint="here", view=view, sampler=dr.Proportional()) as buffer:
+        with pytest.warns(SamplerWarning, match="its priorities are those of items of"):
+            buffer = dr.ReplayBuffer.open(path, mode="r", checkpoint="here", view=view, sampler=dr.Proportional())
+        with buffer:
             assert buffer.view == view
     with dr.ReplayBuffer.open(path, checkpoint="here", view=dr.Sequence(3, gamma=0.5)) as buffer:
         assert (buffer.sample(3).discount <= 0.5).all()

@@ -25,7 +25,7 @@ def disk_bytes(path: str) -> int:
     return sum(file.stat().st_size for file in pathlib.Path(path).rglob("*") if file.is_file())
 
 
-@pytest.mark.share(2)
+@pytest.mark.long(quick=4)
 @pytest.mark.parametrize("config", CONFIGS, ids=repr)
 def test_just_the_shards_of_the_window_are_left(path: str, config: Config) -> None:
     recording = Recording(config)
@@ -45,6 +45,7 @@ def test_just_the_shards_of_the_window_are_left(path: str, config: Config) -> No
         assert stream["patches"] <= (config.capacity // config.num_envs + context + 2) * config.num_envs * (context + 2)
 
 
+@pytest.mark.long
 def test_disk_usage_is_bounded(path: str) -> None:
     config = Config("noise", Leaf((600,)), capacity=60, chunk_rows=2, shard_rows=6, small_shard_rows=60)
     recording = Recording(config)

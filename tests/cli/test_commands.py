@@ -250,6 +250,7 @@ def test_show(path: str, tmp_path: pathlib.Path) -> None:
     assert "episode must be" in failure(run("show", path, "--episode", 999, "--out", tmp_path / "b.png"))
 
 
+@pytest.mark.long
 def test_demo(tmp_path: pathlib.Path) -> None:
     result = run("demo", tmp_path / "out", "--steps", 300)
     assert result.exit_code == 0, result.output
@@ -352,6 +353,7 @@ def test_a_missing_atari_package_is_one_line(monkeypatch: pytest.MonkeyPatch, pa
     assert not pathlib.Path(path).exists()
 
 
+@pytest.mark.long
 def test_output_that_cannot_carry_blocks_gets_plain_ones(path: str) -> None:
     images(path)
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
@@ -361,6 +363,7 @@ def test_output_that_cannot_carry_blocks_gets_plain_ones(path: str) -> None:
     assert b"from min to max" in shown.stdout
 
 
+@pytest.mark.long
 def test_a_closed_pipe_is_no_error_to_see(path: str) -> None:
     images(path)
     command = f"{sys.executable} -m diskreplay_cli.main inspect {path} --json | head -c 1"

@@ -100,6 +100,7 @@ def test_environments_are_named_when_they_are_not_kept(path: str, tmp_path: path
     assert "not kept: which of 3 environments" in said("export", path, tmp_path / "a.hdf5")
 
 
+@pytest.mark.long
 def test_import(path: str, tmp_path: pathlib.Path) -> None:
     store(IMAGE, spaces.Discrete(3))(path)
     for name in ("d4rl", "npz"):
@@ -191,6 +192,7 @@ def interrupted(*args: object) -> str:
     return result.stderr.strip().removeprefix("diskreplay: interrupted; ")
 
 
+@pytest.mark.long
 def test_an_interrupt_after_the_renaming(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was whole by then was said not to have been written."""
     store()(path)

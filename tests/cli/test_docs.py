@@ -32,6 +32,7 @@ def completed(**environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_documented_completion(shell: str) -> None:
     documented = re.findall(r"^(\w+)=(\w+) diskreplay >", (DOCS / "cli.md").read_text(), re.MULTILINE)
@@ -39,6 +40,7 @@ def test_the_documented_completion(shell: str) -> None:
     assert "diskreplay" in completed(_DISKREPLAY_COMPLETE=f"{shell}_source")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "at", "expected"),
     [

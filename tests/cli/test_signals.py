@@ -71,6 +71,7 @@ main()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "ended"),
     [
@@ -90,6 +91,7 @@ def test_an_interrupt_while_libraries_are_imported(module: str, ended: tuple[int
     assert (process.returncode, process.stderr) == ended
 
 
+@pytest.mark.long
 def test_an_interrupt_is_not_heard_in_a_background(path: str) -> None:
     """Where SIGINT is ignored, it stays so."""
     code = "import signal, diskreplay_cli.start; signal.raise_signal(signal.SIGINT); diskreplay_cli.start.main()"
@@ -101,7 +103,7 @@ def test_an_interrupt_is_not_heard_in_a_background(path: str) -> None:
     assert process.stdout == f"diskreplay {dr.__version__}\n"
 
 
-@pytest.mark.share(2)
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_commits_and_says_how_to_go_on(path: str, number: signal.Signals) -> None:
     process = start(path, "--envs", "2", "--seed", "4")
@@ -122,7 +124,7 @@ def test_an_interrupt_commits_and_says_how_to_go_on(path: str, number: signal.Si
     assert verify(path).ok
 
 
-@pytest.mark.share(4)
+@pytest.mark.long("test_an_interrupt_commits_and_says_how_to_go_on")
 @pytest.mark.parametrize("sequence", [-1, 0, 1, 3])
 def test_a_killed_recording_goes_on_from_its_last_commit(path: str, sequence: int) -> None:
     """Killed before there is a store, at its birth, and between commits."""

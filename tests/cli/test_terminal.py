@@ -38,6 +38,7 @@ def nothing(path: str) -> None:
     pass
 
 
+@pytest.mark.long("ops/test_demo.py")
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_the_demo_is_clean_lines(tmp_path: pathlib.Path, columns: int) -> None:
     """The bar of the recording stayed while the next steps were printed, and into them."""
@@ -54,7 +55,7 @@ def test_the_demo_is_clean_lines(tmp_path: pathlib.Path, columns: int) -> None:
     assert not [part for part in seen.drawn.split("\n") if BAR.search(part) and "1. Rec" in part]
 
 
-@pytest.mark.share(5)
+@pytest.mark.long
 @pytest.mark.parametrize("columns", COLUMNS)
 @pytest.mark.parametrize(
     ("args", "before", "status"),
@@ -88,6 +89,7 @@ def test_a_bar_leaves_no_trace(
     assert masked(there) == masked(piped.stdout.splitlines())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_control_c_leaves_clean_lines(tmp_path: pathlib.Path, columns: int) -> None:
     """The terminal prints ^C where the cursor is: at the end of the bar."""
@@ -99,6 +101,7 @@ def test_control_c_leaves_clean_lines(tmp_path: pathlib.Path, columns: int) -> N
     assert [line.split()[0] for line in lines] == ["recorded", "a.replay", "stopped;", "diskreplay"]
 
 
+@pytest.mark.long("test_control_c_leaves_clean_lines")
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_control_c_in_the_demo(tmp_path: pathlib.Path, columns: int) -> None:
     seen = terminal.run("demo", "--steps", 10_000_000, columns=columns, cwd=tmp_path, until="/10000000")
@@ -108,6 +111,7 @@ def test_control_c_in_the_demo(tmp_path: pathlib.Path, columns: int) -> None:
     assert lines[-1] == "stopped; run the demo again to begin anew"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_the_command_by_itself_leads_on(tmp_path: pathlib.Path, columns: int) -> None:
     """It printed the whole help; in a pipe it is an error of one line."""

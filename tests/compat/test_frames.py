@@ -106,7 +106,7 @@ def assert_alike(buffer: ReplayBuffer, oracle: Oracle) -> None:
             np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=5)
 @pytest.mark.parametrize("kind", FRAMES)
 @pytest.mark.parametrize("history", [1, 2, 4])
 @pytest.mark.parametrize("size", [2, 13, 200])

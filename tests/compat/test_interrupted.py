@@ -58,6 +58,7 @@ def show(buffer: frames.ReplayBuffer, stamp: int) -> None:
     buffer.store_effect(buffer.store_frame(np.full((3, 3, 1), stamp, np.uint8)), stamp, float(stamp), False)
 
 
+@pytest.mark.long
 def test_a_frame_that_became_a_row_is_not_counted_again() -> None:
     for buffer in interrupted(frame_history, lambda buffer: show(buffer, 8)):
         assert buffer.num_in_buffer in (4, 5)
@@ -112,6 +113,7 @@ def remember(buffer: notebook.Replay_Buffer, stamp: int) -> None:
     buffer.remember([stamp], stamp, stamp, [stamp + 1], False)
 
 
+@pytest.mark.long
 def test_a_transition_is_not_remembered_without_its_first_error() -> None:
     known = [(9.05) ** 0.5] * 4
     for buffer in interrupted(proportional, lambda buffer: remember(buffer, 5)):
@@ -121,6 +123,7 @@ def test_a_transition_is_not_remembered_without_its_first_error() -> None:
         np.testing.assert_allclose(buffer.weights.vals[3:], weights)
 
 
+@pytest.mark.long
 def test_errors_that_wait_are_not_lost() -> None:
     def make() -> notebook.Proportion_Replay_Buffer:
         buffer = proportional()
@@ -152,6 +155,7 @@ def steps_of(buffer: xuance.DummyOnPolicyBuffer) -> list[float]:
     return list(found[0][0])
 
 
+@pytest.mark.long
 def test_a_step_of_a_rollout_is_stored_whole_or_not_at_all() -> None:
     for buffer in interrupted(rollout, lambda buffer: store(buffer, 5), 3):
         assert steps_of(buffer) in ([2, 3, 4], [3, 4, 5])
@@ -160,6 +164,7 @@ def test_a_step_of_a_rollout_is_stored_whole_or_not_at_all() -> None:
         assert buffer.start_ids.tolist() == [buffer.ptr] * 2  # a path as long as the ring
 
 
+@pytest.mark.long
 def test_a_path_is_finished_whole_or_not_at_all() -> None:
     for buffer in interrupted(lambda: rollout(4), lambda buffer: buffer.finish_path(0.0, 1)):
         done = bool(buffer.returns[1, 0])
@@ -197,6 +202,7 @@ def collect(buffer: xuance_marl.MARL_OffPolicyBuffer_RNN, stamp: int) -> None:
         buffer.finish_path(env, 3, obs, None, None, np.ones((2, 3, 1)))
 
 
+@pytest.mark.long
 def test_episodes_are_stored_once_and_whole() -> None:
     for buffer in interrupted(episodes, lambda buffer: buffer.store_episodes(), 7):
         buffer.sample()
@@ -209,6 +215,7 @@ def test_episodes_are_stored_once_and_whole() -> None:
         assert window(buffer.engine).end == 18
 
 
+@pytest.mark.long
 def test_an_episode_of_one_agent_is_stored_once_and_whole() -> None:
     def make() -> xuance.RecurrentOffPolicyBuffer:
         buffer = xuance.RecurrentOffPolicyBuffer(BOX, LARGE, None, 1, 2, 4, 3, 2, seed=0)
@@ -264,6 +271,7 @@ def test_a_close_that_was_interrupted_saves_when_it_is_called_again(
     again.close()
 
 
+@pytest.mark.long("test_an_episode_of_one_agent_is_stored_once_and_whole")
 def test_what_was_saved_outlives_an_opening_that_was_interrupted(tmp_path: pathlib.Path) -> None:
     def make() -> xuance.DummyOnPolicyBuffer:
         return xuance.DummyOnPolicyBuffer(BOX, LARGE, None, 2, 3, path=tmp_path / "s", chunk_rows=2, shard_rows=4)

@@ -111,7 +111,7 @@ class Oracle:
 CLASSES: dict[str, Any] = {"proportion": Proportion_Replay_Buffer, "rank": Rank_Replay_Buffer}
 
 
-@pytest.mark.share(2)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CLASSES)
 def test_priorities_like_lists(name: str, kind: str, tmp_path: pathlib.Path) -> None:
@@ -215,7 +215,7 @@ def chi_square(observed: np.ndarray, expected: np.ndarray) -> float:
     return float(((observed - expected) ** 2 / expected).sum())
 
 
-@pytest.mark.share(2)
+@pytest.mark.long
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("size", [1, 6])
 def test_draws_follow_the_probabilities(name: str, size: int) -> None:
@@ -438,6 +438,7 @@ def test_after_a_crash_the_committed_transitions_are_there(tmp_path: pathlib.Pat
     assert [error for error, _ in buffer.errors] == [-1.0] * 6  # as new
 
 
+@pytest.mark.long
 def test_the_temporary_directory_goes_with_the_buffer() -> None:
     buffer = Proportion_Replay_Buffer(8)
     buffer.remember([0.0], 1, 0.0, [0.0], False)

@@ -277,6 +277,7 @@ def reachable(player: Player, held: list[int], row: int, env: int, strategy: str
     return {"future": list(range(row, last + 1)), "final": [last], "episode": list(range(first, last + 1))}[strategy]
 
 
+@pytest.mark.long(quick=9)
 @pytest.mark.parametrize("num_envs", [None, 3])
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 @pytest.mark.parametrize("method", ["sample", "last"])
@@ -410,3 +411,39 @@ def test_numbers_that_do_not_fit() -> None:
             buffer.add_trajectory(*step)
     buffer.add_trajectory(*good)
     assert buffer.pos == 1
+
+
+def test_positions_are_as_before_where_a_ring_is_opened_again(tmp_path: pathlib.Path) -> None:
+    env = env_of(*CASES["CartPole"])
+    for steps in (3, 5, 12):
+        path = tmp_path / str(steps)
+        buffer = ReplayBuffer(env, 5, path=path, seed=0)
+        for step in range(steps):
+            buffer.add_trajectory(np.full(4, step), step % 2, step, np.full(4, step + 1), False)
+        seen = buffer.pos, buffer.full, np.asarray(buffer.rewards)
+        buffer.close()
+        again = ReplayBuffer(env, 5, path=path, seed=0)
+        assert (again.pos, again.full) == seen[:2] == (steps % 5, steps >= 5)
+        np.testing.assert_array_equal(again.rewards, seen[2])
+        again.close()
+
+
+def test_what_is_no_trajectory_is_refused() -> None:
+    for space in (spaces.Dict(desired_goal=GOALS["desired_goal"]), CASES["CartPole"][0]):
+        with pytest.raises(InputError, match="observation"):
+            HERBuffer(env_of(space, spaces.Discrete(2), None), 5, compute_reward=lambda *_: 0)
+    buffer = HERBuffer(env_of(GOALS, spaces.Discrete(2), None), 5, compute_reward=lambda *_: 0)
+    good = GOALS.sample()
+    with pytest.raises(InputError, match="desired_goal"):
+        buffer.add_trajectory({key: good[key] for key in ("observation", "achieved_goal")}, 0, 0.0, good, False)
+    for place, bad in [(1, 0.5), (1, 2), (2, np.nan), (2, [1, 2]), (4, "abc"), (4, 2)]:
+        step = [good, 0, 0.0, good, False]
+        step[place] = bad
+        with pytest.raises(InputError):
+            buffer.add_trajectory(*step)
+    observed = {key: np.stack([part] * 3) for key, part in good.items()}
+    with pytest.raises(InputError, match="reward"):
+        buffer.add_batch_trajectories(observed, [0] * 3, [0.0, 1.0, np.nan], observed, [False] * 3)
+    with pytest.raises(InputError, match="one number of steps"):
+        buffer.add_batch_trajectories(observed, [0] * 2, [0.0] * 3, observed, [False] * 3)
+    assert len(buffer.store) == 0

@@ -33,6 +33,7 @@ def run(script: str, path: pathlib.Path) -> str:
     return finished.stdout.strip()
 
 
+@pytest.mark.long
 def test_a_script_that_just_ends_has_committed_and_left_nothing_behind(tmp_path: pathlib.Path) -> None:
     temporary = pathlib.Path(run(SCRIPT, tmp_path / "store"))
     assert not temporary.exists()
@@ -41,6 +42,7 @@ def test_a_script_that_just_ends_has_committed_and_left_nothing_behind(tmp_path:
         assert len(store) == 4
 
 
+@pytest.mark.long
 def test_a_forked_process_closes_and_removes_nothing(tmp_path: pathlib.Path) -> None:
     script = (
         SCRIPT
@@ -76,6 +78,7 @@ def test_a_store_is_closed_as_soon_as_its_buffer_is_forgotten(tmp_path: pathlib.
         assert len(store) == 2
 
 
+@pytest.mark.long
 def test_a_store_whose_buffer_the_collector_found_is_closed_when_the_next_is_opened(tmp_path: pathlib.Path) -> None:
     gc.disable()
     try:
@@ -95,6 +98,7 @@ def test_a_temporary_store_goes_with_its_buffer() -> None:
     assert not store.parent.exists()
 
 
+@pytest.mark.long
 def test_a_temporary_store_whose_buffer_the_collector_found_goes_when_the_next_is_made() -> None:
     store = fill(None, cycle=True)
     gc.collect()

@@ -434,6 +434,7 @@ def test_a_cleared_buffer_forgets_what_was_drawn() -> None:
     assert buffer.engine.sampler.ignored_updates == 0
 
 
+@pytest.mark.long
 def test_prioritized_draws_follow_the_probabilities() -> None:
     model = Model("plain", 4, alpha=0.7)
     play, rng = Play(model), np.random.default_rng(4)
@@ -913,6 +914,7 @@ def test_arguments_are_checked() -> None:
         xuance.DummyOffPolicyBuffer(BOX, DISCRETE, None, 4, 0, 3)
 
 
+@pytest.mark.long
 def test_a_temporary_store_goes_away_with_its_buffer() -> None:
     buffer = prioritized(Model("plain", 1))
     place = pathlib.Path(buffer.engine.path)
@@ -924,3 +926,49 @@ def test_a_temporary_store_goes_away_with_its_buffer() -> None:
 
 def test_the_example() -> None:
     assert doctest.testmod(xuance).failed == 0
+
+
+def test_sizes_and_samples_as_newer_versions_name_them() -> None:
+    box, choice = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
+    step = np.zeros((2, 2)), np.zeros(2), np.ones(2), np.zeros(2), np.ones((2, 2))
+    for kind, more in [
+        (xuance.DummyOffPolicyBuffer, ()), (xuance.DummyOffPolicyBuffer_Atari, ()), (xuance.PerOffPolicyBuffer, (0.4,)),
+    ]:  # fmt: skip
+        named = kind(box, choice, None, n_envs=2, buffer_size=10, batch_size=4)
+        plain = kind(box, choice, None, 2, 5, 4)
+        for buffer in (named, plain):
+            assert (buffer.n_size, buffer.batch_size) == (5, 4)
+            buffer.store(*step)
+        np.random.seed(0)
+        random.seed(0)
+        sample = named.sample(*more)
+        np.random.seed(0)
+        random.seed(0)
+        expected = plain.sample(*more)
+        assert sample.pop("batch_size") == 4
+        names = ["obs", "actions", "rewards", "terminals", "obs_next", "weights", "step_choices"]
+        assert list(sample) == names[: len(expected)]
+        for found, other in zip(sample.values(), expected, strict=True):
+            np.testing.assert_array_equal(found, other)
+    assert named.sample(0.4)["step_choices"].shape == (2, 2)
+    for sizes in ({"n_size": 5, "buffer_size": 10}, {}, {"buffer_size": 9}, {"buffer_size": 0}):
+        with pytest.raises(errors.InputError, match="buffer_size"):
+            xuance.DummyOffPolicyBuffer(box, choice, None, 2, batch_size=4, **sizes)
+    with pytest.raises(errors.InputError, match="batch_size"):
+        xuance.DummyOffPolicyBuffer(box, choice, None, 2, buffer_size=10)
+
+
+def test_a_rollout_as_newer_versions_name_it() -> None:
+    box, choice = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
+    named = xuance.DummyOnPolicyBuffer(box, choice, None, n_envs=2, horizon_size=3, use_advnorm=False)
+    plain = xuance.DummyOnPolicyBuffer(box, choice, None, 2, 3, use_advnorm=False)
+    for buffer in (named, plain):
+        for step in range(3):
+            buffer.store(np.full((2, 2), step), np.zeros(2), np.ones(2), np.ones(2), np.zeros(2))
+        assert buffer.full
+    sample, expected = (buffer.sample(np.arange(4)) for buffer in (named, plain))
+    assert list(sample) == ["obs", "actions", "returns", "values", "advantages", "aux_batch", "batch_size"]
+    for found, other in zip(sample.values(), (*expected, 4), strict=True):
+        np.testing.assert_array_equal(found, other)
+    with pytest.raises(errors.InputError, match="horizon_size"):
+        xuance.DummyOnPolicyBuffer(box, choice, None, 2, 3, horizon_size=3)

@@ -151,7 +151,7 @@ def off_policy(model: OffModel, rewards: str, batch_size: int = 16, **options: A
     return kind(N, state, OBS, ACT, *prob, rew, done, model.n_envs, model.n_envs * model.n_size, batch_size, **options)
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=5)
 @pytest.mark.parametrize("prob", [False, True], ids=["plain", "mean field"])
 @pytest.mark.parametrize("state", [False, True], ids=["no state", "state"])
 @pytest.mark.parametrize("rewards", SHAPES)
@@ -295,7 +295,7 @@ class OnModel:
         )  # fmt: skip
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=8)
 @pytest.mark.parametrize("kind", ["plain", "mean field", "coma"])
 @pytest.mark.parametrize("normalizer", [None, Doubled()], ids=["true values", "normalised values"])
 @pytest.mark.parametrize(
@@ -496,7 +496,7 @@ class Episode:
             model.now[key][env, :, :t] = values.T.reshape(N, t, *model.rew)
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("kind", ["off", "on", "coma"])
 @pytest.mark.parametrize("normalizer", [None, Doubled()], ids=["true values", "normalised values"])
 @pytest.mark.parametrize(
@@ -755,6 +755,7 @@ def test_another_buffers_store_is_refused(path: str) -> None:
     OnModel("plain", 2, 7, True, "agent", True, True).make(path).close()
 
 
+@pytest.mark.long
 def test_a_temporary_store_goes_away_with_the_buffer() -> None:
     buffer = OnModel("coma", 1, 7, True, "agent", True, True).make(None)
     play = Play({**OnModel("coma", 1, 7, True, "agent", True, True).shapes}, 1)
@@ -766,6 +767,7 @@ def test_a_temporary_store_goes_away_with_the_buffer() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.long
 def test_what_a_path_holds_comes_back_when_the_buffer_was_only_forgotten(path: str) -> None:
     model = OnModel("plain", 1, 7, True, "agent", True, True)
     buffer = model.make(path)
@@ -816,6 +818,7 @@ def test_a_commit_holds_the_rollout_until_newer_rows_are_durable(path: str) -> N
     again.close()
 
 
+@pytest.mark.long
 def test_slots_that_are_too_large_for_ram() -> None:
     """They were looked for among the columns in RAM: a KeyError above 128 MiB of them."""
     with small_thresholds(in_format=False):
@@ -829,3 +832,22 @@ def test_slots_that_are_too_large_for_ram() -> None:
         np.testing.assert_array_equal(buffer.data["rewards"][0, [0, 19, 20, 509], 0], [510, 529, 20, 509])
         found = buffer.sample()
         np.testing.assert_array_equal(found["obs"][:, 0, 0], found["rewards"][:, 0])
+
+
+def test_a_path_of_an_environment_that_is_none() -> None:
+    on_policy = marl.MARL_OnPolicyBuffer(2, None, (2,), (), (2, 1), (2,), 2, 10, True, True, 0.9, 0.9)
+    obs, flags = np.zeros((2, 2, 2)), np.zeros((2, 2))
+    on_policy.store({"obs": obs, "actions": flags, "rewards": np.ones((2, 2, 1)), "terminals": flags})
+    rnn = {"max_episode_length": 3, "dim_act": 3}
+    episodes = marl.MARL_OffPolicyBuffer_RNN(2, None, (2,), (), (1,), (2,), 2, 5, 4, **rnn)
+    episodes.store_transitions(0, obs, {"actions_n": flags}, None, np.ones((2, 2, 1)), flags, None)
+    for env in (-1, 2, 0.5, None, "a"):
+        with pytest.raises(errors.InputError, match="i_env"):
+            on_policy.finish_path(np.zeros(2), env)
+        with pytest.raises(errors.InputError, match="i_env"):
+            episodes.finish_path(env, 1, obs, None, None, np.ones((2, 3, 1)))
+    with pytest.raises(errors.InputError, match="finite"):
+        on_policy.finish_path(np.array([np.nan, 0]), 0)
+    assert not on_policy.data["returns"].any()
+    episodes.store_episodes()
+    assert episodes.size == 0

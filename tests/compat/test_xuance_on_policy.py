@@ -137,7 +137,7 @@ def check(buffer: DummyOnPolicyBuffer, oracle: Oracle, indexes: Any) -> None:
         assert found.dtype == buffer.OBSERVED
 
 
-@pytest.mark.share(3)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SPACES)
 @pytest.mark.parametrize("use_gae", [True, False])
 @pytest.mark.parametrize("n_envs", [1, 4])
@@ -411,6 +411,7 @@ def test_other_stores_are_refused(tmp_path: pathlib.Path) -> None:
     assert make(tmp_path / "s").returns.shape == (2, 4)
 
 
+@pytest.mark.long
 def test_the_temporary_directory_goes_with_the_buffer() -> None:
     buffer = make(auxiliary={"o": None})
     fill(buffer)

@@ -15,6 +15,7 @@ CRASHES = examples(150, "crashes in a row", least=30)
 OWN, SMALL = "own thresholds", "small thresholds"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "both_thresholds"), [(0, OWN), (1, OWN), (2, SMALL)], indirect=["both_thresholds"])
 def test_crash_after_crash(seed: int, both_thresholds: None) -> None:
     rng = random.Random(seed)

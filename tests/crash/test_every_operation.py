@@ -127,6 +127,7 @@ class Inline(concurrent.futures.Executor):
         return future
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workload", "config"), CASES, ids=[workload.__name__ for workload, _ in CASES])
 def test_every_operation(
     workload: Callable[[Story], None],
@@ -135,7 +136,7 @@ def test_every_operation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(concurrent.futures, "ThreadPoolExecutor", Inline)
-    story = Story(config, random_losses=examples(1), sampler=dr.Proportional, every=stride(60, "crash points"))
+    story = Story(config, random_losses=examples(1), sampler=dr.Proportional, every=stride(300, "crash points"))
     workload(story)
     found = f"{story.points:,} crash points, {len(story.states):,} different disks, {story.checked:,} of them checked"
     record_property("figures", f"{workload.__name__}: {found}")

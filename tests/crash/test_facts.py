@@ -20,7 +20,7 @@ class Tale(tales.Tale):
     """Episodes with facts."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, stride(100, "crash points"))
+        super().__init__(capacity, stride(600, "crash points"))
         self.said = 0
 
     @staticmethod
@@ -124,7 +124,7 @@ def compaction(tale: Tale) -> None:
     tale.close()
 
 
-@pytest.mark.share(2)
+@pytest.mark.long
 @pytest.mark.parametrize("small", [False, True], ids=["", "small thresholds"])
 @pytest.mark.parametrize(
     ("workload", "capacity"),

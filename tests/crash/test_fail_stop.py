@@ -63,7 +63,7 @@ DEEDS: dict[str, Deed] = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.long(quick=6)
 @pytest.mark.parametrize("deed", DEEDS)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
@@ -102,6 +102,7 @@ def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
     assert place > 3
 
 
+@pytest.mark.long
 def test_a_sync_that_failed_is_never_tried_again() -> None:
     """The system may have dropped what it could not write: a second fsync would succeed and mean nothing."""
     for place in itertools.count():
@@ -144,6 +145,7 @@ def fill(buffer: dr.ReplayBuffer) -> int:
     return committed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.EIO])
 def test_every_refusal_has_a_name(number: int) -> None:
     """Whatever is refused, even to look at a directory or to lock it: an error of this package's own."""
@@ -190,6 +192,34 @@ def test_a_disk_that_is_full_and_gets_room_again() -> None:
         add(buffer, 50)
         buffer.commit()
         lives.check_all(buffer)
+
+
+def test_a_full_disk_refuses_going_back_before_rows_are_given_up() -> None:
+    """Whatever room is left: the stream goes back, or has all of its rows, and the disk no file more."""
+    disk = SimulatedDisk()
+    with lives.create(PATH, num_envs=1, rows=100, files=disk) as buffer:
+        add(buffer, 21)  # in the middle of a shard, of which a part stays
+        buffer.checkpoint("one")
+        add(buffer, 2)
+    refused = 0
+    for room in range(0, 50_000, 500):
+        full = disk.after_kill()
+        full.capacity_bytes = 0
+        full.capacity_bytes = room - full.free_bytes()
+        before = full.contents().keys()
+        try:
+            reopened(files=full, checkpoint="one").close()
+        except DiskFullError:
+            refused += 1
+            assert full.contents().keys() == before
+            full.capacity_bytes = None
+            with reopened(files=full) as buffer:
+                assert lives.check_all(buffer) == 23
+            continue
+        with reopened(files=full) as buffer:
+            assert lives.check_all(buffer) == 21
+        break
+    assert 2 < refused < 100
 
 
 @contextlib.contextmanager
@@ -301,6 +331,7 @@ with dr.ReplayBuffer.open(path) as buffer:
 """
 
 
+@pytest.mark.long
 def test_out_of_file_descriptors(path: str) -> None:
     """In a process of its own, under a real limit."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 40

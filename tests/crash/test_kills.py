@@ -19,10 +19,11 @@ from helpers.effort import examples
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
 from diskreplay.ops.verify import verify
+from diskreplay.storage.files import LocalFiles
 
 KILLS = examples(25, "kills", least=8)
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["diskreplay"])  # imported once, so that a start takes milliseconds
+PROCESSES.set_forkserver_preload(["diskreplay.buffers.replay"])  # imported once, so that a start takes milliseconds
 
 
 def start(role: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:
@@ -95,9 +96,24 @@ def test_writers_that_are_killed_beside_readers(path: str, record_property: pyte
     assert len(list(pathlib.Path(path, "streams/0/obs").glob("c.*"))) <= 7
 
 
+class ToldFiles(LocalFiles):
+    """Says of each directory that it makes, and each rename, that it is about to do it."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def mkdir(self, path: str) -> None:
+        self._pipe.send(path)
+        super().mkdir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._pipe.send(source)
+        super().rename(source, target)
+
+
 def make(path: str, pipe: Connection) -> None:
-    pipe.send("ready")
-    lives.create(path).close()
+    lives.create(path, files=ToldFiles(pipe)).close()
+    pipe.send("made")
 
 
 def test_kills_while_a_store_is_made(tmp_path: pathlib.Path) -> None:
@@ -107,9 +123,10 @@ def test_kills_while_a_store_is_made(tmp_path: pathlib.Path) -> None:
     made = left = 0
     for _ in range(examples(12, "kills", least=12)):
         maker, pipe = start(make, str(path))
-        assert pipe.poll(60)
-        time.sleep(rng.uniform(0, 0.012))
-        maker.kill()  # or it has come to its end already
+        for _ in range(rng.randrange(1, 30)):
+            if pipe.recv() == "made":
+                break
+        maker.kill()
         maker.join()
         try:
             with dr.ReplayBuffer.open(path) as buffer:

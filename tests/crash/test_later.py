@@ -26,7 +26,7 @@ class Tale(tales.Tale):
     """Rows with values that were written later."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, stride(30, "crash points"), later=LATER)
+        super().__init__(capacity, stride(200, "crash points"), later=LATER)
         self.rng = np.random.default_rng(0)
 
     @staticmethod
@@ -138,6 +138,7 @@ def compaction(tale: Tale) -> None:
     tale.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("small", [False, True], ids=["", "small thresholds"])
 @pytest.mark.parametrize(
     ("workload", "capacity"),

@@ -39,7 +39,7 @@ def start(method: str, role: Callable[..., None], *arguments: Any) -> tuple[Any,
     """A process and this side of its pipe."""
     context: Any = multiprocessing.get_context(method)
     if method == "forkserver":
-        context.set_forkserver_preload(["diskreplay"])
+        context.set_forkserver_preload(["diskreplay.buffers.replay"])
     here, there = context.Pipe()
     process = context.Process(target=role, args=(*arguments, there), daemon=True)
     with warnings.catch_warnings():
@@ -49,6 +49,7 @@ def start(method: str, role: Callable[..., None], *arguments: Any) -> tuple[Any,
     return process, here
 
 
+@pytest.mark.long("test_threads_that_do_everything_at_once")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_actors_write_and_a_learner_samples_from_all(path: str, method: str) -> None:
     """The learner is open, with a stream and a lock of its own, when the actors are started."""
@@ -128,6 +129,7 @@ def test_processes_that_make_the_same_store_at_once(tmp_path: pathlib.Path) -> N
     assert sorted(one.name for one in tmp_path.iterdir()) == [f"{turn}.replay" for turn in range(RACES)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 def test_a_reader_that_outlives_its_rows(path: str, cache_bytes: int) -> None:
     """The window turns over under a reader that never refreshes by itself: new rows or a named error, no others."""
@@ -154,6 +156,7 @@ def test_a_reader_that_outlives_its_rows(path: str, cache_bytes: int) -> None:
     writer.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampler", [dr.Uniform, dr.Proportional, dr.RankBased])
 @pytest.mark.parametrize("mode", ["threads", "threads and a reader"])
 def test_threads_that_do_everything_at_once(path: str, sampler: Callable[[], Any], mode: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
@@ -30,6 +31,7 @@ from diskreplay.errors import (
     InputError,
     LockedError,
     RateLimitError,
+    SamplerWarning,
     StoreNotFoundError,
 )
 from diskreplay.ops.verify import verify
@@ -258,7 +260,7 @@ def test_a_trainer_resumes_where_its_checkpoint_is(path: str, sampler: Any) -> N
         assert not before & {one["stream"] for one in collecting.stats()["collectors"]}
 
 
-def test_a_trainer_that_asks_for_another_sampler_or_view_begins_with_it(path: str) -> None:
+def test_a_trainer_that_asks_for_another_sampler_or_view_gets_it(path: str) -> None:
     with collectors(path, sampler=dr.Proportional(), min_size=50) as collecting:
         collecting.wait_to_sample(32, timeout=PATIENCE)
         batch = collecting.buffer.sample(32)
@@ -268,8 +270,11 @@ def test_a_trainer_that_asks_for_another_sampler_or_view_begins_with_it(path: st
         {"sampler": dr.Proportional(alpha=0.9)}, {"sampler": dr.Proportional(), "view": dr.Sequence(4)},
     ]  # fmt: skip
     for options in asked:
-        with collectors(path, checkpoint="latest", **options) as collecting:
+        # Priorities of another alpha are converted; those of other items begin anew.
+        saying = pytest.warns(SamplerWarning) if "view" in options else contextlib.nullcontext()
+        with saying, collectors(path, checkpoint="latest", **options) as collecting:
             assert collecting.buffer.sampler is options["sampler"]
+            assert collecting.buffer.sampler.is_new == ("view" in options)
             assert collecting.buffer.view is options.get("view", collecting.buffer.view)
 
 
@@ -296,11 +301,17 @@ def test_a_trainer_over_a_url_that_asks_for_another_view_or_class_of_sampler_beg
             expected = buffer.sample(8).index
         with opened(sampler=dr.Proportional()) as buffer:
             np.testing.assert_array_equal(buffer.sample(8).index, expected)
-        with opened(sampler=dr.Proportional(), view=dr.Sequence(4)) as buffer:
+        with (
+            pytest.warns(SamplerWarning, match="items of"),
+            opened(sampler=dr.Proportional(), view=dr.Sequence(4)) as buffer,
+        ):
             assert buffer.view == dr.Sequence(4)
         with reader(objects, tmp_path / "mirror", sampler=Newest(8)) as buffer:
             buffer.checkpoint("of another class")
-        with opened(sampler=dr.Proportional()) as buffer:
+        with (
+            pytest.warns(SamplerWarning, match="it holds the state of Newest"),
+            opened(sampler=dr.Proportional()) as buffer,
+        ):
             assert isinstance(buffer.sampler, dr.Proportional)
 
 

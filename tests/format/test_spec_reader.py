@@ -190,6 +190,7 @@ def compare(stream: Any, batch: dr.Batch) -> None:
             assert_same_bits(found[name], getattr(batch, name)[place], f"{name} of {number}")
 
 
+@pytest.mark.long
 @pytest.mark.own_thresholds
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_independent_reader_agrees(case: Case, tmp_path: pathlib.Path) -> None:
@@ -223,6 +224,7 @@ def test_an_independent_reader_agrees(case: Case, tmp_path: pathlib.Path) -> Non
         compare(closed, reopened.get(closed.ids()))
 
 
+@pytest.mark.long
 def test_the_cases_reach_every_start_code_and_patch_offset(tmp_path: pathlib.Path) -> None:
     codes, offsets, dead, evicted = set(), set(), 0, 0
     for case in CASES:

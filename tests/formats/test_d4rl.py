@@ -166,11 +166,13 @@ def test_bad_arguments(path: str, tmp_path: pathlib.Path) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.replay", "folder"]
 
 
+@pytest.mark.long
 def test_formats_are_loaded_when_asked_for() -> None:
     code = "import sys, diskreplay, diskreplay.formats; assert 'h5py' not in sys.modules, 'h5py'"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compression", ["gzip", "lzf", "none"])
 def test_hdf5_reads_what_was_compressed_here(compression: str, tmp_path: pathlib.Path) -> None:
     """Chunks that are compressed in threads against HDF5's own filters; the last one is not full."""
@@ -232,6 +234,7 @@ def test_a_damaged_chunk_is_named(path: str, tmp_path: pathlib.Path) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.hdf5", "a.replay"]
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_store(path: str, tmp_path: pathlib.Path) -> None:
     """80 MB of frames pass through; what Python and NumPy hold at most is a few blocks."""
     frame = np.zeros((200, 200), np.uint8)

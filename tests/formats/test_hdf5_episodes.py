@@ -72,6 +72,7 @@ def test_an_error_closes_the_file(tmp_path: pathlib.Path) -> None:
     assert not out.file
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FORMATS)
 def test_memory_does_not_grow_with_an_episode(name: str, path: str, tmp_path: pathlib.Path) -> None:
     """80 MB of frames, all of them one episode, pass out and in again; what Python and NumPy hold is a few blocks."""

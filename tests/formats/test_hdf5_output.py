@@ -45,7 +45,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return path
 
 
-@pytest.mark.share(3)
+@pytest.mark.long
 @pytest.mark.parametrize("compression", ["gzip", "lzf", "none"])
 @pytest.mark.parametrize("name", ["d4rl", "d3rlpy", "robomimic", "minari"])
 def test_a_full_disk_is_an_error(name: str, compression: str, source: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -12,6 +12,7 @@ from diskreplay.errors import InputError
 from diskreplay.formats.files import images
 
 
+@pytest.mark.long
 def test_importing_images_imports_no_other_container() -> None:
     code = (
         "import sys, diskreplay.formats.files.images; "

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from diskreplay.formats.files import hdf5
 from diskreplay.formats.files.parquet_array import ParquetArray
@@ -29,6 +30,7 @@ def test_arrow_keeps_no_row_group_that_has_been_read(tmp_path: pathlib.Path) -> 
     assert max(held) < GROUPS // 2 * ROWS * VALUE_BYTES
 
 
+@pytest.mark.long
 def test_hdf5_keeps_little_of_a_file_of_many_episodes(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "some.hdf5"
     with h5py.File(path, "w") as file:

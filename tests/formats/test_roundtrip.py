@@ -24,7 +24,7 @@ def installed(name: str) -> Format:
     return format
 
 
-@pytest.mark.share(4)
+@pytest.mark.long(quick=8)
 @pytest.mark.parametrize("case", CASES, ids=repr)
 @pytest.mark.parametrize("name", [each.name for each in formats.every() if each.read and each.write])
 def test_round_trip(name: str, case: Case, path: str, tmp_path: pathlib.Path) -> None:
@@ -60,7 +60,7 @@ def test_round_trip(name: str, case: Case, path: str, tmp_path: pathlib.Path) ->
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.replay", "back.replay", "out"]
 
 
-@pytest.mark.share(4)
+@pytest.mark.long(quick=27)
 @pytest.mark.parametrize("case", CASES, ids=repr)
 @pytest.mark.parametrize("name", formats.MODULES)
 def test_what_is_lost_is_said(name: str, case: Case, path: str, tmp_path: pathlib.Path) -> None:

@@ -109,6 +109,7 @@ def test_a_directory_comes_back_where_the_new_one_cannot_take_its_place(
     assert (tmp_path / "a" / "b").read_text() == "old"
 
 
+@pytest.mark.long
 def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_path: pathlib.Path) -> None:
     script = """
 import pathlib, sys, time

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from golden import recipes as recipes_of_features
 from helpers import recipes
 from helpers.recipes import DATASETS
 
@@ -29,8 +30,20 @@ DIGESTS = {
 """SHA-256 of all transitions of the window, as they were added."""
 
 
+FEATURES = {
+    "facts": "3baa2a1cb031e72ddf1b5c59aedb5be4123816408f7991fe13f6d22712bb9866",
+    "flags": "804e248363104ca93adf657a579751dde0a08ac13b2b814bc57d88e898ff1a43",
+    "nested": "b3cce9dfbd2c394a86d316a8ca696347040f4dc61a01d4409b1bb88142f09f2e",
+    "stacks": "cd2ff57885e6175c36223e4100e2df81439809d8220a4e2508ee498f892a60bc",
+    "streams": "a65f9d3ab8db4ca4b4c0a55a6dd5191d2fbea2322d92a02947d553f0d909993a",
+}
+"""Likewise of this folder's stores, which ``recipes.py`` made."""
+HERE = pathlib.Path(__file__).parent
+ALL = {**DIGESTS, **FEATURES}
+
+
 def at(name: str) -> pathlib.Path:
-    return DATASETS / f"{name}.replay"
+    return (HERE if name in FEATURES else DATASETS) / f"{name}.replay"
 
 
 def opened(path: pathlib.Path, **options: Any) -> Any:
@@ -48,10 +61,18 @@ def digest(rb: Any) -> str:
     batch = rb.get(index_of(rb))
     found = hashlib.sha256()
     for name in AGENT_FIELDS if isinstance(rb, dr.MultiAgentReplayBuffer) else FIELDS:
-        value = getattr(batch, name)
-        for array in [value] if isinstance(value, np.ndarray) else [value[key] for key in sorted(value)]:
+        for array in leaves(getattr(batch, name)):
             found.update(np.ascontiguousarray(array).tobytes())
+    for name in sorted(batch.extra if rb.schema.extra_columns or rb.schema.later else ()):
+        found.update(name.encode() + np.ascontiguousarray(batch.extra[name]).tobytes())
     return found.hexdigest()
+
+
+def leaves(value: Any) -> list[np.ndarray]:
+    if isinstance(value, np.ndarray):
+        return [value]
+    parts = [value[key] for key in sorted(value)] if isinstance(value, dict) else value
+    return [leaf for part in parts for leaf in leaves(part)]
 
 
 def test_checksums() -> None:
@@ -60,16 +81,18 @@ def test_checksums() -> None:
 
 def test_every_store_is_tested() -> None:
     assert {path.stem for path in DATASETS.glob("*.replay")} == set(DIGESTS)
+    assert {path.stem for path in HERE.glob("*.replay")} == set(FEATURES) == set(recipes_of_features.RECIPES)
 
 
-@pytest.mark.parametrize("name", DIGESTS)
+@pytest.mark.parametrize("name", ALL)
 def test_all_transitions_are_read(name: str) -> None:
     assert not verify(at(name)).problems
     with opened(at(name)) as rb:
-        assert digest(rb) == DIGESTS[name]
+        assert digest(rb) == ALL[name]
 
 
-@pytest.mark.parametrize("name", DIGESTS)
+@pytest.mark.long(quick=6)
+@pytest.mark.parametrize("name", ALL)
 def test_a_copy_is_written_on(name: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / f"{name}.replay"
     shutil.copytree(at(name), path)
@@ -135,6 +158,7 @@ def test_agents() -> None:
         assert batch.reward.shape == (500, 3)
 
 
+@pytest.mark.long
 @pytest.mark.own_thresholds
 @pytest.mark.parametrize("name", ["pong", "pong_window", "cartpole"])
 def test_a_recipe_still_runs(name: str, tmp_path: pathlib.Path) -> None:
@@ -145,3 +169,58 @@ def test_a_recipe_still_runs(name: str, tmp_path: pathlib.Path) -> None:
         assert len(made) == pytest.approx(len(golden), rel=0.01)
         assert made.checkpoints == golden.checkpoints
         assert made.schema == golden.schema
+
+
+def test_facts_and_values_written_later() -> None:
+    with opened(at("facts"), checkpoint="written") as rb:
+        assert rb.checkpoint_metadata("written") == {"note": "naïve"}
+        assert [(episode.facts["seed"], episode.facts["floor"]) for episode in rb.episodes] == [
+            (n, [n]) for n in range(2, 7)
+        ]
+        assert len(rb.select("success = true and tag = 'even'").episodes) == 3
+        batch = rb.get(rb.items())
+        assert batch.extra["latent_known"].tolist() == [at % 3 == 0 for at in range(40)]
+        assert np.flatnonzero(batch.extra["error_known"]).tolist() == list(range(5, 20))
+
+
+def test_columns_of_a_users_own() -> None:
+    with opened(at("nested")) as rb:
+        assert {column.name: column.dtype.name for column in rb.schema.extra_columns} == {
+            "half": "float16", "wave": "complex64", "big": "uint64", "flag": "bool",
+        }  # fmt: skip
+        assert (rb.schema.finite, rb.provenance, rb.view) == (
+            True,
+            {"env_id": "None-v0", "note": [1, None]},
+            dr.Transition(3, 0.9),
+        )
+        assert rb.sample(5).obs["camera"].shape == (5, 2, 8, 8)
+
+
+def test_stacks_as_they_were_given() -> None:
+    with opened(at("stacks")) as rb:
+        assert rb.sample(5).obs.shape == (5, 6, 6, 9)
+
+
+def test_continuity_by_flags() -> None:
+    with opened(at("flags")) as rb:
+        assert rb.schema.continuity == "flags"
+        assert rb.sample(6).obs.shape == (6, 4, 8, 8)
+
+
+def test_a_stream_that_went_back() -> None:
+    with opened(at("streams")) as rb:
+        assert len(rb) == 40 + 17
+        assert {episode.stream for episode in rb.episodes} == {0, 1}
+    with opened(at("streams"), checkpoint="ranked", seed=0) as rb:
+        assert rb.checkpoint_metadata("ranked") == {"step": 30}
+        assert len(np.unique(rb.sample(30).weight)) > 10
+
+
+@pytest.mark.own_thresholds
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_recipe_of_a_feature_still_makes_the_same(name: str, tmp_path: pathlib.Path) -> None:
+    recipes_of_features.RECIPES[name](tmp_path / "a.replay")
+    with opened(tmp_path / "a.replay") as made, opened(at(name)) as golden:
+        assert made.schema == golden.schema
+        assert made.checkpoints == golden.checkpoints
+        assert digest(made) == digest(golden)

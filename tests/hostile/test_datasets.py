@@ -38,6 +38,7 @@ CASES = 400
 SEED = 20_261_121
 
 
+@pytest.mark.long
 def test_mutations(tmp_path: pathlib.Path, record_property: pytest.RecordProperty) -> None:
     cases = examples(CASES, "mutations")
     bases = dataset_bases.make(tmp_path)

@@ -16,6 +16,7 @@ CASES = 200
 SEED = 20_261_121
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", bases.MAKERS)
 def test_mutations(name: str, tmp_path: pathlib.Path, record_property: pytest.RecordProperty) -> None:
     cases = examples(CASES // len(bases.MAKERS), "mutations", least=6)

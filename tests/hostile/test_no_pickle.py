@@ -21,6 +21,7 @@ def test_all_modules_are_looked_at() -> None:
     assert len(MODULES) > 50
 
 
+@pytest.mark.long(quick=50)
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE.parent)))
 def test_nothing_unpickles(module: pathlib.Path) -> None:
     check(module.read_text())

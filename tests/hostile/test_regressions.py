@@ -243,6 +243,7 @@ def test_a_pipe_in_a_files_place(store: pathlib.Path, below: str) -> None:
     assert not verify(store).ok
 
 
+@pytest.mark.long
 def test_a_record_of_more_rows_than_any_disk_has(store: pathlib.Path) -> None:
     """verify and inspect went through the numbers of all shards."""
 

@@ -146,7 +146,7 @@ SpansMachine.TestCase.settings = settings(
 TestSpans = SpansMachine.TestCase
 
 
-@pytest.mark.share(2)
+@pytest.mark.long
 @pytest.mark.parametrize("step", [1, 7, 1000, 5000])
 def test_rings_that_grow_and_turn_over(step: int) -> None:
     """Windows longer than a ring at first, whatever is caught up with together; one episode longer than the window."""

@@ -336,12 +336,12 @@ def test_a_path_is_taken_up_again(tmp_path: pathlib.Path) -> None:
     first.store.checkpoint("here")
     first.add(0, 0, np.zeros(2, int), 0.0, False, {})
     first.close()
-    for checkpoint, newest in ((None, 0.0), ("here", 9.0)):
+    for checkpoint, newest, pos in ((None, 0.0, 3), ("here", 9.0, 2)):
         again = ReplayBuffer(
             8, spaces.Discrete(50), spaces.MultiDiscrete([3, 4]), "cpu", path=path, checkpoint=checkpoint
         )
-        assert (again.size(), again.pos, again.full) == (8, 0, True)
-        assert np.asarray(again.rewards)[-1, 0] == newest
+        assert (again.size(), again.pos, again.full) == (8, pos, True)
+        assert np.asarray(again.rewards)[pos - 1, 0] == newest
         again.close()
     with pytest.raises(InputError, match="this buffer for"):
         ReplayBuffer(9, spaces.Discrete(50), spaces.MultiDiscrete([3, 4]), path=path)

@@ -221,3 +221,26 @@ def test_what_cannot_be_saved_is_named(tmp_path: pathlib.Path) -> None:
         sb3.load(DQN, tmp_path / "a")
     with pytest.raises(FileNotFoundError):
         sb3.load(DQN, tmp_path / "missing")
+
+
+def test_priorities_come_back_with_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    """Regression: a sampler among the arguments began anew without a word."""
+
+    def buffer(**options: Any) -> Any:
+        options = {"path": tmp_path / "a", "sampler": dr.Proportional(), "seed": 0, **options}
+        return sb3.DiskReplayBuffer(100, spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), **options)
+
+    def draws(made: Any) -> list[Any]:
+        return [made.sample(8).observations.tolist() for _ in range(5)]
+
+    first, rng = buffer(), np.random.default_rng(0)
+    for _ in range(60):
+        obs, following = rng.uniform(-1, 1, (2, 1, 3)).astype(np.float32)
+        first.add(obs, following, np.array([[1]]), np.ones(1), np.array([False]), [{}])
+    first.store.update_priorities(first.store.items(), np.where(np.arange(60) % 7, 1e-3, 9.0))
+    first.store.checkpoint("here")
+    expected = draws(first)
+    first.store.close()
+    again = buffer(checkpoint="here")
+    assert draws(again) == expected
+    again.store.close()

@@ -22,7 +22,7 @@ with stand_ins(XUANCE):
     pytest.importorskip("xuance.torch.agents", reason="XuanCe is installed by the target interop of the Makefile")
     from xuance.common import memory_tools as theirs
     from xuance.environment import make_envs
-    from xuance.torch.agents import DQN_Agent, DRQN_Agent, PerDQN_Agent
+    from xuance.torch.agents import DQN_Agent, DRQN_Agent, PerDQN_Agent, SAC_Agent
     from xuance.torch.agents.core import off_policy
     from xuance.torch.agents.qlearning_family import drqn_agent, perdqn_agent
 
@@ -85,7 +85,13 @@ DRQN = {
     "recurrent_layer_N": 1, "dropout": 0, "lookup_length": 10, "batch_size": 8, "buffer_size": 120,
     "training_frequency": 16,
 }  # fmt: skip
+SAC = {
+    "learner": "SAC_Learner", "policy": "Gaussian_SAC", "env_id": "Pendulum-v1", "actor_hidden_size": [32],
+    "critic_hidden_size": [32], "activation_action": "tanh", "learning_rate_actor": 0.001,
+    "learning_rate_critic": 0.001, "alpha": 0.2, "use_automatic_entropy_tuning": True, "tau": 0.005,
+}  # fmt: skip
 CASES = {
+    "SAC": (SAC_Agent, SAC, off_policy, ours.DummyOffPolicyBuffer, theirs.DummyOffPolicyBuffer),
     "DQN": (DQN_Agent, {"learner": "DQN_Learner"}, off_policy, ours.DummyOffPolicyBuffer, theirs.DummyOffPolicyBuffer),
     "PERDQN": (
         PerDQN_Agent, {"learner": "PerDQN_Learner", "PER_alpha": 0.5, "PER_beta0": 0.4}, perdqn_agent,

@@ -22,7 +22,7 @@ with stand_ins(XUANCE):
     pytest.importorskip("xuance.torch.agents", reason="XuanCe is installed by the target interop of the Makefile")
     from xuance.environment import RawMultiAgentEnv, XuanCeMultiAgentEnvWrapper
     from xuance.environment.vector_envs import REGISTRY_VEC_ENV
-    from xuance.torch.agents import IPPO_Agents, IQL_Agents, VDN_Agents
+    from xuance.torch.agents import IPPO_Agents, IQL_Agents, QMIX_Agents, VDN_Agents
     from xuance.torch.agents.core import off_policy_marl, on_policy_marl
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -195,7 +195,7 @@ ON = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ["IQL", "VDN with a global state", "IPPO", "IQL, recurrent"])
+@pytest.mark.parametrize("case", ["IQL", "VDN with a global state", "QMIX", "IPPO", "IQL, recurrent"])
 def test_learners_learn_the_same(case: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if case == "IPPO":
         agent_class, options, where, name, ours = IPPO_Agents, ON, on_policy_marl, "MARL_OnPolicyBuffer", OnPolicy
@@ -206,8 +206,11 @@ def test_learners_learn_the_same(case: str, tmp_path: Any, monkeypatch: pytest.M
         agent_class, where, name, ours = IQL_Agents, off_policy_marl, "MARL_OffPolicyBuffer", OffPolicy
         options = OFF
         if case != "IQL":
-            agent_class = VDN_Agents
-            options = {**OFF, "policy": "Mixing_Q_network", "learner": "VDN_Learner", "use_global_state": True}
+            agent_class = QMIX_Agents if case == "QMIX" else VDN_Agents
+            options = {
+                **OFF, "policy": "Mixing_Q_network", "learner": f"{case[:4].strip()}_Learner", "use_global_state": True,
+                "hidden_dim_mixing_net": 16, "hidden_dim_hyper_net": 16,
+            }  # fmt: skip
     torch.set_num_threads(1)
     expected, theirs = learned(agent_class, options, 700, tmp_path)
     assert type(theirs).__module__.startswith("xuance.")

@@ -20,6 +20,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is in the interop extra")
 
 from diskreplay.ops.verify import verify  # noqa: E402
+from diskreplay.remote.place import open_store  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -33,8 +34,9 @@ class Small:
     Attributes:
         arguments: of the command, beside ``--path`` and ``--seed``.
         stores: the store, or where there are several the pattern of their folders, below ``--path`` or the repository.
-        learner: the file of the learner at the end, where a run that was killed ends with that of one that never was;
-            None where the library begins new episodes when it is started again, and only then.
+        learner: the file of the learner at the end, or the checkpoint that it is attached to, where a run that was
+            killed ends with that of one that never was; None where the library begins new episodes when it is started
+            again, and only then.
         checkpoints: that it prints before it is killed; the first is of the beginning in most of them.
         needs: a package beside torch.
     """
@@ -47,20 +49,20 @@ class Small:
 
 
 PROGRAMS = {
-    "sac_vector": Small("--steps 720 --warmup 160 --save-every 240 --report-every 40", learner="step-720.pt"),
+    "sac_vector": Small("--steps 720 --warmup 160 --save-every 240 --report-every 40", learner="step-720"),
     "dqn_atari": Small(
-        "--steps 240 --warmup 90 --save-every 100 --report-every 20", learner="step-240.pt", needs="ale_py"
+        "--steps 240 --warmup 90 --save-every 100 --report-every 20", learner="step-240", needs="ale_py"
     ),
-    "recurrent_q": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600.pt"),
-    "her": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600.pt"),
-    "ppo": Small("--steps 3072 --save-every 1024 --report-every 512", stores="rollout", learner="step-3072.pt"),
+    "recurrent_q": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600"),
+    "her": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600"),
+    "ppo": Small("--steps 3072 --save-every 1024 --report-every 512", stores="rollout", learner="step-3072"),
     "cql_offline": Small(
         "--steps 180 --save-every 60 --report-every 20",
         stores="datasets/cartpole-v1.replay",
         learner="checkpoint.pt",
         checkpoints=1,
     ),
-    "qmix": Small("--steps 600 --save-every 200 --report-every 40", learner="step-600.pt"),
+    "qmix": Small("--steps 600 --save-every 200 --report-every 40", learner="step-600"),
     "sb3_resume": Small(
         "--steps 600 --warmup 400 --save-every 200 --report-every 50", checkpoints=1, needs="stable_baselines3"
     ),
@@ -77,7 +79,7 @@ PROGRAMS = {
         checkpoints=1,
         needs="tianshou",
     ),
-    "cleanrl_dqn": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600.pt"),
+    "cleanrl_dqn": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600"),
 }
 
 
@@ -175,10 +177,9 @@ def test_goes_on_from_its_newest_checkpoint(killed: Killed) -> None:
 
 @pytest.mark.parametrize("killed", [name for name, small in PROGRAMS.items() if small.learner], indirect=True)
 def test_ends_with_the_weights_of_a_run_that_was_never_killed(killed: Killed, tmp_path: pathlib.Path) -> None:
-    learner = str(PROGRAMS[killed.name].learner)
     whole = Run(killed.name, tmp_path)
     whole.finish()
-    assert_same(torch.load(killed.folder / learner), torch.load(tmp_path / learner))
+    assert_same(learner(killed.name, killed.folder), learner(killed.name, tmp_path))
 
 
 @pytest.mark.parametrize("killed", ["her"], indirect=True)
@@ -194,8 +195,18 @@ def test_killed_before_its_first_checkpoint_and_again_after_it(killed: Killed, t
     assert_went_on(runs[0], runs[1])
     assert_went_on(runs[1], runs[2])
     assert runs[0].saved < runs[1].saved
-    learner = str(PROGRAMS[killed.name].learner)
-    assert_same(torch.load(tmp_path / learner), torch.load(killed.folder / learner))
+    assert_same(learner(killed.name, tmp_path), learner(killed.name, killed.folder))
+
+
+def learner(name: str, folder: pathlib.Path) -> Any:
+    """What a program that has ended has saved of its learner."""
+    small = PROGRAMS[name]
+    assert small.learner is not None
+    if small.learner.endswith(".pt"):
+        return torch.load(folder / small.learner)
+    store = open_store(folder / small.stores)
+    with store.open_attachment(store.checkpoint(small.learner), "learner.pt") as file:
+        return torch.load(file)
 
 
 def assert_went_on(before: Run, again: Run) -> None:

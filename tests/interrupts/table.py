@@ -336,7 +336,7 @@ class Result:
 @functools.cache
 def processes() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["diskreplay", "interrupts.table", "diskreplay.sampling.places"])
+    context.set_forkserver_preload(["diskreplay.buffers.replay", "interrupts.table", "diskreplay.sampling.places"])
     return context
 
 

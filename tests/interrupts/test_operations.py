@@ -18,7 +18,7 @@ def modes(operation: Operation) -> list[str]:
     return [USUAL[0], *random.Random(str(operation)).sample(USUAL[1:], OTHERS)]
 
 
-@pytest.mark.share(5)
+@pytest.mark.long(quick=32)
 @pytest.mark.parametrize("operation", operations(), ids=str)
 def test_interrupted(operation: Operation) -> None:
     result = run(operation, TRIES, modes(operation))

@@ -51,6 +51,7 @@ def check_store(path: str, shown: int) -> None:
         lives.check_all(buffer)
 
 
+@pytest.mark.long("test_what_is_left_after_one_signal")
 @pytest.mark.parametrize("work", ["add", "sample", "refresh", "threads"])
 def test_a_notebook_goes_on_after_each_interrupt(path: str, work: str) -> None:
     status, outcome = start(path, work, "on", seed=1, count=examples(12, "signals", least=3))
@@ -60,7 +61,7 @@ def test_a_notebook_goes_on_after_each_interrupt(path: str, work: str) -> None:
     check_store(path, outcome["shown"])
 
 
-@pytest.mark.share(3)
+@pytest.mark.long
 @pytest.mark.parametrize("work", ["add", "sample", "refresh", "threads"])
 @pytest.mark.parametrize("ending", ["close", "exit", "default"])
 def test_what_is_left_after_one_signal(path: str, work: str, ending: str) -> None:
@@ -73,6 +74,7 @@ def test_what_is_left_after_one_signal(path: str, work: str, ending: str) -> Non
         check_store(path, outcome["shown"] if outcome else 0)
 
 
+@pytest.mark.long("test_what_is_left_after_one_signal")
 @pytest.mark.parametrize("seed", range(len(COMPILED)), ids=COMPILED)
 def test_interrupted_while_it_compiles(path: str, tmp_path: pathlib.Path, seed: int) -> None:
     for turn in range(examples(1)):

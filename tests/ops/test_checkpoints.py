@@ -85,6 +85,7 @@ def test_dropping(streams: str) -> None:
     assert verify(streams).ok
 
 
+@pytest.mark.long
 def test_dropping_gives_back_what_only_the_checkpoint_needed(path: str) -> None:
     images(path, rows=60, num_envs=1, capacity=60)
     with dr.ReplayBuffer.open(path) as buffer:
@@ -114,6 +115,7 @@ def test_going_back(streams: str) -> None:
     assert verify(streams).ok
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("room", [100, 10])
 def test_a_killed_import_can_be_taken_back(path: str, tmp_path: pathlib.Path, room: int) -> None:
     """Its checkpoint stayed, with half of its steps, and no command took them back."""
@@ -136,6 +138,7 @@ def test_a_killed_import_can_be_taken_back(path: str, tmp_path: pathlib.Path, ro
     assert import_dataset(dataset, path, append=True).unfinished == ()
 
 
+@pytest.mark.long
 def test_an_import_names_what_a_killed_one_left(path: str, tmp_path: pathlib.Path) -> None:
     dataset = str(tmp_path / "dataset.replay")
     store()(path)

@@ -39,6 +39,7 @@ def test_merge(name: str, tmp_path: pathlib.Path) -> None:
     assert verify(tmp_path / "all.replay").ok
 
 
+@pytest.mark.long
 def test_what_cannot_be_merged(path: str, tmp_path: pathlib.Path) -> None:
     store()(path)
     other, out = str(tmp_path / "b.replay"), tmp_path / "all.replay"
@@ -64,6 +65,7 @@ def key(episode: Any) -> bytes:
     return episode.obs["obs"].tobytes() + episode.next_obs["obs"].tobytes()
 
 
+@pytest.mark.long
 def test_split(path: str, tmp_path: pathlib.Path) -> None:
     store(lengths=[(3 + number % 5, (True, False)) for number in range(40)])(path)
     results = split(path, [0.5, 0.25], seed=3)

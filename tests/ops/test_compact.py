@@ -42,6 +42,7 @@ def read(buffer: dr.ReplayBuffer) -> dict[int, bytes]:
     }
 
 
+@pytest.mark.long
 def test_holes_are_given_back_and_nothing_else_changes(store: pathlib.Path) -> None:
     before = content(store)
     planned = compact(store, dry_run=True)
@@ -61,6 +62,7 @@ def test_holes_are_given_back_and_nothing_else_changes(store: pathlib.Path) -> N
     assert before.items() <= content(store).items()
 
 
+@pytest.mark.long
 def test_shards_whose_lengths_a_checkpoint_names_stay(store: pathlib.Path) -> None:
     with dr.ReplayBuffer.open(store) as buffer:
         fill(buffer, 7, seed=2)
@@ -177,6 +179,7 @@ class DyingFiles(LocalFiles):
         super().mkdir(path)
 
 
+@pytest.mark.long
 def test_it_may_die_anywhere(tmp_path: pathlib.Path) -> None:
     images(tmp_path / "a.replay", rows=0)
     with dr.ReplayBuffer.open(tmp_path / "a.replay") as buffer:

@@ -200,6 +200,7 @@ def _there(module: str) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", ENDING)
 def test_a_signal_to_the_command_leaves_nothing(number: signal.Signals, path: str, tmp_path: pathlib.Path) -> None:
     """Ctrl-C while the process writes, at whatever it is."""

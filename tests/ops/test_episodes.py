@@ -76,6 +76,7 @@ def test_head_as_json(path: str, tmp_path: pathlib.Path) -> None:
     assert head(tmp_path / "empty").rows == []
 
 
+@pytest.mark.long(quick=18)
 @pytest.mark.parametrize("case", [case for case in CASES if case.history], ids=repr)
 def test_no_difference(case: Any, path: str, tmp_path: pathlib.Path) -> None:
     """Streams, environments and chunks do not count."""

@@ -179,6 +179,7 @@ DAMAGE: dict[str, Callable[[pathlib.Path], object]] = {
 }
 
 
+@pytest.mark.long(quick=7)
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=list(DAMAGE))
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_damaged_facts_are_found_and_given_up_and_the_rows_stay(
@@ -242,6 +243,7 @@ LINES: dict[str, bytes] = {
 }
 
 
+@pytest.mark.long(quick=9)
 @pytest.mark.parametrize("line", LINES.values(), ids=list(LINES))
 def test_lines_that_are_no_facts(tmp_path: pathlib.Path, line: bytes) -> None:
     """Checksums fit: whoever wrote this has written it so."""
@@ -311,6 +313,7 @@ def test_names_and_meanings_of_facts_as_writers_give_them_are_no_problem(tmp_pat
     assert verify(path).ok
 
 
+@pytest.mark.long
 def test_every_byte_of_the_facts_is_watched(tmp_path: pathlib.Path) -> None:
     path = make(tmp_path / "a.replay", 6)
     wanted, data = told(path), shards(path)[0].read_bytes()

@@ -151,6 +151,7 @@ def test_a_signal_ends_it_between_two_steps(path: str) -> None:
     assert verify(path).ok
 
 
+@pytest.mark.long
 def test_atari_is_recorded_frame_by_frame(path: str) -> None:
     """The store against the emulator, played again with the same seeds."""
     record("ALE/Pong-v5", path, steps=60, atari=True, seed=7)

@@ -67,6 +67,7 @@ def check(store: pathlib.Path, record: Record, expected: dict[int, bytes]) -> No
     assert all(after[number] == value for number, value in expected.items() if number >= min(after))
 
 
+@pytest.mark.long(quick=9)
 @pytest.mark.parametrize("change", [
     {"begin": 10}, {"begin": 0}, {"begin": 32}, {"begin": 35}, {"end": 30}, {"end": 32}, {"end": 33}, {"patch_end": -1},
     {"patch_end": 1}, {"patch_end": 3}, {"patch_begin": 1}, {"begin": 32, "patch_begin": 1},
@@ -92,6 +93,7 @@ def test_one_number_is_wrong(store: pathlib.Path, change: Record) -> None:
 COLUMNS = ("obs", *SMALL, "patches/place", "patches/obs")
 
 
+@pytest.mark.long(quick=5)
 @pytest.mark.parametrize("which", [COLUMNS, COLUMNS[:1], COLUMNS[1:4], COLUMNS[:-2], COLUMNS[-2:], COLUMNS[-1:]])
 @pytest.mark.parametrize("rows", [1, 9, 20])
 def test_tails_of_an_older_commit(store: pathlib.Path, which: tuple[str, ...], rows: int) -> None:
@@ -102,6 +104,7 @@ def test_tails_of_an_older_commit(store: pathlib.Path, which: tuple[str, ...], r
     check(store, {**record, "tails": {**record["tails"], **{path: older[path] for path in which}}}, expected)
 
 
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("which", [COLUMNS[:1], COLUMNS[1:4], COLUMNS[-2:], COLUMNS[-1:]])
 @pytest.mark.parametrize("rows", [1, 9])
 def test_tails_of_a_newer_commit(store: pathlib.Path, which: tuple[str, ...], rows: int) -> None:
@@ -122,6 +125,7 @@ def test_an_older_record_with_all_tails_of_a_newer_one(store: pathlib.Path) -> N
     check(store, {**record, "tails": read(store)["tails"]}, expected)
 
 
+@pytest.mark.long(quick=6)
 @pytest.mark.parametrize("tail", [None, [0, 0], [1, 17], [7, 100], [1, 1 << 40]])
 @pytest.mark.parametrize("which", [COLUMNS[:1], COLUMNS[2:5], COLUMNS[-2:], COLUMNS])
 def test_tails_that_name_nothing(store: pathlib.Path, which: tuple[str, ...], tail: list[int] | None) -> None:

@@ -80,6 +80,7 @@ def test_an_empty_store_has_no_problem(path: str) -> None:
     assert verify(path).ok
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("both_thresholds", ["own thresholds", "small thresholds"], indirect=True)
 @pytest.mark.parametrize("seed", range(3))
 def test_stores_with_everything_in_them_have_no_problem(path: str, seed: int, both_thresholds: None) -> None:

@@ -152,6 +152,7 @@ def test_without_stacks_only_the_rows_and_the_one_before(tmp_path: pathlib.Path)
     assert before.keys() - after.keys() <= set(range(first - 1, stop))
 
 
+@pytest.mark.long
 def test_a_patch_that_the_next_row_holds_too_is_put_back(store: pathlib.Path) -> None:
     """The newest next observation of an older commit, which the commit after it continued."""
     before = content(store)
@@ -161,6 +162,7 @@ def test_a_patch_that_the_next_row_holds_too_is_put_back(store: pathlib.Path) ->
     assert result.streams[0].patches == 0
 
 
+@pytest.mark.long(quick=4)
 @pytest.mark.parametrize("column", ["reward", "action", "valid", "start", "terminated"])
 def test_a_resident_column_makes_the_store_open_again(store: pathlib.Path, column: str) -> None:
     before = content(store)
@@ -171,6 +173,7 @@ def test_a_resident_column_makes_the_store_open_again(store: pathlib.Path, colum
     assert len(after) > len(before) / 2
 
 
+@pytest.mark.long
 def test_a_chunk_that_nobody_needs_any_more(store: pathlib.Path) -> None:
     """Regression: a shard keeps rows that left the window; a damaged chunk of those was left as it was."""
     with dr.ReplayBuffer.open(store) as buffer:
@@ -191,6 +194,7 @@ def test_every_place_of_a_patch_is_lost(store: pathlib.Path) -> None:
     assert result.streams[0].patches
 
 
+@pytest.mark.long
 def test_a_file_that_is_too_long_or_too_short(store: pathlib.Path) -> None:
     before = content(store)
     sealed = in_stream(store, "obs", "c.0.0.0.0")
@@ -227,6 +231,7 @@ def test_documents_are_written_anew(store: pathlib.Path) -> None:
     assert after == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("below", ["", "streams/0", "checkpoints/one"])
 def test_one_bit_of_a_document(store: pathlib.Path, below: str) -> None:
     with dr.ReplayBuffer.open(store) as buffer:
@@ -286,6 +291,7 @@ def test_a_stream_without_a_record_and_checkpoints_is_moved_aside(store: pathlib
         fill(buffer, 5)
 
 
+@pytest.mark.long
 def test_checkpoints_that_need_what_is_damaged_are_moved_aside(store: pathlib.Path) -> None:
     with dr.ReplayBuffer.open(store) as buffer:
         buffer.checkpoint("old")
@@ -395,7 +401,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.long
 @pytest.mark.parametrize("name", DAMAGES)
 def test_it_may_die_at_any_operation(name: str) -> None:
     disk, before = damaged_disk(DAMAGES[name])

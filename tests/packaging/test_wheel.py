@@ -59,6 +59,7 @@ def test_a_plain_install_brings_no_optional_library(wheel: zipfile.ZipFile) -> N
     assert not [line for line in required if line.startswith(("torch", "ale-py", "opencv", "stable-baselines3"))]
 
 
+@pytest.mark.long
 def test_the_editable_install_does_not_put_the_repository_on_the_path(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-I", "-c", "import diskreplay, diskreplay_cli, sys; print(*sys.path, sep='\\n')"]
     done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)

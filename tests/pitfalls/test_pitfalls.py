@@ -294,6 +294,7 @@ def test_an_interrupted_program_has_its_rows(path: str) -> None:
         both(lambda read: check(read()), (lambda: values(rb),), (lambda: naive.Footer.read(theirs.file.getvalue()),))
 
 
+@pytest.mark.long
 @pytest.mark.own_thresholds
 def test_adding_costs_the_same_after_many_episodes(path: str) -> None:
     """Bytes that are written for twenty episodes, after twenty and after two hundred of them."""

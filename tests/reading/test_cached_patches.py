@@ -7,6 +7,7 @@ import pytest
 import diskreplay as dr
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("frame_stack", [1, 4])
 def test_all_samples_have_a_patch(tmp_path, frame_stack):

@@ -84,6 +84,7 @@ def test_pieces_are_the_requests_cut_at_chunk_borders(wanted: Requests, chunk_ro
     assert chunks == sorted(chunks)  # a chunk's pieces side by side, and a disk is read forwards
 
 
+@pytest.mark.long(quick=11)
 @pytest.mark.parametrize("twice", [False, True], ids=["one array", "obs and next_obs"])
 @pytest.mark.parametrize("way", ["Python", "compiled"])
 @pytest.mark.parametrize("budget", [0, 20 * CHUNK * 1600, BUDGET], ids=["no cache", "a small cache", "a large cache"])

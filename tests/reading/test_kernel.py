@@ -89,6 +89,7 @@ def both(config: Config, path: str, **options: Any) -> list[int]:
 # The same rows
 
 
+@pytest.mark.long(quick=12)
 @pytest.mark.parametrize("config", CONFIGS + WIDE, ids=repr)
 def test_as_python(path: str, config: Config) -> None:
     recording = Recording(config)
@@ -99,6 +100,7 @@ def test_as_python(path: str, config: Config) -> None:
     assert bool(sum(both(config, path))) == large
 
 
+@pytest.mark.long(quick=8)
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 @pytest.mark.parametrize("chunk_rows", [1, 4, 16])
 @pytest.mark.parametrize("num_envs", [1, 3])
@@ -201,6 +203,7 @@ def test_checksums(data: bytes) -> None:
     assert kernel.checksum(words, len(data)) == google_crc32c.value(data)
 
 
+@pytest.mark.long("test_as_python")
 def test_checksums_without_an_instruction() -> None:
     """A process whose code is compiled for any processor of this kind has the table only."""
     program = """
@@ -228,6 +231,7 @@ def python(program: str, **environment: str) -> str:
 # Hostile bytes
 
 
+@pytest.mark.long
 def test_chunks_with_any_damage(tmp_path: pathlib.Path) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-m", "reading.chunk_fuzz", tmp_path, "20261122", str(examples(3000))],
@@ -523,6 +527,7 @@ def sampling(path: str, batches: int, before: str = "") -> list[str]:
     return python(program, PYTHONPATH=os.pathsep.join(sys.path)).split()
 
 
+@pytest.mark.long
 @pytest.mark.own_thresholds
 def test_it_is_loaded_when_it_is_worth_it(path: str) -> None:
     filled(path)

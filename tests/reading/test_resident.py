@@ -22,7 +22,7 @@ def by_numpy() -> Any:
     return mock.patch.object(resident, "gather", return_value=None)
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=6)
 @pytest.mark.parametrize("config", [*CONFIGS, *WIDE, *GOAL_CONFIGS], ids=repr)
 def test_batches_have_the_same_bits(path: str, config: Config) -> None:
     """With final observations, two streams, padding, and a window that has moved on and whose ring has grown."""

@@ -97,6 +97,7 @@ def test_errors_come_once_all_is_over(failing: int) -> None:
     assert threads.run(lambda begin, end: end, [0, 3, 6, 9]) == 9
 
 
+@pytest.mark.long
 def test_nothing_of_it_is_kept() -> None:
     class Work:
         def __call__(self, begin: int, end: int) -> int:
@@ -130,6 +131,7 @@ def test_a_forked_child_starts_its_own() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.long
 def test_no_helper_is_started_while_the_interpreter_ends() -> None:
     """Regression: on Python 3.11 the start of a thread never returned there."""
     program = """

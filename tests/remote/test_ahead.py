@@ -468,6 +468,7 @@ def test_a_forked_process_has_the_copies_and_closes(
         assert rows_of(buffer, other) == [life.rows[SHARD_ROWS + 4]]
 
 
+@pytest.mark.long
 def test_interrupts_of_a_batch_in_parts_leave_the_next_one_right(
     life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:

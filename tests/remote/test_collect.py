@@ -110,6 +110,7 @@ def test_what_a_checkpoint_needs_stays(writer: Writer, of: str) -> None:
     assert writer.rewards() == list(range(210, 250))
 
 
+@pytest.mark.long
 def test_a_checkpoint_and_gc_at_the_same_time(writer: Writer) -> None:
     """At each request of `gc` a trainer that stands at dead rows makes a checkpoint: one of the two gives way."""
     writer.add(50)
@@ -142,6 +143,7 @@ def test_a_checkpoint_and_gc_at_the_same_time(writer: Writer) -> None:
     assert outcomes == {10, 210}
 
 
+@pytest.mark.filterwarnings("ignore:objects at .* have names like a store's:diskreplay.errors.RemoteWarning")
 def test_what_is_not_the_store_s_stays(writer: Writer) -> None:
     foreign = {
         "notes.txt": b"mine", "streams/0/obs/c.0.0.0.bak": b"mine", "streams/0/obs/readme": b"mine",
@@ -173,13 +175,14 @@ def test_a_note_that_cannot_be_read_begins_anew(writer: Writer, note: bytes) -> 
     assert len(json.loads(writer.objects.data["streams/0/start/__dead.json"])["since"]) == found.waiting
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["refused", "lost", "cut"])
 def test_a_fault_at_any_request_of_gc_harms_nothing(writer: Writer, fault: Any) -> None:
     writer.add(50)
     writer.add(100)
     data = dict(writer.objects.data)
     tried = 0
-    for at in range(0, 1000, stride(4, "requests that fail")):
+    for at in range(0, 1000, stride(11, "requests that fail")):
         objects = SimulatedObjects(data=data)
         faulty = FaultyObjects(objects)
         faulty.fail_at(at, fault)
@@ -217,13 +220,14 @@ def test_pull_copies_everything(writer: Writer, tmp_path: pathlib.Path) -> None:
         ops.pull(writer.objects.url, found.path, objects=writer.objects)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["refused", "cut"])
 def test_a_fault_at_any_request_of_pull_leaves_nothing_or_all(
     writer: Writer, tmp_path: pathlib.Path, fault: Any
 ) -> None:
     writer.add(50)
     failed = 0
-    for at in range(0, 1000, stride(4, "requests that fail")):
+    for at in range(0, 1000, stride(11, "requests that fail")):
         faulty = FaultyObjects(writer.objects.copy())
         faulty.fail_at(at, fault)
         target = tmp_path / f"copy-{at}.replay"

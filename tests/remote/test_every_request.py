@@ -125,6 +125,7 @@ def _check_end(scene: Scene, objects: SimulatedObjects, folder: pathlib.Path) ->
             assert learner.read() == str(scene.life.saved[name]).encode()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCENES)
 def test_a_push_that_is_disturbed_is_done_by_the_next_one(name: str, tmp_path: pathlib.Path) -> None:
     scene = SCENES[name](tmp_path)
@@ -156,6 +157,7 @@ def test_a_push_that_is_disturbed_is_done_by_the_next_one(name: str, tmp_path: p
     scene.life.buffer.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCENES)
 def test_a_reader_between_any_two_requests_sees_whole_commits(name: str, tmp_path: pathlib.Path) -> None:
     scene = SCENES[name](tmp_path)
@@ -170,7 +172,7 @@ def test_a_reader_between_any_two_requests_sees_whole_commits(name: str, tmp_pat
 
     def look(index: int, request: Any) -> None:
         nonlocal seen, gone
-        every = effort.stride(4, "moments of a push that are looked at")
+        every = effort.stride(23, "moments of a push that are looked at")
         if index % every:
             return
         mirror = tmp_path / f"m{index}"  # nothing is there yet
@@ -203,6 +205,7 @@ def test_a_reader_between_any_two_requests_sees_whole_commits(name: str, tmp_pat
     scene.life.buffer.close()
 
 
+@pytest.mark.long
 def test_joining_that_is_disturbed_leaves_no_two_streams_with_one_number(tmp_path: pathlib.Path) -> None:
     first, base = Life(tmp_path / "a"), SimulatedObjects()
     first.add(20)
@@ -320,6 +323,7 @@ def test_a_trainers_checkpoint_that_is_disturbed(tmp_path: pathlib.Path) -> None
             assert sorted(rows_of(buffer)) == sorted(life.window())
 
 
+@pytest.mark.long
 def test_reading_that_is_disturbed_reads_on(tmp_path: pathlib.Path) -> None:
     life, base = Life(tmp_path / "a"), SimulatedObjects()
     life.add(30)

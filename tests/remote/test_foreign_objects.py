@@ -86,6 +86,7 @@ def _read(objects: SimulatedObjects, mirror: pathlib.Path, **options: Any) -> Ro
         return error
 
 
+@pytest.mark.long
 def test_mutated_objects_give_the_rows_or_an_error(
     served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_mutated_objects_give_the_rows_or_an_error(
     assert refused
 
 
+@pytest.mark.long
 def test_a_push_to_mutated_objects_ends_with_an_error_or_well(
     served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_push_to_mutated_objects_ends_with_an_error_or_well(
         assert seen is None or isinstance(seen, DiskReplayError) or seen == sorted(life.window()), done
 
 
+@pytest.mark.filterwarnings("ignore:objects at .* have names like a store's:diskreplay.errors.RemoteWarning")
 def test_keys_of_somebody_else_are_left_alone(served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path) -> None:
     life, objects = served
     record = objects.data["streams/0/zarr.json"]

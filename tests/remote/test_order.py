@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.clocks import DAY, Clock
-from remote.world import CAPACITY, LAYOUT, RUN, SPACES, Life, reader
+from remote.world import CAPACITY, LAYOUT, RUN, SPACES, Life, read, reader, rows_of, under
 
 import diskreplay as dr
-from diskreplay.errors import CheckpointError, RemoteConflictError
+from diskreplay.errors import CheckpointError, RemoteConflictError, RemoteError
+from diskreplay.ops import remote as ops
 from diskreplay.remote.collect import collect
 from diskreplay.remote.place import open_remote
 from diskreplay.remote.push import Push
 from diskreplay.storage.files import LocalFiles
 from diskreplay.storage.store import Checkpoint, Store, newest
-from diskreplay.testing import SimulatedObjects
+from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 
 @pytest.fixture
@@ -134,9 +135,13 @@ class World:
             self.add(stream)
             self.push(stream)
         self.trainer = reader(self.objects, folder / "mirror", seed=seed)
+        self.other = dr.ReplayBuffer.create(folder / "b", *SPACES, capacity=CAPACITY, **LAYOUT, **RUN)
+        """Of a mixture with the first stream."""
+        self.mixed: list[str] = []
+        """Ids of the mixture's checkpoints."""
 
     def close(self) -> None:
-        for buffer in (*self.writers.values(), self.trainer):
+        for buffer in (*self.writers.values(), self.trainer, self.other):
             buffer.close()
 
     def opened(self, stream: str, **options: Any) -> dr.ReplayBuffer:
@@ -163,9 +168,22 @@ class World:
 
     def checkpoint(self, stream: str) -> None:
         if names := self.free():
-            name = self.random.choice(names)
-            self.writers[stream].checkpoint(name)
-            self.made[stream].append(Store(str(self.folder / "a"), LocalFiles()).checkpoint(name).id)
+            name, keep = self.random.choice(names), self.random.choice([None, 1, 2])
+            self.writers[stream].checkpoint(name, keep=keep)
+            made = [one for one in self.here() if one.maker == stream]
+            self.made[stream].append(made[-1].id)
+            assert made[-1].name == name
+            assert keep is None or sum(one.kept for one in made) <= keep
+
+    def mix(self, stream: str) -> None:
+        """A mixture of the first stream and another store makes a checkpoint."""
+        if names := self.free():
+            mixture, name = dr.Mixture([self.writers["0"], self.other]), self.random.choice(names)
+            mixture.checkpoint(name)
+            made = {one.id: one.name for one in self.here()}
+            self.mixed.append(next(id for id, given in made.items() if given == name))
+            self.made["0"].append(self.mixed[-1])
+            assert mixture.checkpoints == [made[one] for one in self.mixed if one in made]
 
     def drop(self, stream: str) -> None:
         if found := self.here():
@@ -242,10 +260,118 @@ def test_whatever_clocks_do_all_agree_on_one_order(tmp_path: pathlib.Path, clock
     """Checkpoints, drops, pushes, `gc` and new starts of two writers and a trainer, the clock wrong at each call."""
     clock.jump(seed)
     world = World(tmp_path, seed)
-    happens = [world.checkpoint, world.checkpoint, world.drop, world.add, world.push, world.train, world.train,
-               world.refresh, world.start_again, world.collect]  # fmt: skip
+    happens = [world.checkpoint, world.checkpoint, world.mix, world.drop, world.add, world.push, world.train,
+               world.train, world.refresh, world.start_again, world.collect]  # fmt: skip
     for _ in range(steps):
         world.random.choice(happens)(world.random.choice("01"))
         world.check()
     assert any(world.made.values())
     world.close()
+
+
+def gone_back(path: str, name: str, objects: Any) -> dr.ReplayBuffer:
+    with under(objects):
+        return dr.ReplayBuffer.open(path, checkpoint=name, remote=objects.url, **RUN)
+
+
+def rows_here(life: Life) -> int:
+    with dr.ReplayBuffer.open(life.path, mode="r") as buffer:
+        return len(rows_of(buffer))
+
+
+def test_going_back_is_refused_before_rows_are_given_up(tmp_path: pathlib.Path) -> None:
+    """A trainer's checkpoint needs rows that would be: the collector keeps them, and goes on pushing."""
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    life.checkpoint("mine")
+    life.add(20)
+    life.push(objects)
+    with reader(objects, tmp_path / "m", seed=1) as trainer:
+        trainer.checkpoint("trainer")
+        life.buffer.close()
+        for name in ("mine", "latest"):
+            with pytest.raises(RemoteConflictError, match=r"'trainer' of .* may need the rows"):
+                gone_back(life.path, name, objects)
+        assert rows_here(life) == 40
+        with under(objects), dr.ReplayBuffer.open(life.path, remote=objects.url, **RUN) as buffer:
+            buffer.push(60)
+        trainer.drop_checkpoint("trainer")
+    with gone_back(life.path, "latest", objects) as buffer:
+        assert len(buffer) == 20
+        buffer.push(60)
+    assert len(read(objects, tmp_path / "again") or []) == 20
+
+
+def test_going_back_asks_whose_the_remote_stream_is(tmp_path: pathlib.Path) -> None:
+    objects, other = SimulatedObjects(), SimulatedObjects()
+    life, stranger = Life(tmp_path / "a"), Life(tmp_path / "b", writer=1)
+    for one in (life, stranger):
+        one.add(20)
+        one.checkpoint("c")
+        one.add(20)
+    life.push(objects)
+    stranger.push(other)
+    life.buffer.close()
+    stranger.buffer.close()
+    with pytest.raises(RemoteConflictError, match="holds another store"):
+        gone_back(life.path, "c", other)
+    assert rows_here(life) == 40
+    ops.pull(objects.url, tmp_path / "pulled", objects=objects)
+    with dr.ReplayBuffer.open(tmp_path / "pulled", **RUN) as buffer:
+        assert len(buffer) == 40
+    with pytest.raises(RemoteConflictError):
+        gone_back(str(tmp_path / "pulled"), "c", objects)
+    with dr.ReplayBuffer.open(tmp_path / "pulled", **RUN) as buffer:
+        assert len(buffer) == 40
+
+
+def test_where_the_url_does_not_answer_nothing_is_given_up(tmp_path: pathlib.Path) -> None:
+    """At each request that going back makes."""
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    life.checkpoint("c")
+    life.add(20)
+    life.push(objects)
+    life.buffer.close()
+    record = (tmp_path / "a" / "streams" / "0" / "zarr.json").read_bytes()
+    for at in range(50):
+        faulty = FaultyObjects(objects.copy())
+        faulty.fail_at(at)
+        try:
+            buffer = gone_back(life.path, "c", faulty)
+        except RemoteError:
+            assert (tmp_path / "a" / "streams" / "0" / "zarr.json").read_bytes() == record
+            continue
+        faulty.heal()
+        buffer.close()
+        break
+    assert at > 3
+    assert rows_here(life) == 20
+
+
+def test_going_back_to_where_the_stream_stands_asks_nobody(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(20)
+    life.checkpoint("c")
+    life.buffer.close()
+    faulty = FaultyObjects(objects)
+    faulty.decide = lambda index, request: "refused"
+    buffer = gone_back(life.path, "c", faulty)
+    assert len(buffer) == 20
+    faulty.heal()
+    buffer.close()
+
+
+def test_a_name_that_another_has_dropped_is_free(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(10)
+    life.checkpoint("best")
+    life.push(objects)
+    with reader(objects, tmp_path / "m", seed=1) as trainer:
+        assert trainer.checkpoints == ["best"]
+        life.buffer.drop_checkpoint("best")
+        life.push(objects)
+        trainer.checkpoint("best")
+        with pytest.raises(CheckpointError, match="'best' already"):
+            trainer.checkpoint("best")
+    life.buffer.close()

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import pathlib
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from diskreplay_cli.main import main
 from gymnasium import spaces
+from remote.world import Life, read, under
 
 import diskreplay as dr
-from diskreplay.errors import InputError
+from diskreplay.errors import DiskReplayError, InputError, RemoteWarning
+from diskreplay.ops import remote as commands
+from diskreplay.ops.verify import verify
 from diskreplay.remote.objects import checked_url, is_url
 from diskreplay.remote.place import MIRROR_BYTES, default_mirror, local, named, place
+from diskreplay.testing import SimulatedObjects
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/a", "gs://b/c/d.replay", "az://box/x", "file:///tmp/x"])
@@ -51,6 +57,115 @@ def test_secrets_in_a_url_are_not_printed() -> None:
     with pytest.raises(InputError) as caught:
         checked_url("s3://key:hunter2@bucket/x")
     assert "hunter2" not in str(caught.value)
+
+
+MISTYPED = [
+    "s3:/KEY:hunter2@bucket/x", "s3://KEY:hunter2@bucket/x", "s3://KEY:hun/ter2@bucket/x", "s3:/KEY:hun/ter2@bucket/x",
+    "s3//KEY:hunter2@bucket/x", "S3://KEY:hunter2@bucket/x", "s3;//KEY:hunter2@bucket/x", "s3 ://KEY:hunter2@bucket/x",
+    " s3://KEY:hunter2@bucket/x", "s3:KEY:hunter2@bucket/x", "s3:/hunter2@bucket/x", "az:/box/x?sig=hunter2",
+    "az://box/x?sig=hunter2", "gs:///KEY:hunter2@bucket/x", "http://KEY:hunter2@host/x", "https:/KEY:hunter2@host/x",
+    "//KEY:hunter2@bucket/x", "://KEY:hunter2@bucket/x", "s4://KEY:hunter2@bucket/x", "file:/KEY:hunter2@bucket/x",
+    "s3:\\\\KEY:hunter2@bucket\\x", "s3:/KEY:hunter2@bucket/\0", "s3:/KEY:hunter2@bucket/\udcff",
+]  # fmt: skip
+PLAIN = [
+    "s3:/b/x", "C:/a:b@c", "run:12@seed.replay", "exp:lr=0.1:seed@3.replay", "data/run:12@x", "/data/a:b@c/x",
+    "me@work/x", "really?",
+]  # fmt: skip
+"""Paths on this machine, with the characters of addresses in them."""
+SPACES = spaces.Box(0, 1, (2,)), spaces.Discrete(2)
+WAYS: dict[str, Callable[[str], Any]] = {
+    "open": lambda it: dr.ReplayBuffer.open(it),
+    "open to read": lambda it: dr.ReplayBuffer.open(it, mode="r"),
+    "open with a mirror": lambda it: dr.ReplayBuffer.open("s3://bucket/x", mode="r", mirror=it),
+    "create": lambda it: dr.ReplayBuffer.create(it, *SPACES, capacity=5),
+    "open or create": lambda it: dr.ReplayBuffer.open_or_create(it, *SPACES, capacity=5),
+    "remote": lambda it: dr.ReplayBuffer.create("a.replay", *SPACES, capacity=5, remote=it),
+    "join": lambda it: dr.ReplayBuffer.open("a.replay", remote=it),
+    "mixture": lambda it: dr.Mixture.open([it, "a.replay"]),
+    "verify": verify,
+    "push from": lambda it: commands.push(it, "s3://bucket/x"),
+    "push to": lambda it: commands.push("a.replay", it),
+    "pull": lambda it: commands.pull(it, "b.replay"),
+    "pull into": lambda it: commands.pull("s3://bucket/x", it),
+    "gc": lambda it: commands.gc(it, 0),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_address_with_credentials_is_repeated_by_no_error(
+    way: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for address in MISTYPED:
+        with pytest.raises(DiskReplayError) as caught:
+            WAYS[way](address)
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert not re.search("hun|ter2", f"{error!r} {vars(error)}"), address
+            error = error.__cause__ or error.__context__
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "{}"), ("verify", "{}"), ("episodes", "{}"), ("head", "{}"), ("push", "{}", "s3://bucket/x"),
+        ("push", "a.replay", "{}"), ("pull", "{}", "b.replay"), ("gc", "{}"), ("compact", "{}"), ("diff", "{}", "{}"),
+        ("export", "{}", "b.npz"), ("import", "{}", "b.replay"), ("checkpoints", "list", "{}"), ("report", "{}"),
+        ("merge", "b.replay", "{}"), ("split", "{}", "0.5", "0.5"),
+    ],
+)  # fmt: skip
+def test_a_command_repeats_no_credentials(
+    words: tuple[str, ...], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for address in MISTYPED[:3]:
+        result = CliRunner().invoke(main, [word.format(address) for word in words])
+        assert result.exit_code
+        assert not re.search("hun|ter2", result.output + result.stderr + repr(result.exception)), result.output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", PLAIN)
+def test_paths_with_the_characters_of_addresses_are_paths(
+    path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if path.startswith("/"):
+        path = f"{tmp_path}{path}"
+    with dr.ReplayBuffer.create(path, *SPACES, capacity=5):
+        pass
+    assert verify(path).ok
+
+
+def test_urls_with_an_at_sign_in_the_place_are_urls() -> None:
+    for url in "s3://bucket/x@y", "s3://bucket/a:b@c/x", "file:///tmp/a@b/x":
+        assert checked_url(url) == url
+
+
+# Objects that are none of the store's
+
+
+def test_objects_with_names_like_a_stores_are_named_once(tmp_path: pathlib.Path) -> None:
+    life, objects = Life(tmp_path / "a"), SimulatedObjects()
+    life.add(10)
+    life.push(objects)
+    objects.data |= dict.fromkeys(
+        ["", "streams/", "streams/0/", "streams/new/", "README.md", "streams/README.md", "streams/0/obs/notes.txt"], b""
+    )
+    assert read(objects, tmp_path / "m") == sorted(life.window())
+    with under(objects):
+        assert verify(objects.url).ok
+    for strange in "zarr (1).json", "streams/0/zarr.json.bak", "streams/0/obs/C.0.0.0", "streams copy/0/zarr.json":
+        objects.data[strange] = b"x"
+        with pytest.warns(RemoteWarning, match=re.escape(repr(strange))):
+            assert read(objects, tmp_path / "m") == sorted(life.window())
+        del objects.data[strange]
+    for number in range(5):
+        objects.data[f"zarr ({number}).json"] = b"x"
+    with pytest.warns(RemoteWarning, match="and 2 more"):
+        read(objects, tmp_path / "m")
+    life.buffer.close()
 
 
 def test_a_mirror_is_for_urls(tmp_path: pathlib.Path) -> None:

@@ -46,6 +46,7 @@ def test_a_checkpoint_that_is_refused_leaves_the_other_trainers_whole(tmp_path: 
     life.buffer.close()
 
 
+@pytest.mark.long
 def test_gc_between_the_parts_of_a_checkpoint_leaves_none_that_cannot_be_opened(tmp_path: pathlib.Path) -> None:
     life, base = Life(tmp_path / "a"), SimulatedObjects()
     life.add(30)
@@ -72,6 +73,7 @@ def test_gc_between_the_parts_of_a_checkpoint_leaves_none_that_cannot_be_opened(
     life.buffer.close()
 
 
+@pytest.mark.long
 def test_a_kill_while_a_store_is_made_leaves_nobody_with_a_store_that_cannot_be_pushed(tmp_path: pathlib.Path) -> None:
     objects, machine = SimulatedObjects(), tmp_path / "machine"
     machine.mkdir()
@@ -98,6 +100,7 @@ def test_a_kill_while_a_store_is_made_leaves_nobody_with_a_store_that_cannot_be_
     assert len(taken) > 10
 
 
+@pytest.mark.long("the other tests of this module")
 def test_who_drops_a_checkpoint_when_there_is_a_newer_one_has_one_there_at_any_time(tmp_path: pathlib.Path) -> None:
     life, objects = Life(tmp_path / "a"), SimulatedObjects()
     life.add(20)
@@ -143,10 +146,10 @@ def test_what_stood_in_the_way_of_a_push_is_looked_for_again(tmp_path: pathlib.P
         life.add(10)
         life.buffer.push(120)
         with reader(objects, tmp_path / "t", seed=1) as trainer:
-            trainer.checkpoint("held")
+            life.go_back("c")
+            trainer.checkpoint("held")  # after it went back, and before that is pushed
             life.buffer.close()
-            life.buffer = dr.ReplayBuffer.open(life.path, checkpoint="c", remote=objects.url, **RUN)
-            life.rows, life.timeline = list(life.saved["c"]), 1
+            life.buffer = dr.ReplayBuffer.open(life.path, remote=objects.url, **RUN)
             stop = time.monotonic() + 60
             while not life.buffer.stats()["remote"]["error"]:
                 assert time.monotonic() < stop

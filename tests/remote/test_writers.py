@@ -32,6 +32,7 @@ from diskreplay.storage.store import Store
 from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 
+@pytest.mark.long
 def test_an_old_process_that_goes_on_at_any_request_of_the_next_one_changes_nothing(tmp_path: pathlib.Path) -> None:
     life, base = Life(tmp_path / "a"), SimulatedObjects()
     life.add(20)
@@ -76,6 +77,7 @@ def test_a_copy_of_a_directory_that_goes_another_way_is_refused_and_harms_nothin
     other.buffer.close()
 
 
+@pytest.mark.long
 def test_a_copy_that_is_disturbed_by_the_other_at_each_request_never_mixes_rows(tmp_path: pathlib.Path) -> None:
     life, base = Life(tmp_path / "a"), SimulatedObjects()
     life.add(20)
@@ -147,6 +149,7 @@ def test_two_stores_do_not_share_a_url(tmp_path: pathlib.Path) -> None:
     second.buffer.close()
 
 
+@pytest.mark.long
 def test_many_that_join_at_once_get_numbers_of_their_own(tmp_path: pathlib.Path) -> None:
     first, objects = Life(tmp_path / "a"), SimulatedObjects()
     first.add(5)
@@ -231,6 +234,7 @@ def test_going_back_is_refused_while_a_trainer_needs_the_rows(tmp_path: pathlib.
     life.buffer.close()
 
 
+@pytest.mark.long
 def test_a_trainers_checkpoint_at_any_request_of_going_back_is_whole_or_refused(tmp_path: pathlib.Path) -> None:
     life, base = Life(tmp_path / "a"), SimulatedObjects()
     life.add(10)

@@ -120,6 +120,7 @@ def test_a_store_that_is_made_anew(path: str, monkeypatch: pytest.MonkeyPatch) -
         assert asked.json("overview")["episodes"]["total_reward"] == [10]
 
 
+@pytest.mark.long
 def test_an_episode_that_has_left(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "REFRESH_SECONDS", 0.0)
     with made.create(path, capacity=30) as buffer, serving(path) as asked:
@@ -269,6 +270,7 @@ def test_misuse(path: str) -> None:
             serve.view(path, port=port, ready=print)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_it(path: str, number: int) -> None:
     made.make(path)

@@ -118,6 +118,7 @@ def test_a_name_that_is_no_unicode(path: str, out: pathlib.Path) -> None:
     assert Page(out).data["overview"]["name"] == "a\udcff.replay"
 
 
+@pytest.mark.long
 def test_frames_are_left_out_until_the_rest_fits(path: str, out: pathlib.Path) -> None:
     rng = np.random.default_rng(0)
     space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
@@ -138,6 +139,7 @@ def test_frames_are_left_out_until_the_rest_fits(path: str, out: pathlib.Path) -
     assert Page(out).data["left_out"] == [said]
 
 
+@pytest.mark.long("the other tests of this module")
 def test_the_newest_of_very_many_episodes_are_listed(path: str, out: pathlib.Path) -> None:
     space = spaces.Box(-1, 1, (1,), np.float32)
     with dr.ReplayBuffer.create(path, space, made.ACTIONS, capacity=20_000) as buffer:
@@ -253,7 +255,7 @@ def test_a_full_disk_names_the_file(path: str, out: pathlib.Path, monkeypatch: p
     out.write_text("old")
     monkeypatch.setattr(pathlib.Path, "write_bytes", write_bytes)
     with pytest.raises(DiskFullError, match=r"there is no room for '.*report.html'; nothing was written: make room"):
-        report(path, out)
+        report(path, out, overwrite=True)
     assert out.read_text() == "old"
     assert sorted(file.name for file in out.parent.iterdir()) == ["a.replay", "report.html"]
 

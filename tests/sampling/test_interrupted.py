@@ -34,6 +34,7 @@ def mixed(ids: np.ndarray) -> np.ndarray:
     return np.select([local % 5 == 2, local % 7 == 3], [Standing.NEVER, Standing.LATER], Standing.NOW).astype(np.int8)
 
 
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("make", SAMPLERS)
 @pytest.mark.parametrize(("standing", "steps"), [(now, 1), (now, 2), (mixed, 1)])
 def test_the_next_draw_finds_what_an_interrupted_one_left(

@@ -13,7 +13,7 @@ from helpers.own_samplers import Newest, Rarest
 from helpers.recording import Recording, reopen
 
 import diskreplay as dr
-from diskreplay.errors import CheckpointError, CorruptionError, FormatVersionError, InputError
+from diskreplay.errors import CheckpointError, FormatVersionError, InputError, SamplerWarning
 from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
 
@@ -70,19 +70,23 @@ def test_a_state_of_ones_own_comes_back_with_a_checkpoint(path: str) -> None:
         assert [buffer.sample(7).index.tolist() for _ in range(9)] == expected
         buffer.clear()
         assert buffer.sampler.is_new  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match=r"items of .* not of Sequence.*give a sampler too"):
-        reopen(CONFIG, path, checkpoint="here", sampler=Rarest(), view=dr.Sequence(3))
-    with reopen(CONFIG, path, checkpoint="here", sampler=dr.Proportional()) as buffer:
+    with pytest.warns(SamplerWarning, match=r"begins anew, .* items of .* not of Sequence"):
+        reopen(CONFIG, path, checkpoint="here", sampler=Rarest(), view=dr.Sequence(3), mode="r").close()
+    with pytest.warns(SamplerWarning, match="it holds the state of Rarest"):
+        buffer = reopen(CONFIG, path, checkpoint="here", sampler=dr.Proportional())
+    with buffer:
         assert buffer.sampler.maximum == 1  # type: ignore[attr-defined]
 
 
-def test_a_state_that_it_does_not_take_back_is_an_error(path: str) -> None:
+def test_a_state_that_it_does_not_take_back_is_said(path: str) -> None:
     with created(path, Rarest()) as buffer:
         buffer.sample(3)
         buffer.sampler.state = lambda: ({"draws": 2}, Rarest().state()[1])  # type: ignore[attr-defined]
         buffer.checkpoint("here")
-    with pytest.raises(CorruptionError, match="the priorities of checkpoint 'here' cannot be read"):
-        reopen(CONFIG, path, checkpoint="here", sampler=Rarest())
+    with pytest.warns(SamplerWarning, match="without the state of checkpoint 'here': its priorities cannot"):
+        buffer = reopen(CONFIG, path, checkpoint="here", sampler=Rarest())
+    with buffer:
+        assert buffer.sampler.is_new  # type: ignore[attr-defined]
 
 
 def test_it_belongs_to_one_buffer(path: str, tmp_path: pathlib.Path) -> None:

@@ -187,6 +187,7 @@ def test_each_slice_of_the_total_gives_one_draw() -> None:
     assert (slots // 4).tolist() == list(range(16))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_env", [False, True])
 def test_going_on_from_a_state_gives_the_same_thousand_batches(by_env: bool) -> None:
     check_going_on(lambda: Proportional(beta_schedule=(1.0, 700), by_env=by_env))
@@ -301,8 +302,8 @@ def test_json_makes_the_same_sampler() -> None:
 def damaged(facts: dict[str, Any], arrays: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     run = facts["streams"][0]
     return [
-        (facts | {"alpha": 0.1}, arrays),
-        (facts | {"by_env": True}, arrays),
+        (facts | {"alpha": -0.1}, arrays),
+        ({key: value for key, value in facts.items() if key != "by_env"}, arrays),
         (facts | {"maxima": [1.0, 1.0]}, arrays),
         (facts | {"maxima": [0.5]}, arrays),
         (facts | {"streams": [run | {"lanes": 3}]}, arrays),
@@ -342,6 +343,7 @@ def test_a_row_is_asked_for_once_more_only_while_it_may_become_a_transition() ->
     assert sorted(asked) == sorted([*range(99), 5, 5, 5, 5])
 
 
+@pytest.mark.long
 def test_numba_is_loaded_only_by_those_who_sample_with_priorities() -> None:
     code = (
         "import sys; from diskreplay.sampling.proportional import Proportional; Proportional().to_json();"

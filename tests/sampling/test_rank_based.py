@@ -51,7 +51,7 @@ def chances(ranked: list[int], alpha: float) -> dict[int, float]:
     return dict(zip(ranked, (masses / masses.sum()).tolist(), strict=True))
 
 
-@pytest.mark.share(3)
+@pytest.mark.long(quick=7)
 @pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize(("size", "segments"), [(1, None), (1, 8), (5, 8), (32, None), (32, 8), (33, 8), (32, 64)])
 def test_draws_have_the_probabilities_of_the_paper(alpha: float, size: int, segments: int | None) -> None:
@@ -118,6 +118,7 @@ def test_of_equal_priorities_the_newer_comes_first() -> None:
     assert set(sampler.sample(np.random.default_rng(0), windows, always, 9)[0].tolist()) == {18}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("both_thresholds")
 def test_going_on_from_a_state_gives_the_same_thousand_batches() -> None:
     check_going_on(lambda: RankBased(segments=12))

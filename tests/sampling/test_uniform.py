@@ -46,6 +46,7 @@ def test_flat_over_transitions(path: str, special: float, n_step: int) -> None:
         assert abs(surprise(counts)) < 4
 
 
+@pytest.mark.long
 def test_flat_over_streams_of_different_size(path: str) -> None:
     config = Config("uniform", Leaf((2,)), num_envs=2, capacity=200)
     with config.create(path) as buffer:
@@ -60,6 +61,7 @@ def test_flat_over_streams_of_different_size(path: str) -> None:
         assert abs(surprise(counts)) < 4
 
 
+@pytest.mark.long
 def test_almost_nothing_is_a_transition(path: str) -> None:
     config = Config("rare", Leaf((2,)), capacity=2000)
     obs = np.zeros(2, np.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import pathlib
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay.errors import ReadFailedError, StoreExistsError, StoreNotFoundError, WriteFailedError
-from diskreplay.storage.files import LocalFile, LocalFiles, Lock
+from diskreplay.storage import files
+from diskreplay.storage.files import LocalFile, LocalFiles, LocalLock, Lock
 from diskreplay.testing import FaultyFiles, Interrupts
 
 
@@ -27,13 +29,13 @@ def test_a_file_that_was_interrupted_before_it_was_opened_goes_without_a_word(mo
 
 
 def test_a_lock_that_was_interrupted_is_free_though_its_traceback_is_kept(tmp_path: pathlib.Path) -> None:
-    files, tool = LocalFiles(), Interrupts(within=["diskreplay.storage"])
+    local, tool = LocalFiles(), Interrupts(within=["diskreplay.storage"])
     kept: list[TracebackType | None] = []  # as a notebook does, for its debugger
     taken: list[Lock | None] = []
 
     def take() -> None:
         try:
-            taken.append(files.lock(str(tmp_path)))
+            taken.append(local.lock(str(tmp_path)))
         except KeyboardInterrupt as error:
             kept.append(error.__traceback__)
             raise
@@ -42,12 +44,28 @@ def test_a_lock_that_was_interrupted_is_free_though_its_traceback_is_kept(tmp_pa
         place = tool.interrupt(number, take)
         if place is None:
             break
-        again = files.lock(str(tmp_path))
+        again = local.lock(str(tmp_path))
         assert again is not None, f"interrupted at {place}"
         again.release()
     assert len(kept) > 5
     assert taken[0] is not None
     taken[0].release()
+
+
+def test_a_lock_and_a_file_go_without_a_word_when_modules_are_gone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at exit, where Python clears the globals of modules: see the next test."""
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    lock, file = LocalLock(str(tmp_path)), LocalFile(str(tmp_path / "a"), write=True)
+    descriptors = lock._fd, file.fileno()
+    with monkeypatch.context() as gone:
+        gone.setattr(files, "os", None)
+        del lock, file
+    assert said == []
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 AT_EXIT = """
@@ -60,6 +78,7 @@ sys.main = sys.modules["__main__"]  # as some debuggers and notebooks keep it: i
 """
 
 
+@pytest.mark.long
 def test_what_outlives_the_modules_at_exit_goes_without_a_word(tmp_path: pathlib.Path) -> None:
     """Regression: "Exception ignored in LocalLock.__del__", as the module os was gone already."""
     program = [sys.executable, "-c", AT_EXIT.format(path=str(tmp_path))]
@@ -93,12 +112,12 @@ def test_a_link_in_the_place_of_a_file_is_named(path: str) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_creating_leaves_nothing_where_a_write_is_refused(path: str, number: int) -> None:
     """Regression: on a full disk a temporary directory stayed."""
-    files, names = FaultyFiles(), ("open_write", "pwrite", "sync", "mkdir", "rename")
+    faulty, names = FaultyFiles(), ("open_write", "pwrite", "sync", "mkdir", "rename")
     made = path + ".first"
-    dr.ReplayBuffer.create(made, spaces.Discrete(2), spaces.Discrete(2), capacity=9, files=files).close()
-    last = [operation.target for operation in files.operations if operation.name in names].index(made)
+    dr.ReplayBuffer.create(made, spaces.Discrete(2), spaces.Discrete(2), capacity=9, files=faulty).close()
+    last = [operation.target for operation in faulty.operations if operation.name in names].index(made)
     for count in [*range(0, last, 11), last]:
-        files.fail_at(count, number, names, times=1)
+        faulty.fail_at(count, number, names, times=1)
         with pytest.raises(WriteFailedError, match="nothing was made"):
-            dr.ReplayBuffer.create(path, spaces.Discrete(2), spaces.Discrete(2), capacity=9, files=files)
+            dr.ReplayBuffer.create(path, spaces.Discrete(2), spaces.Discrete(2), capacity=9, files=faulty)
         assert [entry.name for entry in pathlib.Path(path).parent.iterdir()] == ["a.replay.first"]

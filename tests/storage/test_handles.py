@@ -132,6 +132,7 @@ def test_what_is_on_loan_stays_open() -> None:
         assert Open.count == 0
 
 
+@pytest.mark.long
 def test_owners_that_go_take_their_files_with_them() -> None:
     gc.collect()
     gc.disable()
@@ -197,7 +198,7 @@ def test_a_child_has_a_lock_of_its_own() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
-        os._exit(0 if handles.POOL._lock.acquire(blocking=False) and handles.POOL.make_room() else 1)
+        os._exit(0 if handles.POOL._lock.acquire(timeout=0) and handles.POOL.make_room() else 1)
     done.set()
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
@@ -295,6 +296,7 @@ def in_a_process_of_its_own(program: str, path: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long("test_threads_that_share_a_pool_of_two")
 def test_nine_streams_of_131_shards(path: str) -> None:
     """Regression: each column of each stream kept 128 open."""
     lives.create(path, num_envs=1, rows=262, chunk_rows=1, shard_rows=2).close()
@@ -307,6 +309,7 @@ def test_nine_streams_of_131_shards(path: str) -> None:
     in_a_process_of_its_own(NINE_STREAMS, path)
 
 
+@pytest.mark.long("test_threads_that_share_a_pool_of_two")
 def test_one_batch_over_two_thousand_shards(path: str) -> None:
     """Regression: a batch held every shard that it touches, and failed with "mend the disk"."""
     filled(path, 4000, chunk_rows=1, shard_rows=2)
@@ -314,6 +317,7 @@ def test_one_batch_over_two_thousand_shards(path: str) -> None:
     in_a_process_of_its_own(ONE_BATCH, path)
 
 
+@pytest.mark.long
 def test_descriptors_that_the_program_needs(path: str) -> None:
     """What the pool keeps is given up for whatever the store needs; only then there is an error."""
     filled(path, chunk_rows=2, shard_rows=2)
@@ -355,6 +359,7 @@ def test_a_batch_is_read_in_parts_where_no_descriptor_is_left(number: int) -> No
 # What close gives back
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FD.exists(), reason="this system does not tell which files are open")
 def test_close_closes_everything(path: str) -> None:
     """Regression: files were open until the collector ran, so that the file system could not be unmounted."""
@@ -377,6 +382,7 @@ def test_close_closes_everything(path: str) -> None:
         gc.enable()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FD.exists(), reason="this system does not tell which files are open")
 def test_a_reader_that_is_dropped_closes_its_files(path: str) -> None:
     """Regression: a stream and its columns were a reference cycle."""
@@ -393,6 +399,7 @@ def test_a_reader_that_is_dropped_closes_its_files(path: str) -> None:
         gc.enable()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FD.exists(), reason="this system does not tell which files are open")
 def test_close_closes_everything_after_an_error(path: str) -> None:
     filled(path)
@@ -413,6 +420,7 @@ def test_close_closes_everything_after_an_error(path: str) -> None:
     assert held_open(path) == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FD.exists(), reason="this system does not tell which files are open")
 @pytest.mark.parametrize("rows", [20, 500])
 def test_a_reader_that_goes_on_gives_back_what_was_evicted(path: str, rows: int) -> None:
@@ -491,7 +499,7 @@ class Others:
             self._busy = False
 
 
-@pytest.mark.share(2)
+@pytest.mark.long
 @pytest.mark.parametrize("files", [1, 2, 5, 100])
 @pytest.mark.parametrize("seed", range(examples(2)))
 def test_a_reader_beside_everything(path: str, files: int, seed: int) -> None:
@@ -533,6 +541,7 @@ def test_a_reader_beside_everything(path: str, files: int, seed: int) -> None:
     assert len(others.done) > 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("use", "before"), [("open", 0), ("open", 1), ("open", 2), ("refresh", 0), ("refresh", 2)]
 )  # fmt: skip
@@ -564,6 +573,7 @@ def test_a_stream_that_changes_while_its_index_is_read(path: str, use: str, befo
     assert len(others.done) == before + 1 + (use == "refresh")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("files", [2, 100])
 def test_threads_that_share_a_pool_of_two(path: str, files: int) -> None:
     """One adds, commits and evicts, three sample, one reads a second store."""
@@ -638,6 +648,7 @@ class Interrupt:
         return self
 
 
+@pytest.mark.long
 def test_an_interrupt_at_any_line(path: str) -> None:
     filled(path)
     others = Others(f"{path}.second", 0)
@@ -657,7 +668,7 @@ def test_an_interrupt_at_any_line(path: str) -> None:
                 break
             finally:
                 sys.settrace(before)
-            assert handles.POOL._lock.acquire(blocking=False)
+            assert handles.POOL._lock.acquire(timeout=0)
             handles.POOL._lock.release()
             assert lives.check_all(buffer) == 40
             assert len(pool) <= 3 + 1

@@ -122,6 +122,7 @@ def broken(path: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return path
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_was_written_too_large_is_read(broken: str) -> None:
     """checkpoints, drop_checkpoint, commits that evict and open raised CorruptionError."""
     with dr.ReplayBuffer.open(broken, mode="r", checkpoint="large") as reader:
@@ -138,6 +139,7 @@ def test_a_checkpoint_that_was_written_too_large_is_read(broken: str) -> None:
     assert verify(broken).ok
 
 
+@pytest.mark.long
 def test_programs_over_stores_take_it_for_no_damage(broken: str) -> None:
     assert verify(broken).ok
     assert [one.name for one in inspect(broken).checkpoints] == ["large"]

@@ -93,6 +93,7 @@ def test_a_bad_observation_is_named(tmp_path: pathlib.Path, which: str, bad: Any
             buffer.add(given["obs"], 0, 0.0, given["next_obs"], False, False)
 
 
+@pytest.mark.long(quick=23)
 @pytest.mark.parametrize(
     ("shape", "axis", "options"),
     [

@@ -16,6 +16,7 @@ from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, goals, items, name_of, p
 import diskreplay as dr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "view",
     [
@@ -94,7 +95,7 @@ def told(path: str, view: Any) -> tuple[Any, list[Log]]:
     return buffer, [first.log, second.log]
 
 
-@pytest.mark.share(4)
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["future", "final", "episode", "random"])
 @pytest.mark.parametrize("ratio", [0.8, 1.0])
 def test_goals_are_drawn_with_their_exact_probabilities(path: str, strategy: Any, ratio: float) -> None:

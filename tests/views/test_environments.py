@@ -126,7 +126,7 @@ def test_cartpole_sequences(path: str, count: int, next_step: bool, across: bool
     assert bool(crossed) == across
 
 
-@pytest.mark.share(4)
+@pytest.mark.long
 @CASES
 @pytest.mark.parametrize("strategy", ["future", "final", "episode", "random"])
 def test_goals_of_a_walk(path: str, count: int, next_step: bool, strategy: Any) -> None:

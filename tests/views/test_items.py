@@ -45,7 +45,7 @@ def check_items(buffer: dr.ReplayBuffer, view: Any, logs: list[Log]) -> None:
         check(batch, view, logs)
 
 
-@pytest.mark.share(4)
+@pytest.mark.long
 @pytest.mark.parametrize("config", [*CONFIGS, *GOAL_CONFIGS], ids=repr)
 def test_every_kind_of_buffer(path: str, config: Config) -> None:
     """Before the window has moved and after, with an episode open and after it is cut, in RAM and from disk."""
@@ -62,7 +62,7 @@ def test_every_kind_of_buffer(path: str, config: Config) -> None:
             check_items(buffer, view, [recording.log])
 
 
-@pytest.mark.share(3)
+@pytest.mark.long
 @pytest.mark.parametrize("config", [CONFIGS[1], CONFIGS[8], CONFIGS[14], *GOAL_CONFIGS], ids=repr)
 def test_several_streams(path: str, config: Config) -> None:
     recording = Recording(config)
@@ -81,6 +81,7 @@ def test_several_streams(path: str, config: Config) -> None:
                 check_items(buffer, view, [recording.log, second.log])
 
 
+@pytest.mark.long(quick=9)
 @pytest.mark.parametrize("view", VIEWS, ids=name_of)
 def test_what_stands_now_or_never_stays_so(path: str, view: Any) -> None:
     """Row by row: only what stands at LATER may come to stand elsewhere."""

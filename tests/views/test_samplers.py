@@ -21,7 +21,7 @@ SAMPLERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.share(4)
+@pytest.mark.long(quick=14)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("view", [*VIEWS, *HINDSIGHT], ids=name_of)
 def test_sample_update_sample(path: str, view: Any, sampler: str) -> None:
@@ -47,6 +47,7 @@ def test_sample_update_sample(path: str, view: Any, sampler: str) -> None:
                 buffer.update_priorities([there[0], never[0]], [1.0, 1.0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("view", [dr.Sequence(3, stride=2), dr.PaddedEpisodes(4)], ids=name_of)
 def test_priorities_of_items_decide(path: str, view: Any) -> None:
     """By the chances that the sampler itself names, and the paper's formula."""

@@ -313,6 +313,7 @@ for machine in (ViewMachine, SmallThresholdsMachine):
 TestViews = ViewMachine.TestCase
 
 
+@pytest.mark.long("TestViews")
 @pytest.mark.usefixtures("small_thresholds")
 class TestViewsWithSmallThresholds(SmallThresholdsMachine.TestCase):
     pass

@@ -312,9 +312,10 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         if self._held() is not None:
             raise InputError("append_episode: an episode is running; clip_episode() ends it")
         try:
-            count, size, ended = episode.transition_count, len(episode.actions), bool(episode.terminated)
+            count, size = episode.transition_count, len(episode.actions)
+            ended = bool(flags("terminated", episode.terminated, ()))
             arrays = episode.observations, episode.actions, episode.rewards
-        except (AttributeError, IndexError, TypeError) as error:
+        except (AttributeError, IndexError, TypeError, ValueError) as error:
             raise InputError(f"append_episode takes an episode of d3rlpy's, got {episode!r:.80}: {error}") from error
         schema = self.store.schema
         observed = arrays[0] if isinstance(arrays[0], list | tuple) else [arrays[0]]

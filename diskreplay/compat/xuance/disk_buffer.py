@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
-from diskreplay.compat import draws
+from diskreplay.compat import draws, given
 from diskreplay.compat.arrays import fit
 from diskreplay.compat.keeper import Keeper, ring_part
 from diskreplay.compat.opening import CREATE_OPTIONS, OPEN_OPTIONS, open_or_create
@@ -87,9 +87,9 @@ def open_off_policy(owner: DiskBuffer, options: Mapping[str, Any], create: Mappi
     unknown = sorted(options.keys() - set(OPTIONS))
     if unknown:
         raise InputError(f"unknown option {unknown[0]!r}; the options are {', '.join(OPTIONS)}")
-    given = {name: value for name, value in options.items() if name not in ("path", "seed")}
+    others = {name: value for name, value in options.items() if name not in ("path", "seed")}
     create = {**create, "columns": {SLOT: ((), np.int32), **create.get("columns", {})}}
-    return open_or_create(ReplayBuffer, Place(options.get("path"), owner), given, create, seed=options.get("seed"))
+    return open_or_create(ReplayBuffer, Place(options.get("path"), owner), others, create, seed=options.get("seed"))
 
 
 def ring_size(n_envs: int, n_size: Any, total: Any, name: str) -> int:
@@ -121,7 +121,7 @@ def fit_step(what: str, value: Any, n_envs: int, shape: Shapes, dtype: Any) -> A
         if not isinstance(value, Mapping) or value.keys() != shape.keys():
             raise InputError(f"{what} must be a dict with the keys {list(shape)}, got {value!r}")
         return {key: fit_step(f"{what}[{key!r}]", value[key], n_envs, part, dtype) for key, part in shape.items()}
-    if dtype is not object and np.asarray(value).dtype.kind not in "biuf":
+    if dtype is not object and given.array(what, value).dtype.kind not in "biuf":
         raise InputError(f"{what} must have the shape {(n_envs, *shape)} and be numbers, got {value!r:.80}")
     if dtype is np.uint8:
         exact = fit(what, value, (n_envs, *shape), np.float64)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, checked_number
-from diskreplay.compat import draws
+from diskreplay.compat import draws, given
 from diskreplay.compat.keeper import Keeper, RamState
 from diskreplay.compat.rows import SLOT, ids_of, read_once, ring_array, rows_at, window
 from diskreplay.compat.xuance.disk_buffer import (
@@ -99,7 +99,7 @@ class OffPolicyBuffer(DiskBuffer):
 
         Raises InputError, with nothing stored, for wrong shapes and values.
         """
-        given = {
+        step = {
             "obs": fit_step("obs", obs, self.n_envs, self._obs_shape, self.DTYPE),
             "action": fit_step("acts", acts, self.n_envs, self._action_shape, np.float32),
             "reward": fit_step("rews", rews, self.n_envs, (), np.float32),
@@ -109,7 +109,7 @@ class OffPolicyBuffer(DiskBuffer):
             SLOT: np.full(self.n_envs, self.ptr, np.int32),
             **self._given_auxiliary(aux_info),
         }
-        self.engine.add(**without_env_axis(given, self.n_envs))
+        self.engine.add(**without_env_axis(step, self.n_envs))
 
     def _given_auxiliary(self, aux_info: Any) -> dict[str, Any]:
         if aux_info is None:
@@ -327,7 +327,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
 
         Raises InputError, with no priority changed, for positions that hold nothing and numbers that are not finite.
         """
-        slots, values = np.asarray(idxes), np.asarray(priorities)
+        slots, values = given.array("idxes", idxes), given.array("priorities", priorities)
         if slots.dtype.kind not in "iu" or slots.ndim != 2 or len(slots) != self.n_envs:
             raise InputError(f"idxes must be integers ({self.n_envs}, K), got {slots.dtype} {slots.shape}")
         if values.size != slots.size:

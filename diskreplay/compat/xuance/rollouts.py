@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from diskreplay import returns
 from diskreplay.buffers.on_policy import EPSILON
+from diskreplay.compat.given import array
 from diskreplay.compat.keeper import Assignment, RamState, set_attribute, set_item
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids
@@ -58,7 +59,7 @@ def check_full(size: int, needed: int) -> None:
 
 def checked_indexes(indexes: Any, count: int) -> Ids:
     """Indexes ``(B,)`` of ``count`` entries; InputError where they are others."""
-    chosen = np.asarray(indexes)
+    chosen = array("indexes", indexes)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
         raise InputError(f"indexes must be integers of shape (B,), got {chosen.dtype} {chosen.shape}")
     if len(chosen) and not (chosen.min() >= 0 and chosen.max() < count):
@@ -97,10 +98,13 @@ def path_estimates(
     count, agents = values.shape[:2]
     shape = (count, agents)
     value = _true(values.reshape(*shape, 1), value_normalizer).reshape(shape)
-    try:
-        last = np.broadcast_to(np.asarray(next_value, np.float32).reshape(-1, 1), (agents, 1))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the value of the last step must be {agents} numbers, one for each agent: {error}") from error
+    given = array("the value of the last step", next_value)
+    if given.dtype.kind not in "biuf" or given.size not in (1, agents):
+        raise InputError(
+            f"the value of the last step must be {agents} numbers, one for each agent, got {next_value!r:.80}"
+        )
+    with np.errstate(over="ignore"):
+        last = np.broadcast_to(given.astype(np.float32).reshape(-1, 1), (agents, 1))
     terminated = np.broadcast_to(terminals.reshape(count, -1), shape)
     if not np.isfinite(last[~terminated[-1]]).all():
         raise InputError(f"the value of the last step must be finite where it is not terminal, got {next_value!r:.80}")

@@ -24,7 +24,7 @@ pytest.importorskip("moto.server", reason="moto[server] is not installed")
 SEED = 1
 PATIENCE = 300
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["diskreplay", "helpers.copies"])
+PROCESSES.set_forkserver_preload(["diskreplay.buffers.replay", "helpers.copies"])
 
 
 def _round(folder: pathlib.Path, url: str, rng: random.Random) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from helpers import effort
 from remote.world import Life, rows_of
 
 import diskreplay as dr
+from diskreplay.errors import RemoteError
 from diskreplay.remote.objects import NEW, ObjectStore, TakenError
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'diskreplay[remote]'")
@@ -49,6 +50,29 @@ def test_puts_on_conditions(scheme: str, bucket: str, tmp_path: pathlib.Path) ->
     assert objects.head("a/missing") is None
     objects.delete(["a/b", "a/missing"])
     assert objects.list("") == []
+
+
+def test_an_object_that_cannot_be_listed_is_in_nobodys_way(bucket: str, tmp_path: pathlib.Path) -> None:
+    """Regression: no listing of the store succeeded, whatever the object was."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import boto3
+
+        client = boto3.client("s3")
+    url = f"{bucket}/strange.replay"
+    life = Life(tmp_path / "a", remote=url)
+    life.add(30)
+    life.buffer.push(60)
+    for key in "/x", "//x", "streams /x", "x//y", "streams/0/x//y":
+        client.put_object(Bucket="bucket", Key=f"strange.replay/{key}", Body=b"x")
+    life.add(9)
+    life.buffer.push(60)
+    with dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m") as buffer:
+        assert sorted(rows_of(buffer)) == sorted(life.window())
+    life.buffer.close()
+    client.put_object(Bucket="bucket", Key="strange.replay/streams//x", Body=b"x")
+    with pytest.raises(RemoteError, match=r"a name that no store has.*streams//.*remove it"):
+        dr.ReplayBuffer.open(url, mode="r", mirror=tmp_path / "m")
 
 
 def test_kills_of_collectors_lose_nothing_that_was_pushed(bucket: str, tmp_path: pathlib.Path) -> None:

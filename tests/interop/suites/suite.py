@@ -4,10 +4,11 @@
     python tests/interop/suites/suite.py torchrl CHECKOUT
     python tests/interop/suites/suite.py torchrl CHECKOUT --own
 
-``LIBRARY.toml`` says which tests of which version must fail, and why; ``swap_LIBRARY.py`` is a pytest
-plugin that swaps the class. ``CHECKOUT`` is a git repository of the library, bare or not, which has the commit that the
-list names. A library whose source distribution brings its tests needs none: ``make interop`` downloads that one. With
-``--own`` nothing is swapped: what fails then fails with the library's own class, too. Further options go to pytest.
+``LIBRARY.toml`` says which tests of which version are run, and which of them must fail and why; ``swap_LIBRARY.py`` is
+a pytest plugin that swaps the class. ``CHECKOUT`` is a git repository of the library, bare or not, which has the commit
+that the list names. A library whose source distribution brings its tests needs none: ``make interop`` downloads that
+one. With ``--own`` nothing is swapped: what fails then fails with the library's own class, too. Further options go to
+pytest.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.checks import check_count
 from diskreplay.compat.arrays import DiskArray, Shape, fit
+from diskreplay.compat.given import number
 from diskreplay.compat.keeper import Assignment, Keeper, set_attribute, set_item
 from diskreplay.compat.rows import SLOT, column, read_once, window
 from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, empty
@@ -248,10 +249,10 @@ class EpisodeRing(MultiAgentBuffer):
 
     def _length(self, next_t: Any) -> int:
         """The steps of an episode that is finished."""
-        given = np.asarray(next_t)
-        if given.size != 1 or given.dtype.kind not in "iu" or given.item() < 1:
-            raise InputError(f"next_t must be at least 1, an episode of one step, got {next_t!r:.80}")
-        return min(int(given.item()), self.max_eps_len)
+        steps = int(number("next_t", next_t, "iu"))
+        if steps < 1:
+            raise InputError(f"next_t must be at least 1, an episode of one step, got {next_t!r}")
+        return min(steps, self.max_eps_len)
 
     def _env(self, i_env: Any) -> int:
         """The number of an environment."""

@@ -159,7 +159,10 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
             i_env: the environment.
             value_normalizer: an object with ``denormalize``, where values are of what it normalises; None where they
                 are true values. Returns and advantages are of true values.
+
+        Raises InputError, with nothing changed, where there is no such environment, and for another ``value``.
         """
+        i_env = check_count("i_env", i_env, least=0, most=self.n_envs - 1)
         data, ram = self.data, self._keeper.ram
         slots = rollouts.path_slots(ram, i_env, self.n_size)
         if not len(slots):

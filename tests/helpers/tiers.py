@@ -1,0 +1,141 @@
+"""Which cases ``make test`` runs, and what a case may cost there: a plugin of pytest, which ``conftest.py`` registers.
+
+A case that takes more than 0.3 s of processor time, its own and its children's, has the mark ``long``. The quick form
+(an effort below 1, :mod:`helpers.effort`) runs what is not long and, of each test function with long cases, as many of
+these as its mark says, one by default: always the same ones, chosen so that every parameter varies. Where the mark
+gives a reason none of them is run: the reason names the test that stands in.
+
+On CI the quick form fails where a case without the mark takes more than 1 s. What is used for the first time does not
+count: imports and compiled code are paid before the first case, fixtures of more than one case are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import effort
+
+LONG = "long(reason=None, *, quick=1): takes more than 0.3 s of processor time; run by make exhaustive"
+MOST_SECONDS = 1.0
+CHECKS = bool(os.environ.get("CI")) and effort.SAMPLED
+
+_counted = 0.0
+"""Seconds of the process that are told, or are nobody's."""
+_case = 0.0
+"""Seconds of the case so far."""
+
+
+def _used() -> float:
+    """Processor time of this process, and of its children that have ended."""
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in both)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", LONG)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not effort.SAMPLED:
+        return
+    families: dict[str, list[pytest.Item]] = {}
+    short: set[str] = set()
+    for item in items:
+        if item.get_closest_marker("long"):
+            families.setdefault(family(item), []).append(item)
+        else:
+            short.add(family(item))
+    left: set[pytest.Item] = set()
+    for name, cases in families.items():
+        kept = 0 if name in short else quick(cases)
+        left.update(sorted(cases, key=lambda item: zlib.crc32(item.name.encode()))[kept:])
+    if left:
+        effort.left_out.add(("cases", len(items) - len(left), len(items)))
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
+
+
+def family(item: pytest.Item) -> str:
+    """The test function of a case."""
+    return item.nodeid.partition("[")[0]
+
+
+def quick(cases: list[pytest.Item]) -> int:
+    """How many long cases of a family the quick form runs."""
+    mark = cases[0].get_closest_marker("long")
+    assert mark is not None
+    return 0 if mark.args else int(mark.kwargs.get("quick", 1))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile once, before processes start that all would compile; each of these loads it before its first case."""
+    if CHECKS or hasattr(session.config, "workerinput") or getattr(session.config.option, "numprocesses", None):
+        _compile()
+
+
+def _compile() -> None:
+    """Use each compiled function once; what is compiled lies on disk from then on."""
+    from gymnasium import spaces
+
+    import diskreplay as dr
+    from diskreplay.reading import kernel
+
+    for name in dr.__all__:
+        getattr(dr, name)
+    if kernel.FOUND:
+        kernel.compile_now()
+    for sampler in (dr.Proportional(), dr.RankBased()):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            dr.ReplayBuffer.create(
+                f"{folder}/a.replay", spaces.Box(-1, 1, (1,)), spaces.Discrete(2), capacity=8, sampler=sampler
+            ) as rb,
+        ):
+            for step in range(12):
+                rb.add(np.zeros(1, np.float32), 0, 0.0, np.zeros(1, np.float32), step % 4 == 3, False)
+            rb.update_priorities(rb.sample(4).index, np.ones(4))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol() -> Iterator[None]:
+    global _counted, _case
+    _counted, _case = _used(), 0.0
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+    """What a fixture of several cases costs is nobody's."""
+    global _counted
+    before, nobodys = _used(), _counted
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope != "function":
+            _counted = nobodys + _used() - before
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """Tell processor time as the duration, which is that of a loaded machine too; and refuse too much of it."""
+    global _counted, _case
+    report = yield
+    now = _used()
+    report.duration, _counted = now - _counted, now
+    _case += report.duration
+    too_much = call.when == "teardown" and report.passed and _case > MOST_SECONDS
+    if CHECKS and too_much and not item.get_closest_marker("long"):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{item.nodeid} took {_case:.1f} s of processor time, its children's included. A case that takes more than "
+            "0.3 s has the mark 'long': make it cheaper, or mark it @pytest.mark.long (tests/README.md)"
+        )
+    return report

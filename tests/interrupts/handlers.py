@@ -1,0 +1,762 @@
+"""Real signals whose handlers use the buffer and return, in the middle of calls of it; beside an oracle.
+
+1. A subject is a buffer, or several, and a list of the rows that it must hold. Each row has a serial number, and its
+   values follow from that.
+2. A trial makes one call of the subject. Meanwhile a signal comes, at a random moment, and its handler makes another
+   one. The handler runs before the call, after it, or between two changes of it.
+3. Then the subject holds what the two calls give, one after the other, in either order. :meth:`Subject.check` compares.
+4. In the end the store is closed, verified and opened again, and holds the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import itertools
+import os
+import pathlib
+import queue
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from remote import world
+
+import diskreplay as dr
+from diskreplay.errors import EvictedError, MisuseWarning, NotEnoughDataError, StateError
+from diskreplay.ops.verify import verify
+from diskreplay.testing.objects import SimulatedObjects
+
+HANG_SECONDS = 20.0
+HANDLERS_SERIALS = 300_000
+EPISODE = 7
+OPTIONS: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9, "cache_bytes": 1 << 14, "seed": 5}
+SIGNALS = (signal.SIGALRM, signal.SIGUSR1, signal.SIGTERM)
+
+Change = Callable[[list[int]], list[int]]
+"""What a call does to the list of rows."""
+
+
+def same(rows: list[int]) -> list[int]:
+    return rows
+
+
+def none(rows: list[int]) -> list[int]:
+    return []
+
+
+class Sender:
+    """Sends a signal to this process, after so many seconds: SIGALRM by a timer, the others by a thread."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            number, seconds = asked
+            time.sleep(seconds)
+            os.kill(os.getpid(), number)
+
+    def send(self, number: int, seconds: float) -> None:
+        if number == signal.SIGALRM:
+            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+        else:
+            self._asked.put((number, seconds))
+
+    def stop(self) -> None:
+        self._asked.put(None)
+
+
+class Subject:
+    """What is called; see the module's docstring. ``calls`` names the methods here that :func:`trials` makes.
+
+    Each returns what it did to the rows.
+    """
+
+    changing: tuple[str, ...] = ()
+    """The calls that a signal comes in."""
+    calls: tuple[str, ...] = ()
+    """What its handler calls."""
+    capacity = 40
+
+    def __init__(self, folder: pathlib.Path, seed: int = 0) -> None:
+        self.path = str(folder / "store")
+        self.rng = np.random.default_rng(seed)
+        self.rows: list[int] = []
+        self.serials = {False: itertools.count(), True: itertools.count(HANDLERS_SERIALS)}
+        self.handling = False
+        self.names = (f"checkpoint-{number}" for number in itertools.count())
+        self.make()
+
+    def make(self) -> None:
+        raise NotImplementedError
+
+    def read(self) -> list[int]:
+        """The serial numbers of the rows, whose values were compared."""
+        raise NotImplementedError
+
+    def call(self, name: str) -> Change:
+        """Makes a call; one that there is nothing for gives an error that says so."""
+        try:
+            change: Change = getattr(self, name)()
+        except (EvictedError, NotEnoughDataError):
+            return same
+        return change
+
+    def check(self, *changes: Change) -> None:
+        """AssertionError where the rows are not those after the changes, in any order."""
+        possible = []
+        for order in itertools.permutations(changes):
+            rows = self.rows
+            for change in order:
+                rows = change(rows)
+            possible.append(rows[-self.capacity :])
+        found = self.read()
+        assert found in possible, f"{found} is none of {possible}"
+        self.rows = found
+
+    def new(self, count: int = 1) -> list[int]:
+        return [next(self.serials[self.handling]) for _ in range(count)]
+
+    def close(self) -> None:
+        """Closes, verifies, and opens again."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        raise NotImplementedError
+
+
+class Plain(Subject):
+    """A replay buffer of vectors of two environments, with priorities and a column that is written later."""
+
+    envs = 2
+    changing = (
+        "add", "add", "add", "extend", "write", "update_priorities", "commit", "checkpoint", "clear", "sample",
+        "begin_episode", "annotate_episode", "cut", "drop_checkpoint", "refresh",
+    )  # fmt: skip
+    calls = (
+        "add", "extend", "write", "update_priorities", "commit", "checkpoint", "clear", "sample", "begin_episode",
+        "annotate_episode", "cut", "drop_checkpoint", "refresh", "length", "stats", "episodes", "select", "get",
+        "items", "shuffled", "loader", "checkpoints", "shown", "state",
+    )  # fmt: skip
+
+    def make(self) -> None:
+        self.rb = self.create()
+        self.kept: list[str] = []
+        self.later: set[int] = set()
+        """The ids that were given a value later: half of the id."""
+        self.pass_: Iterator[Any] = iter(())
+        self.batches: Any = None
+        self.last = np.zeros(1, np.int64)
+
+    def space(self) -> gymnasium.Space[Any]:
+        return spaces.Box(-np.inf, np.inf, (5,), np.float32)
+
+    def options(self) -> dict[str, Any]:
+        return {"sampler": dr.Proportional()}
+
+    def create(self) -> Any:
+        return dr.ReplayBuffer.create(
+            self.path, self.space(), spaces.Discrete(9), capacity=self.capacity * self.envs, num_envs=self.envs,
+            columns={"serial": np.int64}, later={"value": np.float32}, chunk_rows=4, shard_rows=8,
+            **{**OPTIONS, **self.options()},
+        )  # fmt: skip
+
+    # The values of a row
+
+    def obs(self, serial: int, env: int, following: bool) -> Any:
+        base = (serial + following) * 3 + env
+        return np.arange(5, dtype=np.float32) + base
+
+    def step(self, serial: int) -> dict[str, Any]:
+        envs = range(self.envs)
+        last = serial % EPISODE == EPISODE - 1
+
+        def stacked(values: list[Any]) -> Any:
+            if self.envs == 1:
+                return values[0]
+            if isinstance(values[0], dict):
+                return {key: np.stack([value[key] for value in values]) for key in values[0]}
+            return np.stack(values)
+
+        return {
+            "obs": stacked([self.obs(serial, env, False) for env in envs]),
+            "action": stacked([np.int64((serial + env) % 9) for env in envs]),
+            "reward": stacked([np.float64(serial % 1000) for env in envs]),
+            "next_obs": stacked([self.obs(serial, env, True) for env in envs]),
+            "terminated": stacked([np.bool_(last) for env in envs]),
+            "truncated": stacked([np.bool_(False) for env in envs]),
+            "serial": stacked([np.int64(serial) for env in envs]),
+        }
+
+    def read(self) -> list[int]:
+        ids = self.rb.items()
+        if not len(ids):
+            return []
+        batch = self.rb.get(ids)
+        self.compare(batch, ids)
+        known = batch.extra["value_known"]
+        assert known.tolist() == [id in self.later for id in ids.tolist()], ids[known]
+        return [int(serial) for serial in batch.extra["serial"][:: self.envs]]
+
+    def compare(self, batch: Any, ids: Any) -> None:
+        for at, (id, serial) in enumerate(zip(ids.tolist(), batch.extra["serial"].tolist(), strict=True)):
+            env = id % self.envs
+            for field, following in (("obs", False), ("next_obs", True)):
+                wanted, found = self.obs(serial, env, following), getattr(batch, field)
+                for key in wanted if isinstance(wanted, dict) else [None]:
+                    one, other = (wanted, found[at]) if key is None else (wanted[key], found[key][at])
+                    assert one.tobytes() == other.tobytes(), f"{field} of row {serial}, environment {env}: {other}"
+            assert batch.action[at] == (serial + env) % 9
+            assert batch.reward[at] == serial % 1000
+            assert batch.terminated[at] == (serial % EPISODE == EPISODE - 1)
+            if batch.extra["value_known"][at]:
+                assert batch.extra["value"][at] == id / 2
+
+    def some_ids(self, count: int = 6) -> Any:
+        items = self.rb.items()
+        if not len(items):
+            raise NotEnoughDataError("empty")
+        return np.unique(self.rng.choice(items, count))
+
+    # The calls
+
+    def add(self) -> Change:
+        (serial,) = self.new()
+        self.rb.add(**self.step(serial))
+        return lambda rows: [*rows, serial]
+
+    def extend(self) -> Change:
+        serials = self.new(6)
+        steps = [self.step(serial) for serial in serials]
+        first = steps[0]["obs"]
+        joined = {
+            name: {key: np.stack([step[name][key] for step in steps]) for key in first}
+            if isinstance(steps[0][name], dict)
+            else np.stack([step[name] for step in steps])
+            for name in steps[0]
+        }
+        self.rb.extend(**joined)
+        return lambda rows: [*rows, *serials]
+
+    def write(self) -> Change:
+        ids = self.some_ids()
+        self.rb.write("value", ids, ids / np.float32(2))
+        self.later.update(ids.tolist())
+        return same
+
+    def update_priorities(self) -> Change:
+        ids = self.some_ids()
+        self.rb.update_priorities(ids, self.rng.random(len(ids)) + 0.1)
+        return same
+
+    def sample(self) -> Change:
+        batch = self.rb.sample(8)
+        self.compare(batch, batch.index)
+        self.last = batch.index
+        return same
+
+    def commit(self) -> Change:
+        self.rb.commit()
+        return same
+
+    def checkpoint(self) -> Change:
+        name = next(self.names)
+        self.rb.checkpoint(name)
+        self.kept.append(name)
+        return same
+
+    def drop_checkpoint(self) -> Change:
+        if self.kept:
+            self.rb.drop_checkpoint(self.kept.pop(0))
+        return same
+
+    def clear(self) -> Change:
+        self.rb.clear()
+        return none
+
+    def begin_episode(self) -> Change:
+        self.rb.begin_episode(tags=["told"])
+        return same
+
+    def annotate_episode(self) -> Change:
+        if len(self.rb):
+            self.rb.annotate_episode(success=True)
+        return same
+
+    def cut(self) -> Change:
+        self.rb.cut()
+        return same
+
+    def refresh(self) -> Change:
+        self.rb.refresh()
+        return same
+
+    def length(self) -> Change:
+        assert len(self.rb) % self.envs == 0
+        return same
+
+    def stats(self) -> Change:
+        stats = self.rb.stats()
+        assert stats["transitions"] <= stats["capacity"]
+        return same
+
+    def episodes(self) -> Change:
+        assert all(episode.length > 0 for episode in self.rb.episodes)
+        return same
+
+    def select(self) -> Change:
+        self.rb.sample(4, within=self.rb.select("length >= 1"))
+        return same
+
+    def get(self) -> Change:
+        self.compare(self.rb.get(self.last), self.last)
+        return same
+
+    def items(self) -> Change:
+        assert len(self.rb.items()) % self.envs == 0
+        return same
+
+    def shuffled(self) -> Change:
+        batch = next(self.pass_, None)
+        if batch is None:
+            self.pass_ = self.rb.shuffled(8)
+        else:
+            self.compare(batch, batch.index)
+        return same
+
+    def loader(self) -> Change:
+        if len(self.rb):
+            with self.rb.loader(4, prefetch=1) as loader:
+                batch = next(loader)
+                self.compare(batch, batch.index)
+        return same
+
+    def checkpoints(self) -> Change:
+        assert set(self.kept) <= set(self.rb.checkpoints)
+        for name in self.rb.checkpoints[-1:]:
+            self.rb.checkpoint_metadata(name)
+        return same
+
+    def shown(self) -> Change:
+        assert "transitions" in repr(self.rb)
+        assert self.rb._repr_html_()
+        return same
+
+    def state(self) -> Change:
+        ids = self.rb.items()
+        chances = self.rb.sampler.probability(ids, self.rb._streams.windows(), self.rb._standing)
+        assert not len(ids) or abs(chances.sum() - 1) < 1e-6
+        return same
+
+    # The end
+
+    def close(self) -> None:
+        rows = self.rows
+        self.rb.close()
+        outcome = verify(self.path)
+        assert outcome.ok, [str(problem) for problem in outcome.problems]
+        self.rb = dr.ReplayBuffer.open(self.path, **OPTIONS)
+        assert self.read() == rows
+
+    def end(self) -> None:
+        self.close()
+        self.rb.close()
+
+
+class Frames(Plain):
+    """Frames that are read from disk, of one environment, drawn by rank."""
+
+    envs = 1
+
+    def space(self) -> gymnasium.Space[Any]:
+        return spaces.Box(0, 255, (36, 36), np.uint8)
+
+    def options(self) -> dict[str, Any]:
+        return {"sampler": dr.RankBased()}
+
+    def obs(self, serial: int, env: int, following: bool) -> Any:
+        return frame(serial + following, 36)
+
+
+class Stacks(Plain):
+    """Stacks of three frames, as an environment's wrapper gives them, drawn uniformly."""
+
+    envs = 1
+    changing = tuple(name for name in Plain.changing if name != "update_priorities")
+    calls = tuple(name for name in Plain.calls if name not in ("update_priorities", "state"))
+
+    def space(self) -> gymnasium.Space[Any]:
+        return spaces.Box(0, 255, (3, 36, 36), np.uint8)
+
+    def options(self) -> dict[str, Any]:
+        return {"frame_stack": 3, "stack_axis": 0}
+
+    def obs(self, serial: int, env: int, following: bool) -> Any:
+        first = serial - serial % EPISODE
+        numbers = [serial + following - back for back in (2, 1, 0)]
+        return np.stack([frame(at, 36) if at >= first else np.zeros((36, 36), np.uint8) for at in numbers])
+
+
+class Nested(Plain):
+    """Dicts of a picture and a vector, of two environments."""
+
+    changing, calls = Stacks.changing, Stacks.calls
+
+    def space(self) -> gymnasium.Space[Any]:
+        return spaces.Dict(
+            picture=spaces.Box(0, 255, (36, 36), np.uint8), vector=spaces.Box(-9e9, 9e9, (3,), np.float64)
+        )
+
+    def options(self) -> dict[str, Any]:
+        return {"view": dr.Transition()}
+
+    def obs(self, serial: int, env: int, following: bool) -> Any:
+        at = serial + following + env * 5
+        return {"picture": frame(at, 36), "vector": np.arange(3.0) + at}
+
+
+class Pushed(Frames):
+    """A buffer that pushes, to object storage in RAM."""
+
+    changing = ("push", *Frames.changing)
+    calls = ("push", *Frames.calls)
+
+    def make(self) -> None:
+        self.objects = SimulatedObjects(world.URL)
+        with world.under(self.objects):
+            super().make()
+
+    def options(self) -> dict[str, Any]:
+        return {"sampler": dr.Proportional(), "remote": world.URL}
+
+    def push(self) -> Change:
+        self.rb.push()
+        return same
+
+    def close(self) -> None:
+        self.rb.push()
+        rows = self.rows
+        with world.reader(self.objects, pathlib.Path(self.path).parent / "mirror") as reader:
+            self.rb, writer = reader, self.rb
+            assert self.read() == rows
+            self.rb = writer
+        super().close()
+
+
+def frame(number: int, side: int) -> Any:
+    return ((number * 31 + np.arange(side * side)) % 251).astype(np.uint8).reshape(side, side)
+
+
+class Limited(Plain):
+    """A buffer and a limiter over it: what is added and drawn is counted, each once."""
+
+    changing = ("add", "sample", "commit", "checkpoint")
+    calls = ("add", "sample", "commit", "checkpoint", "may", "length", "refresh", "state")
+    capacity = 4000
+
+    def make(self) -> None:
+        super().make()
+        self.limiter = dr.RateLimiter(self.rb, 1.0, min_size=2, error_buffer=1e6)
+        self.drawn = self.added = 0
+
+    def add(self) -> Change:
+        self.limiter.wait_to_add()
+        change = super().add()
+        self.added += self.envs
+        return change
+
+    def sample(self) -> Change:
+        if len(self.rb) >= 8:
+            self.limiter.wait_to_sample(4)
+            self.drawn += 4
+            self.rb.sample(4)
+        return same
+
+    def may(self) -> Change:
+        self.limiter.may_add()
+        self.limiter.may_sample(3)
+        return same
+
+    def read(self) -> list[int]:
+        assert (self.limiter.inserts, self.limiter.samples) == (self.added, self.drawn)
+        ids = self.rb.items()[-40:]
+        rows = self.rb.get(ids).extra["serial"][:: self.envs].tolist() if len(ids) else []
+        return rows
+
+    def check(self, *changes: Change) -> None:
+        self.capacity, kept = 20, self.capacity
+        super().check(*changes)
+        self.capacity = kept
+
+    def end(self) -> None:
+        self.rb.close()
+        assert verify(self.path).ok
+        with dr.ReplayBuffer.open(self.path, **OPTIONS) as self.rb:
+            self.limiter = dr.RateLimiter(self.rb, 1.0, min_size=2, error_buffer=1e6)
+            assert self.read() == self.rows
+
+
+class Mixed(Plain):
+    """A mixture of a buffer that is written and one that is read; of all that was drawn each gives its share."""
+
+    changing = ("add", "mix", "mix", "tell", "write_mixed", "checkpoint", "commit", "clear")
+    calls = (
+        "add", "mix", "tell", "write_mixed", "checkpoint", "commit", "drop_mixed", "sample", "length", "refresh_mixed",
+        "give", "checkpoints", "state",
+    )  # fmt: skip
+
+    def make(self) -> None:
+        super().make()
+        other = dr.ReplayBuffer.create(
+            f"{self.path}-other", self.space(), spaces.Discrete(9), capacity=200, num_envs=self.envs,
+            columns={"serial": np.int64}, later={"value": np.float32}, **OPTIONS,
+        )  # fmt: skip
+        for serial in range(30):
+            other.add(**self.step(serial))
+        other.close()
+        self.other = dr.ReplayBuffer.open(f"{self.path}-other", mode="r", sampler=dr.RankBased(), cache_bytes=1 << 14)
+        self.mixture = dr.Mixture([self.rb, self.other], [2, 1])
+        self.drawn = 0
+        self.index = np.zeros(0, np.int64)
+
+    def mix(self) -> Change:
+        if len(self.rb) >= 8:
+            batch = self.mixture.sample(7)
+            self.drawn += 7
+            self.index = batch.index
+        return same
+
+    def tell(self) -> Change:
+        self.mixture.update_priorities(self.index, self.rng.random(len(self.index)) + 0.1)
+        return same
+
+    def write_mixed(self) -> Change:
+        numbers, own = self.mixture.split(self.index)
+        self.mixture.write("value", self.index, own / np.float32(2))
+        self.later.update(own[numbers == 0].tolist())
+        return same
+
+    def checkpoint(self) -> Change:
+        name = next(self.names)
+        self.mixture.checkpoint(name)
+        self.kept.append(name)
+        return same
+
+    def drop_mixed(self) -> Change:
+        if self.kept:
+            self.mixture.drop_checkpoint(self.kept.pop(0))
+        return same
+
+    def commit(self) -> Change:
+        self.mixture.commit()
+        return same
+
+    def refresh_mixed(self) -> Change:
+        self.mixture.refresh()
+        return same
+
+    def give(self) -> Change:
+        self.mixture.get(self.index)
+        return same
+
+    def read(self) -> list[int]:
+        given = self.mixture._given
+        assert sum(given) == self.drawn, f"{given} of {self.drawn}"
+        assert abs(given[0] - 2 * self.drawn / 3) < 1
+        return super().read()
+
+    def end(self) -> None:
+        self.close()
+        self.other.close()
+        self.rb.close()
+
+
+class Rollout(Subject):
+    """A rollout: collected, finished, learned from, cleared."""
+
+    changing = ("add", "add", "add", "finish", "minibatches", "clear", "commit", "checkpoint")
+    calls = ("add", "finish", "minibatches", "clear", "commit", "checkpoint", "length", "facts")
+    capacity = 24
+
+    def make(self) -> None:
+        self.rb = dr.RolloutBuffer.create(
+            self.path, spaces.Box(0, 255, (36, 36), np.uint8), spaces.Discrete(9), steps=self.capacity,
+            columns={"serial": np.int64}, chunk_rows=4, shard_rows=8, **OPTIONS,
+        )  # fmt: skip
+
+    def call(self, name: str) -> Change:
+        try:
+            return super().call(name)
+        except StateError as error:
+            if "rollout" not in str(error):
+                raise
+            return same
+
+    def add(self) -> Change:
+        if self.rb.full:
+            return same
+        (serial,) = self.new()
+        ends = serial % EPISODE == EPISODE - 1
+        following = frame(serial + 1, 36)
+        values = {"value": 0.5, "log_prob": -1.0, "serial": serial, "final_value": 0.25}
+        self.rb.add(frame(serial, 36), serial % 9, serial % 1000, following, ends, False, **values)
+        return lambda rows: [*rows, serial]
+
+    def finish(self) -> Change:
+        self.rb.finish(np.zeros(1), lambda obs: np.zeros(len(obs)))
+        return same
+
+    def minibatches(self) -> Change:
+        if self.rb.finished:
+            for batch in self.rb.minibatches(8):
+                self.compare(batch)
+        return same
+
+    def compare(self, batch: Any) -> None:
+        for at, serial in enumerate(batch.extra["serial"].tolist()):
+            assert batch.obs[at].tobytes() == frame(serial, 36).tobytes()
+            assert (batch.action[at], batch.reward[at]) == (serial % 9, serial % 1000)
+
+    def clear(self) -> Change:
+        self.rb.clear()
+        return none
+
+    def commit(self) -> Change:
+        self.rb.commit()
+        return same
+
+    def checkpoint(self) -> Change:
+        name = next(self.names)
+        self.rb.checkpoint(name)
+        if len(self.rb.checkpoints) > 3:
+            self.rb.drop_checkpoint(self.rb.checkpoints[0])
+        return same
+
+    def length(self) -> Change:
+        assert len(self.rb) <= self.capacity
+        return same
+
+    def facts(self) -> Change:
+        assert self.rb.stats()["transitions"] <= self.capacity
+        assert (self.rb.full, self.rb.finished, self.rb.episodes) is not None
+        return same
+
+    def read(self) -> list[int]:
+        if not len(self.rb):
+            return []
+        if not self.rb.finished:
+            self.finish()
+        log = self.rb._stream.log
+        batch = self.rb.get(np.arange(log.first_id, log.stop_id))
+        self.compare(batch)
+        return [int(serial) for serial in batch.extra["serial"]]
+
+    def end(self) -> None:
+        self.rb.close()
+        outcome = verify(self.path)
+        assert outcome.ok, [str(problem) for problem in outcome.problems]
+        with dr.RolloutBuffer.open(self.path, **OPTIONS) as self.rb:
+            assert self.read() == self.rows
+
+
+SUBJECTS: dict[str, type[Subject]] = {
+    "lockstep": Plain, "frames": Frames, "stacks": Stacks, "nested": Nested, "pushed": Pushed, "limiter": Limited,
+    "mixture": Mixed, "rollout": Rollout,
+}  # fmt: skip
+
+
+def pairs(kind: type[Subject], rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Every call that changes with every one that a handler makes, in random order, again and again."""
+    while True:
+        every = list(itertools.product(dict.fromkeys(kind.changing), kind.calls))
+        rng.shuffle(every)
+        yield from every
+
+
+@contextlib.contextmanager
+def handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """The handler of all :data:`SIGNALS`, for a while."""
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, kept in before.items():
+            signal.signal(number, kept)
+
+
+def run(subject: Subject, count: int, seed: int = 0) -> int:
+    """Makes so many trials, and ends the subject; how many signals came within the calls."""
+    rng = random.Random(seed)
+    sender, inside = Sender(), 0
+    every = pairs(type(subject), rng)
+    seconds: dict[str, float] = {}
+    names = ["", ""]
+    changes: list[Change] = []
+    raised: list[BaseException] = []
+    busy = False
+
+    def handler(number: int, frame: Any) -> None:
+        nonlocal inside
+        inside += busy
+        subject.handling = True
+        try:
+            changes.append(subject.call(names[1]))
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            subject.handling = False
+
+    with handled(handler):
+        for _ in range(12):
+            subject.rows = subject.call(subject.changing[0])(subject.rows)[-subject.capacity :]
+        try:
+            for number in range(count):
+                faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+                names[:] = next(every)
+                changes.clear()
+                sender.send(SIGNALS[number % len(SIGNALS)], rng.random() * seconds.get(names[0], 1e-3))
+                began, busy = time.perf_counter(), True
+                change = subject.call(names[0])
+                busy = False
+                spent = time.perf_counter() - began
+                if not changes:
+                    seconds[names[0]] = spent
+                while not changes and not raised:
+                    time.sleep(0)
+                if raised:
+                    raise AssertionError(f"{names[1]} in the handler, in {names[0]}: {raised[0]!r}") from raised[0]
+                try:
+                    subject.check(change, *changes)
+                except BaseException as error:
+                    error.add_note(f"{names[1]} in the handler, in {names[0]}, trial {number}")
+                    raise
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            sender.stop()
+    subject.end()
+    return inside
+
+
+def main(kind: str, folder: str, count: str, seed: str = "0") -> None:
+    os.fsync = lambda fd: None
+    sys.setswitchinterval(1e-4)
+    warnings.simplefilter("ignore", MisuseWarning)
+    began = time.perf_counter()
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    subject = SUBJECTS[kind](pathlib.Path(folder), int(seed))
+    inside = run(subject, int(count), int(seed))
+    print(f"{kind}: {count} signals, {inside} within calls, {time.perf_counter() - began:.0f} s, 0 wrong", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

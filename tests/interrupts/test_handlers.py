@@ -1,0 +1,454 @@
+"""Handlers that use a buffer and return: they run between changes. See :mod:`interrupts.handlers`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from helpers.effort import examples
+from interrupts.handlers import SIGNALS, SUBJECTS, handled, run
+
+import diskreplay as dr
+from diskreplay import interrupts
+from diskreplay.errors import StateError
+from diskreplay.interrupts import Lock, held_back, undisturbed
+from diskreplay.ops.verify import verify
+
+LIMIT_SECONDS = 120
+BOX, ACTION = spaces.Box(-9, 9, (3,), np.float32), spaces.Discrete(4)
+NEVER: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
+
+
+@pytest.mark.parametrize("kind", SUBJECTS)
+def test_handlers_run_between_changes(tmp_path: pathlib.Path, kind: str) -> None:
+    run(SUBJECTS[kind](tmp_path), 15)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", SUBJECTS)
+def test_ten_thousand_handlers(tmp_path: pathlib.Path, kind: str) -> None:
+    count = examples(1250, "signals", least=50)
+    assert run(SUBJECTS[kind](tmp_path), count, seed=1) >= count // 10
+
+
+def make(path: Any, **options: Any) -> Any:
+    return dr.ReplayBuffer.create(str(path), BOX, ACTION, capacity=64, **{**NEVER, **options})
+
+
+def fill(buffer: Any, count: int) -> None:
+    for number in range(count):
+        buffer.add(np.full(3, number % 9, np.float32), 1, 0.5, np.full(3, (number + 1) % 9, np.float32), False, False)
+
+
+def in_a_process(program: str, *arguments: object) -> str:
+    """What a program prints; it fails where the program hangs, or ends with an error."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)], capture_output=True, text=True,
+        timeout=LIMIT_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture
+def no_handlers() -> Iterator[None]:
+    """What a test installs is taken back."""
+    with handled(lambda number, frame: None):
+        yield
+
+
+# Between changes
+
+
+def test_a_handler_that_was_installed_a_moment_ago_waits(no_handlers: None) -> None:
+    for number in (signal.SIGUSR1, signal.SIGRTMIN + 3):
+        came: list[int] = []
+        before = signal.signal(number, lambda number, frame, came=came: came.append(number))
+        try:
+            with Lock("a lock"):
+                signal.raise_signal(number)
+                signal.raise_signal(number)
+                assert came == []
+            assert came == [number]
+            signal.raise_signal(number)
+            assert came == [number, number]
+        finally:
+            signal.signal(number, before)
+
+
+def test_a_handler_that_the_block_installs_stays(no_handlers: None) -> None:
+    def mine(number: int, frame: Any) -> None:
+        pass
+
+    with held_back():
+        signal.signal(signal.SIGUSR1, mine)
+    assert signal.getsignal(signal.SIGUSR1) is mine
+
+
+def test_all_handlers_run_and_are_back_whatever_one_raises(no_handlers: None) -> None:
+    came = []
+
+    def raises(number: int, frame: Any) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    for number in SIGNALS:
+        signal.signal(number, raises)
+
+    def send() -> None:
+        with held_back():
+            for number in SIGNALS:
+                signal.raise_signal(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        send()
+    assert came == list(SIGNALS)
+    assert [signal.getsignal(number) for number in SIGNALS] == [raises] * len(SIGNALS)
+
+
+def test_signals_that_have_no_python_handler_stay_as_they_are(no_handlers: None) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with held_back():
+        assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_in_other_threads_nothing_is_held(no_handlers: None) -> None:
+    found = []
+
+    def look() -> None:
+        with held_back(), Lock("a lock"):
+            found.append(signal.getsignal(signal.SIGUSR1))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [signal.getsignal(signal.SIGUSR1)]
+
+
+def test_handlers_run_while_a_lock_is_waited_for(no_handlers: None) -> None:
+    """Without a lock of the main thread in hand, and as often as signals come."""
+    lock, first, held, done = Lock("a lock"), Lock("another"), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            done.wait()
+
+    def handler(number: int, frame: Any) -> None:
+        with first:
+            done.set()
+
+    signal.signal(signal.SIGALRM, handler)
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    with lock:
+        assert done.is_set()
+    thread.join()
+
+
+def test_a_lock_is_waited_for_in_vain(no_handlers: None) -> None:
+    lock, held, done = Lock("a lock"), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    assert not lock.acquire(timeout=0)
+    assert not lock.acquire(timeout=0.03)
+    done.set()
+    thread.join()
+    assert lock.acquire(timeout=0)
+    lock.release()
+    assert not lock.owned
+
+
+def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_handlers: None) -> None:
+    """The first draw fills the tree with the largest priority so far, once."""
+    for turn in range(8):
+        with make(tmp_path / str(turn), sampler=dr.Proportional(), seed=turn) as buffer:
+            fill(buffer, 40)
+            came: list[int] = []
+
+            def give(number: int, frame: Any, buffer: Any = buffer, came: Any = came) -> None:
+                buffer.update_priorities([3], [1e6])
+                came.append(number)
+
+            signal.signal(signal.SIGALRM, give)
+            signal.setitimer(signal.ITIMER_REAL, 1e-4 * (turn + 1))
+            buffer.sample(4)
+            while not came:
+                pass
+            chance = buffer.sampler.probability([3], buffer._streams.windows(), buffer._standing)
+            assert chance[0] > 0.9, chance
+
+
+def test_an_actor_a_learner_and_a_handler_do_not_wait_for_each_other(tmp_path: pathlib.Path) -> None:
+    """An actor's thread adds, the main thread draws, and its handler makes checkpoints."""
+    printed = in_a_process(
+        """
+        import os, signal, sys, threading
+        import numpy as np
+        from gymnasium import spaces
+        import diskreplay as dr
+        os.fsync = lambda descriptor: None
+        sys.setswitchinterval(1e-4)
+        rb = dr.ReplayBuffer.create(sys.argv[1], spaces.Box(-9, 9, (3,), np.float32), spaces.Discrete(4), capacity=500)
+        obs = np.zeros(3, np.float32)
+        stop, made = threading.Event(), []
+
+        def act():
+            while not stop.is_set():
+                rb.add(obs, 1, 0.5, obs, False, False)
+
+        def save(number, frame):
+            rb.checkpoint(f"c{len(made)}")
+            made.append(number)
+            if len(made) > 2:
+                rb.drop_checkpoint(f"c{len(made) - 3}")
+
+        rb.add(obs, 1, 0.5, obs, False, False)
+        actor = threading.Thread(target=act)
+        actor.start()
+        signal.signal(signal.SIGUSR1, save)
+        def send():
+            seen = -1
+            while not stop.is_set():
+                if len(made) > seen:
+                    seen = len(made)
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                stop.wait(0.001)
+        threading.Thread(target=send, daemon=True).start()
+        while len(made) < 150:
+            rb.sample(1)
+        stop.set()
+        actor.join()
+        rb.close()
+        print(len(made))
+        """,
+        tmp_path / "store",
+    )
+    assert int(printed) >= 150
+    assert verify(str(tmp_path / "store")).ok
+
+
+# What else comes in on the same thread
+
+
+class Finalized:
+    """Calls something when the collector finds it."""
+
+    def __init__(self, call: Callable[[], object], raised: list[BaseException | None]) -> None:
+        self.call, self.raised, self.circle = call, raised, self
+
+    def __del__(self) -> None:
+        try:
+            self.call()
+            self.raised.append(None)
+        except BaseException as error:
+            self.raised.append(error)
+
+
+CALLS: dict[str, Callable[[Any], object]] = {
+    "add": lambda rb: fill(rb, 1),
+    "commit": lambda rb: rb.commit(),
+    "checkpoint": lambda rb: rb.checkpoint(f"in {len(rb.checkpoints)}"),
+    "length": len,
+    "sample": lambda rb: rb.sample(2),
+    "update_priorities": lambda rb: rb.update_priorities([1], [2.0]),
+    "clear": lambda rb: rb.clear(),
+    "close": lambda rb: rb.close(),
+}
+WITHIN = {
+    "add": ("diskreplay.buffers.appender.Appender._write", lambda rb: fill(rb, 1)),
+    "sample": ("diskreplay.sampling.priorities.Priorities._catch_up", lambda rb: (fill(rb, 1), rb.sample(2))),
+    "commit": ("diskreplay.storage.stream.StreamWriter.replace_record", lambda rb: (fill(rb, 1), rb.commit())),
+    "checkpoint": ("diskreplay.storage.store.lay_out_checkpoint", lambda rb: rb.checkpoint("out")),
+}
+
+
+@pytest.mark.parametrize("within", WITHIN)
+def test_a_finalizer_within_a_change_is_refused_or_right(tmp_path: pathlib.Path, within: str) -> None:
+    place, outer = WITHIN[within]
+    for name, call in CALLS.items():
+        path = tmp_path / name
+        raised: list[BaseException | None] = []
+        buffer = make(path, sampler=dr.Proportional())
+        fill(buffer, 20)
+        buffer.sample(2)
+        target, method = place.rsplit(".", 1)
+        original = getattr(__import__("pkgutil").resolve_name(target), method)
+
+        def collecting(*arguments: Any, _original: Any = original, _raised: Any = raised, **options: Any) -> Any:
+            if not _raised:
+                gc.collect()
+            return _original(*arguments, **options)
+
+        gc.disable()
+        try:
+            Finalized(lambda call=call, buffer=buffer: call(buffer), raised)
+            with mock.patch(place, collecting):
+                outer(buffer)
+        finally:
+            gc.enable()
+        assert raised, f"{place} was not called"
+        assert raised[0] is None or isinstance(raised[0], StateError), raised[0]
+        if name in ("add", "commit", "checkpoint", "clear", "close") or within in ("add", "sample"):
+            assert isinstance(raised[0], StateError), f"{name} within {within} was let in"
+        rows = 20 + (within != "checkpoint")
+        assert len(buffer) == rows
+        fill(buffer, 1)
+        buffer.close()
+        assert verify(str(path)).ok
+        with dr.ReplayBuffer.open(str(path), sampler=dr.Uniform()) as again:
+            assert len(again) == rows + 1
+
+
+def test_locks_have_one_order() -> None:
+    index = Lock("the index")
+    writers = Lock("the writers", then=index)
+    with writers, index, writers, index:
+        pass
+    with index, pytest.raises(StateError, match="the writers: this call came out of another one"):
+        writers.acquire()
+    with writers, index.exclusive, pytest.raises(StateError):
+        writers.acquire()
+    with index.exclusive, pytest.raises(StateError):
+        index.acquire()
+    with writers.exclusive, index.exclusive:
+        pass
+    assert not writers.owned
+    assert not index.owned
+
+
+def test_a_view_of_the_users_own_cannot_commit_within_a_draw(tmp_path: pathlib.Path) -> None:
+    class Commits(dr.Transition):
+        def draft(self, *arguments: Any) -> Any:
+            assert len(buffer) == 10  # asks
+            with pytest.raises(StateError, match="came out of another one"):
+                buffer.commit()
+            return super().draft(*arguments)
+
+    with make(tmp_path / "store", view=Commits()) as buffer:
+        fill(buffer, 10)
+        assert len(buffer.sample(3)) == 3
+        buffer.commit()
+
+
+def test_a_thread_of_the_package_waits_for_no_buffer(tmp_path: pathlib.Path) -> None:
+    """An encoder's finalizer commits while the main thread commits, and waits for what that encoder compresses."""
+    raised: list[BaseException | None] = []
+    with make(tmp_path / "store") as buffer:
+        fill(buffer, 10)
+
+        def from_an_encoder() -> None:
+            interrupts.never_wait()
+            Finalized(buffer.commit, raised).circle = None  # type: ignore[assignment]
+
+        with buffer._write_lock:
+            thread = threading.Thread(target=from_an_encoder)
+            thread.start()
+            thread.join()
+        assert isinstance(raised[0], StateError)
+        assert "in a thread of diskreplay" in str(raised[0])
+        interrupts._workers.clear()
+
+
+def test_a_compiler_is_not_disturbed(no_handlers: None) -> None:
+    came = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
+    with undisturbed(), undisturbed():
+        signal.raise_signal(signal.SIGUSR1)
+        assert came == []
+        assert not gc.isenabled()
+    assert came == [signal.SIGUSR1]
+    assert gc.isenabled()
+
+
+# Forks
+
+
+def forked(child: Callable[[], object]) -> int:
+    """Runs a child; its exit status."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = os.fork()
+    if not process:
+        try:
+            child()
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+    return os.waitpid(process, 0)[1]
+
+
+def test_a_child_has_its_handlers_though_the_main_thread_held_them_back(no_handlers: None) -> None:
+    def mine(number: int, frame: Any) -> None:
+        pass
+
+    signal.signal(signal.SIGUSR1, mine)
+    statuses = []
+
+    def check() -> None:
+        assert signal.getsignal(signal.SIGUSR1) is mine
+        with held_back():
+            assert signal.getsignal(signal.SIGUSR1) is not mine
+        assert signal.getsignal(signal.SIGUSR1) is mine
+
+    with held_back():
+        thread = threading.Thread(target=lambda: statuses.append(forked(check)))
+        thread.start()
+        thread.join()
+    assert statuses == [0]
+
+
+def test_a_fork_in_the_handler_of_a_fork(tmp_path: pathlib.Path, no_handlers: None) -> None:
+    make(tmp_path / "store").close()
+    with dr.ReplayBuffer.open(str(tmp_path / "store"), mode="r") as buffer:
+        statuses = []
+
+        def check() -> None:
+            assert len(buffer) == 0
+            assert not buffer._lock.owned
+
+        def fork_again(number: int, frame: Any) -> None:
+            statuses.append(forked(check))
+
+        signal.signal(signal.SIGUSR1, fork_again)
+        from diskreplay.buffers import forks
+
+        original, sent = forks._take, []
+
+        def take(*arguments: Any) -> Any:
+            taken = original(*arguments)
+            if not sent:
+                sent.append(True)
+                signal.raise_signal(signal.SIGUSR1)
+            return taken
+
+        with mock.patch.object(forks, "_take", take):
+            statuses.append(forked(check))
+        assert statuses == [0, 0]
+        check()
+        assert forks._held.forks == []

@@ -1,0 +1,56 @@
+"""What a process imports, and when: nothing that it does not need, and nothing in the middle of a call of a buffer."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+OURS = "sorted(name for name in sys.modules if name.partition('.')[0] in ('diskreplay', 'diskreplay_cli'))"
+LARGE = {"gymnasium", "h5py", "numba", "numcodecs", "numpy", "obstore", "torch", "zarr"}
+
+USES = f"""
+import json, sys
+import numpy as np
+import gymnasium
+import diskreplay as dr
+box, discrete = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
+options = dict(capacity=20, sampler=dr.Proportional(), view=dr.Transition(2), later={{"latent": np.float32}})
+with dr.ReplayBuffer.create(sys.argv[1], box, discrete, **options) as rb:
+    before = {OURS}
+    rb.begin_episode(seed=1)
+    for step in range(30):
+        rb.add(np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), step % 7 == 6, False)
+    batch = rb.sample(4)
+    rb.update_priorities(batch.index, np.ones(4))
+    rb.write("latent", batch.index, np.zeros(4, np.float32))
+    rb.extend(*(np.zeros((2, 3)), [0, 0], [0.0, 0.0], np.zeros((2, 3)), [False] * 2, [False] * 2))
+    rb.commit(), rb.checkpoint("one"), rb.drop_checkpoint("one"), rb.get(rb.items()), rb.cut(), rb.clear()
+    print(json.dumps([before, {OURS}]))
+"""
+
+
+def run(program: str, *arguments: str) -> list[list[str]]:
+    """What the program prints, which is JSON."""
+    command = [sys.executable, "-c", program, *arguments]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def test_importing_it_imports_nothing_more() -> None:
+    ours, every = run(f"import json, sys, diskreplay\nprint(json.dumps([{OURS}, sorted(sys.modules)]))")
+    assert ours == ["diskreplay"]
+    assert not LARGE.intersection(every)
+
+
+def test_help_needs_no_engine() -> None:
+    program = "import json, sys, diskreplay_cli.main as _, diskreplay_cli.start as _"
+    ours, every = run(f"{program}\nprint(json.dumps([{OURS}, sorted(sys.modules)]))")
+    assert {name for name in ours if name.startswith("diskreplay.")} == {"diskreplay.errors", "diskreplay.formats"}
+    assert not LARGE.intersection(every)
+
+
+def test_no_call_of_an_open_buffer_imports_a_module(tmp_path: pathlib.Path) -> None:
+    """A signal's handler may come back into the buffer within a call: it must not meet a module that is half there."""
+    before, after = run(USES, str(tmp_path / "a.replay"))
+    assert set(after) - set(before) <= {"diskreplay.reading.kernel"}  # a thread of its own loads the compiled code
