@@ -32,6 +32,7 @@ from diskreplay.compat.opening import open_or_create
 from diskreplay.compat.place import Place
 from diskreplay.compat.rows import read_once, window
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
+from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
@@ -292,6 +293,7 @@ class Replay_Buffer:
 
     # Remembering
 
+    @uninterrupted
     def remember(self, state: Any, action: Any, reward: Any, next_state: Any, done: Any) -> None:
         """Stores one transition; the first one's shapes are those of all.
 
@@ -334,6 +336,7 @@ class Replay_Buffer:
 
     # Sampling
 
+    @uninterrupted
     def sample(self, k: int) -> Any:
         """``k`` different transitions.
 
@@ -380,6 +383,7 @@ class _PrioritisedBuffer(Replay_Buffer):
         self._drawn = dict(zip(places, ids.tolist(), strict=True))
         return found
 
+    @uninterrupted
     def insert(self, error: Any, index: int) -> None:
         """The TD error of the transition at ``index``; only its magnitude counts.
 
@@ -430,6 +434,7 @@ class Proportion_Replay_Buffer(_PrioritisedBuffer):
                 tree.vals[at] = tree.vals[2 * at + 1] + tree.vals[2 * at + 2]
         return tree
 
+    @uninterrupted
     def sample(self, batch_size: int) -> Any:
         """``batch_size`` transitions, one from each of so many equal slices of the total weight.
 
@@ -514,6 +519,7 @@ class Rank_Replay_Buffer(_PrioritisedBuffer):
         ends = np.searchsorted(cumulated, np.arange(1, count + 1) / count * cumulated[-1] * (1 - 1e-12))
         return [-1, *ends.tolist()]
 
+    @uninterrupted
     def sample(self, batch_size: int | None = None) -> Any:
         """As many transitions as the buffer was made for, one from each of so many segments of equal weight.
 

@@ -76,9 +76,9 @@ main()
     ("module", "ended"),
     [
         ("click", (-signal.SIGINT, "")),  # by the system, of which shells say 130
-        ("numpy", (-signal.SIGINT, "")),
-        ("gymnasium", (-signal.SIGINT, "")),
         ("diskreplay_cli.main", (-signal.SIGINT, "")),
+        ("numpy", (130, "\ndiskreplay: interrupted\n")),  # what a command needs, it imports itself
+        ("gymnasium", (130, "\ndiskreplay: interrupted\n")),
         ("diskreplay.ops.episodes", (130, "\ndiskreplay: interrupted\n")),
     ],
 )
