@@ -33,7 +33,7 @@ exhaustive: $(VENV)/.dev-stamp
 	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed
 
 # tests/interop exchanges files with the oldest pyarrow that is allowed, too.
-interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp
+interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp build/suites/.stamp
 	$(BIN)/python -m pytest tests/interop
 
 # Ray, which pins a Gymnasium of its own, and object storage on loopback. One process: Ray starts several, and its
@@ -107,6 +107,13 @@ $(VENV)/.interop-stamp: $(INPUTS) tests/interop/build_torchrl.py | $(VENV)/.buil
 	$(PIP_INSTALL) -e '.[dev,interop]'
 	$(PIP_INSTALL) --no-deps xuance 'd3rlpy>=2.8,<3' 'robomimic>=0.3,<0.4' 'dopamine-rl>=4.1,<5'
 	$(BIN)/python tests/interop/build_torchrl.py
+	touch $@
+
+# Other libraries' own tests; those that a source distribution brings.
+build/suites/.stamp: tests/interop/suites/sources.txt | $(BIN)/python
+	mkdir -p build/suites
+	$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps --no-binary stable-baselines3 \
+		-d build/suites -r $<
 	touch $@
 
 $(OLDEST)/.stamp: pyproject.toml constraints-oldest.txt

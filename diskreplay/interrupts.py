@@ -19,15 +19,19 @@ waits for its first lock handlers run: it tries the lock with signals held back,
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import functools
 import gc
 import os
 import threading
 import time
 from _thread import get_ident
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from diskreplay.errors import StateError
+
+Call = TypeVar("Call", bound=Callable[..., Any])
 
 POLL_SECONDS = 0.02
 """How long the main thread waits for a lock before it lets handlers run."""
@@ -166,6 +170,17 @@ class held_back:  # reads as a word: `with held_back():`
             _let_go()
 
 
+def uninterrupted(call: Call) -> Call:
+    """Makes ``call`` a block: for what is made of several changes."""
+
+    @functools.wraps(call)
+    def held(*arguments: Any, **options: Any) -> Any:
+        with held_back():
+            return call(*arguments, **options)
+
+    return cast(Call, held)
+
+
 class undisturbed(held_back):
     """A block into which no other code comes on this thread: signals wait, and the garbage collector rests.
 
@@ -223,6 +238,10 @@ class Lock:
     def owned(self) -> bool:
         """Whether this thread holds it."""
         return bool(self._lock._is_owned())
+
+    def _is_owned(self) -> bool:
+        """As threading.Condition asks."""
+        return self.owned
 
     def acquire(self, timeout: float = -1) -> bool:
         """Takes it, or gives up after so many seconds, and says which; StateError where this thread must not."""

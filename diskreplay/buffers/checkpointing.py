@@ -88,9 +88,10 @@ def staging(buffer: StoredBuffer, given: Given) -> Iterator[Staged | None]:
         with files.mirror.scratch() as scratch, files_beside.staged(LocalFiles(), scratch, given) as staged:
             yield staged
         return
-    writer = buffer._writable()
-    writer.check()
-    writer.check_place("making a checkpoint of")
+    with buffer._write_lock:  # a commit of another thread marks the writer until it is done
+        writer = buffer._writable()
+        writer.check()
+        writer.check_place("making a checkpoint of")
     with files_beside.staged(files, writer.scratch, given) as staged:
         yield staged
 

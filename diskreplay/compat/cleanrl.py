@@ -33,6 +33,7 @@ from diskreplay.compat.place import Place, close_with
 from diskreplay.compat.rows import Positions, ids_of, ignore_resets, position_array
 from diskreplay.compat.stacks import images_of, stacks_named, stacks_seen
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.views.batch import Batch
@@ -260,11 +261,13 @@ class ReplayBuffer:
         """Commits, and gives the store to the next writer; the buffer takes and gives nothing any more."""
         self._rows.close()
 
+    @uninterrupted
     def reset(self) -> None:
         """Forgets all transitions."""
         if self.store is not None:
             self.store.clear()
 
+    @uninterrupted
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Adds one step of each environment; arrays lead with ``n_envs``, which may be left out where it is 1.
 
@@ -279,6 +282,7 @@ class ReplayBuffer:
         """
         self._rows.add(self, [self._checked(obs, next_obs, action, reward, done, infos)])
 
+    @uninterrupted
     def extend(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Adds several steps at once; each argument of :meth:`add` leads with their number. Raises what it raises."""
         arguments = {
@@ -301,6 +305,7 @@ class ReplayBuffer:
         rewards = given.rewards("reward", reward, lead)
         return before, actions.reshape(*lead, *_shape("action_space", flat)), rewards, after, ended, timeout
 
+    @uninterrupted
     def sample(self, batch_size: int) -> ReplayBufferSamples:
         """``batch_size`` transitions, drawn with replacement; NotEnoughDataError where there is none."""
         store = self._rows.filled()
@@ -427,6 +432,7 @@ class PrioritizedReplayBuffer:
         """Commits, and gives the store to the next writer; the buffer takes and gives nothing any more."""
         self._rows.close()
 
+    @uninterrupted
     def add(self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any) -> None:
         """Adds one step; every argument may have a leading axis of one environment.
 
@@ -440,6 +446,7 @@ class PrioritizedReplayBuffer:
         rewards, ended = given.rewards("reward", reward, (1,)), given.flags("done", done, (1,))
         self._rows.add(self, [(before, actions, rewards, after, ended, np.zeros(1, bool))])
 
+    @uninterrupted
     def sample(self, batch_size: int) -> PrioritizedBatch:
         """``batch_size`` transitions, each from an equal slice of the priorities' total, see :class:`PrioritizedBatch`.
 
@@ -460,6 +467,7 @@ class PrioritizedReplayBuffer:
             **{name: _tensor(values.reshape(-1, 1), self.device) for name, values in columns.items()},
         )
 
+    @uninterrupted
     def update_priorities(self, indices: Any, priorities: Any) -> None:
         """Gives transitions of batches new priorities, ``|priority| + eps``; those that have left are ignored.
 

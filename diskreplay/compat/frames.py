@@ -29,6 +29,7 @@ from diskreplay.compat.opening import open_or_create
 from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Window, invalid_rows, transitions, window
 from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError
+from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
 from diskreplay.reading.stream import OpenStream
 from diskreplay.views.batch import Batch
@@ -243,6 +244,7 @@ class ReplayBuffer:
 
     # Storing
 
+    @uninterrupted
     def store_frame(self, frame: Any) -> int:
         """Stores one frame.
 
@@ -267,6 +269,7 @@ class ReplayBuffer:
         self._newest = _Newest(row, (*recent, given)[-self.frame_history_len :])
         return row % self.size
 
+    @uninterrupted
     def store_effect(self, idx: int, action: int, reward: float, done: bool) -> None:
         """Stores what came of an action that was chosen at the newest frame.
 
@@ -280,10 +283,11 @@ class ReplayBuffer:
         place was given to another frame.
         """
         newest = self._waiting()
-        if newest is None or number("idx", idx, "iu") != newest.row % self.size:
+        if newest is None or number("idx", idx, "that of the newest frame", "iu") != newest.row % self.size:
             which = "is none yet" if newest is None else f"is {newest.row % self.size}"
             raise InputError(f"idx must be that of the newest frame, which {which}, got {idx!r}")
-        chosen, value, ended = number("action", action, "iub"), number("reward", reward), number("done", done)
+        chosen, ended = number("action", action, "an int32", "iub"), number("done", done, "a bool")
+        value = number("reward", reward, "a finite float32")
         most = np.iinfo(np.int32).max
         if not -most <= chosen <= most:
             raise InputError(f"action must be an int32, got {action!r}")
@@ -342,6 +346,7 @@ class ReplayBuffer:
     def _transitions(self) -> int:
         return 0 if self.store is None else transitions(self.store)
 
+    @uninterrupted
     def sample(self, batch_size: int) -> tuple[Array, Array, Array, Array, Array]:
         """``batch_size`` different transitions.
 

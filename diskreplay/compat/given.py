@@ -33,11 +33,11 @@ def array(what: str, value: Any) -> Array:
         raise InputError(f"{what} must be an array, got a ragged value: {value!r:.80}") from error
 
 
-def number(what: str, value: Any, kinds: str = "fiub") -> Any:
-    """One number, as Python has it, of these kinds of dtypes; InputError for anything else."""
+def number(what: str, value: Any, rule: str, kinds: str = "fiub") -> Any:
+    """One number, as Python has it, of these kinds of dtypes; InputError, with the ``rule``, for anything else."""
     found = array(what, value)
     if found.size != 1 or found.dtype.kind not in kinds:
-        raise InputError(f"{what} must be one number, got {value!r:.80}")
+        raise InputError(f"{what} must be {rule}, got {value!r:.80}")
     return found.item()
 
 

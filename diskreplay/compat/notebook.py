@@ -26,13 +26,13 @@ from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.compat import draws
-from diskreplay.compat.given import array as given_array
-from diskreplay.compat.given import number as given_number
+from diskreplay.compat.given import array, number
 from diskreplay.compat.keeper import Keeper
 from diskreplay.compat.opening import open_or_create
 from diskreplay.compat.place import Place
 from diskreplay.compat.rows import read_once, window
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
+from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
@@ -293,6 +293,7 @@ class Replay_Buffer:
 
     # Remembering
 
+    @uninterrupted
     def remember(self, state: Any, action: Any, reward: Any, next_state: Any, done: Any) -> None:
         """Stores one transition; the first one's shapes are those of all.
 
@@ -310,7 +311,8 @@ class Replay_Buffer:
                 f"state has the shape {given[0].shape} and next_state {given[1].shape}; the order is state, action, "
                 "reward, next_state, done"
             )
-        chosen, value, over = _whole("action", action), given_number("reward", reward), given_number("done", done)
+        chosen = _whole("action", action)
+        value, over = number("reward", reward, "one finite number"), number("done", done, "True or False")
         if not abs(value) <= MOST_REWARD:
             raise InputError(f"reward must be one finite number, got {reward!r}")
         if over not in (0, 1):
@@ -322,8 +324,8 @@ class Replay_Buffer:
                 raise InputError(f"states must be uint8, as the first were, got {given[0].dtype}, {given[1].dtype}")
         with np.errstate(over="ignore"):
             states = [array.astype(dtype) for array in given]
-        for what, array, state in zip(("state", "next_state"), given, states, strict=True):
-            check_range(what, array, state)
+        for what, values, state in zip(("state", "next_state"), given, states, strict=True):
+            check_range(what, values, state)
         if self.store is None:
             self._open(states[0], chosen)
         self._before()
@@ -334,6 +336,7 @@ class Replay_Buffer:
 
     # Sampling
 
+    @uninterrupted
     def sample(self, k: int) -> Any:
         """``k`` different transitions.
 
@@ -380,6 +383,7 @@ class _PrioritisedBuffer(Replay_Buffer):
         self._drawn = dict(zip(places, ids.tolist(), strict=True))
         return found
 
+    @uninterrupted
     def insert(self, error: Any, index: int) -> None:
         """The TD error of the transition at ``index``; only its magnitude counts.
 
@@ -388,7 +392,10 @@ class _PrioritisedBuffer(Replay_Buffer):
 
         Raises InputError, with nothing changed, where no transition is there or the error is not finite.
         """
-        value, at = given_number("error", error, "fiu"), given_number("index", index, "iu")
+        value, at = (
+            number("error", error, "a finite number", "fiu"),
+            number("index", index, "that of a transition", "iu"),
+        )
         if not abs(value) <= MOST_ERROR:
             raise InputError(f"error must be a finite number, got {error!r}")
         if not 0 <= at < len(self):
@@ -427,6 +434,7 @@ class Proportion_Replay_Buffer(_PrioritisedBuffer):
                 tree.vals[at] = tree.vals[2 * at + 1] + tree.vals[2 * at + 2]
         return tree
 
+    @uninterrupted
     def sample(self, batch_size: int) -> Any:
         """``batch_size`` transitions, one from each of so many equal slices of the total weight.
 
@@ -511,6 +519,7 @@ class Rank_Replay_Buffer(_PrioritisedBuffer):
         ends = np.searchsorted(cumulated, np.arange(1, count + 1) / count * cumulated[-1] * (1 - 1e-12))
         return [-1, *ends.tolist()]
 
+    @uninterrupted
     def sample(self, batch_size: int | None = None) -> Any:
         """As many transitions as the buffer was made for, one from each of so many segments of equal weight.
 
@@ -542,7 +551,7 @@ def _actions(shape: tuple[int, ...]) -> spaces.Box:
 
 
 def _checked(name: str, value: Any) -> Array:
-    given = given_array(name, value)
+    given = array(name, value)
     if given.dtype.kind not in "fiub" or not given.size:
         raise InputError(f"{name} must be numbers, got {given.dtype} {given.shape}")
     return given

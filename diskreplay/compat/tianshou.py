@@ -614,17 +614,16 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
     def update_weight(self, index: Any, new_weight: Any) -> None:
         """Gives transitions new priorities ``|new_weight|``; see Tianshou's.
 
-        Raises InputError, with none changed, for positions that hold nothing, and weights that are not as many finite
+        Raises InputError, with none changed, for positions that there are not, and weights that are not as many finite
         numbers.
         """
         at = given.array("index", index)
         if at.dtype.kind not in "iu" or (at.size and not (at.min() >= 0 and at.max() < self.maxsize)):
             raise InputError(f"index must be positions, 0 to {self.maxsize - 1}, got {index!r:.80}")
-        if (at % self._ring_size >= self._lengths[at // self._ring_size]).any():
-            raise InputError(f"index must be positions that hold a transition, got {index!r:.80}")
-        numbers = new_weight.detach().cpu().numpy() if isinstance(new_weight, torch.Tensor) else new_weight
-        new_weight = given.rewards("new_weight", numbers, at.shape, np.float64)
-        super().update_weight(at, new_weight)
+        tensor = isinstance(new_weight, torch.Tensor)
+        numbers = new_weight.detach().cpu().numpy() if tensor else given.array("new_weight", new_weight)
+        given.rewards("new_weight", numbers, at.shape, np.float64)
+        super().update_weight(at, numbers)  # in its own precision, as Tianshou counts
         self._bounds[:] = self._max_prio, self._min_prio
 
     def _open(self, made_for: Any, checkpoint: str | None = None) -> None:

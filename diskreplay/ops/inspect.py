@@ -28,6 +28,7 @@ from diskreplay.schema import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit, Span
+from diskreplay.storage.files import THIS_PROCESS
 from diskreplay.storage.store import PROVENANCE, STREAMS, Checkpoint, Store
 
 HISTOGRAM_BINS = 24
@@ -333,7 +334,7 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         StreamFacts(
             name, commit.num_envs, commit.capacity, commit.begin, commit.end, transitions,
             commit.patch_end - commit.patch_begin, commit.sequence, commit.timeline, commit.time, causes,
-            commit.sampled, writer if writer.startswith("process") else None,
+            commit.sampled, writer if writer.startswith(("process", THIS_PROCESS)) else None,
         )
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from diskreplay.errors import CorruptionError, DiskFullError
-from diskreplay.interrupts import held_back
+from diskreplay.interrupts import Lock
 from diskreplay.remote.downloads import Download
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Object
@@ -59,7 +59,7 @@ class Ahead:
     ) -> None:
         self._mirror = mirror
         self._begin = begin
-        self._lock = threading.Lock()
+        self._lock = Lock("the downloads ahead of a mirror")
         self._wanted: dict[str, Wanted] = {}
         """By key."""
         self._threads: set[threading.Thread] = set()
@@ -74,7 +74,7 @@ class Ahead:
 
     def note(self, known: Object, timeline: int | None, cost: int) -> None:
         """Parts of a shard were asked for, at a cost in bytes."""
-        with held_back(), self._lock:
+        with self._lock:
             before = self._wanted.get(known.key)
             if before is not None and (before.known.tag, before.timeline) == (known.tag, timeline):
                 cost += before.cost
@@ -87,7 +87,7 @@ class Ahead:
 
     def stop(self) -> None:
         """Calls off all there is to do, until something is noted again; waits for it, but not for ever."""
-        with held_back(), self._lock:
+        with self._lock:
             self._wanted.clear()
             self._stops += 1
             threads = list(self._threads)

@@ -14,12 +14,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
-import threading
 from collections.abc import Callable, Iterable
 
 import google_crc32c
 
 from diskreplay.errors import CorruptionError
+from diskreplay.interrupts import Lock
 from diskreplay.remote.objects import Object
 
 PREFIX = "__bundle."
@@ -97,7 +97,7 @@ class Bundles:
     """The bundles of one stream, read once each. One that is damaged or too large has nothing: the shards have all."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock("the shards of a mirror")
         self._read: dict[str, tuple[str, dict[str, tuple[str, Part]]]] = {}
         """Tag and parts of each, by its key."""
 

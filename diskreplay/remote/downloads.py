@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from diskreplay.interrupts import held_back
+from diskreplay.interrupts import Lock
 
 MOST_THREADS = 16
 
@@ -24,7 +24,10 @@ class Download(Generic[Result]):
 
     def __init__(self, work: Callable[[], Result]) -> None:
         self._work = work
-        self._done = threading.Event()
+        self._over = threading.Lock()
+        """Held until it has come to its end; no event, which a signal's handler could wait for within another wait."""
+        self._over.acquire()
+        self._ended = False
         self._result: Result | None = None
         self._error: BaseException | None = None
 
@@ -35,16 +38,18 @@ class Download(Generic[Result]):
             self._error = error
         finally:
             before_end()
-            self._done.set()
+            self._ended = True
+            self._over.release()
 
     def wait(self, seconds: float) -> None:
         """Waits for it so long at the most."""
-        self._done.wait(max(0.0, seconds))
+        if not self._ended and self._over.acquire(timeout=max(0.0, seconds)):
+            self._over.release()
 
     def result(self) -> Result:
         """Waits for it; raises what it raised."""
-        while not self._done.wait(1.0):
-            pass  # a Ctrl-C that another thread received is looked for now
+        while not self._ended:
+            self.wait(1.0)  # a Ctrl-C that another thread received is looked for in between
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
@@ -59,14 +64,14 @@ class Downloads(Generic[Result]):
 
     def __init__(self, most_threads: int = MOST_THREADS) -> None:
         self._most_threads = most_threads
-        self._lock = threading.Lock()
+        self._lock = Lock("the downloads of a mirror")
         self._waiting: collections.deque[tuple[str, Download[Result]]] = collections.deque()
         self._under_way: dict[str, Download[Result]] = {}
         self._threads = 0
 
     def begin(self, name: str, work: Callable[[], Result]) -> Download[Result]:
         """Begins one, or gives that of the same name which is under way."""
-        with held_back(), self._lock:
+        with self._lock:
             found = self._under_way.get(name)
             if found is None:
                 found = Download(work)
@@ -84,7 +89,7 @@ class Downloads(Generic[Result]):
 
     def under_way(self) -> list[Download[Result]]:
         """Those that are waiting or under way now."""
-        with held_back(), self._lock:
+        with self._lock:
             return list(self._under_way.values())
 
     def _run(self) -> None:

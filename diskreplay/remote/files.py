@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteConflictError, RemoteError, StoreNotFoundError
+from diskreplay.interrupts import Lock
 from diskreplay.remote import bundles, ranges
 from diskreplay.remote.ahead import STOP_SECONDS, Ahead, CalledOffError
 from diskreplay.remote.downloads import Download, Downloads
@@ -132,7 +133,7 @@ class RemoteFiles:
         self.mirror = mirror
         self.url = objects.url
         self._process = os.getpid()
-        self._refreshing = threading.Lock()
+        self._refreshing = Lock(f"the store at {self.objects.url!r}")
         self._listing = Listing({}, {}, {}, {})
         """Replaced as a whole: who reads it waits for nobody."""
         self.alike: list[str] = []
@@ -147,7 +148,7 @@ class RemoteFiles:
         self._ahead = Ahead(mirror, self.begin)
         self._stops = 0
         """So often everything was called off."""
-        self._counting = threading.Lock()
+        self._counting = Lock("the counts of a mirror")
         self._requests = self._received = 0
         self.refresh()
 

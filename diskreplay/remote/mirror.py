@@ -13,10 +13,10 @@ import errno
 import hashlib
 import os
 import re
-import threading
 from collections.abc import Iterable, Iterator
 
 from diskreplay.errors import DiskFullError, RemoteError, WriteFailedError
+from diskreplay.interrupts import Lock
 from diskreplay.remote.objects import Object
 from diskreplay.storage import files as fs
 from diskreplay.storage import temporaries
@@ -45,7 +45,7 @@ class Mirror:
         self.most_bytes = most_bytes
         self._url = url
         self._files = fs.LocalFiles()
-        self._lock = threading.Lock()
+        self._lock = Lock(f"the mirror {directory!r}")
         self._coming = 0
         """Bytes of downloads that are under way."""
         self._since_sweep = most_bytes  # the first download looks

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import queue
 import random
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from diskreplay.errors import RemoteConflictError, RemoteError, StateError
+from diskreplay.interrupts import Lock
 from diskreplay.remote.push import Push
 from diskreplay.storage.commit import Commit
 
@@ -40,10 +41,10 @@ class Pushing:
         self._push_seconds = push_seconds
         self._begun = -math.inf
         """When the last push began."""
-        self._waiting = 0
-        """Threads that wait for what was committed."""
+        self._waiting: list[queue.SimpleQueue[None]] = []
+        """What wakes each thread that waits for what was committed: it holds no lock then, so that handlers may run."""
         self._process = os.getpid()
-        self._condition = threading.Condition()
+        self._condition = threading.Condition(Lock(f"the pushes to {push.url!r}"))  # type: ignore[arg-type]
         self._newest: Commit | None = None
         self._waits_since = time.monotonic()
         """When this process learnt of the oldest commit that is not remote."""
@@ -86,7 +87,7 @@ class Pushing:
             self._error = None  # of an attempt that is over: what was in the way may be gone
             self._thread = threading.Thread(target=self._run, name="diskreplay-push", daemon=True)
             self._thread.start()
-        self._condition.notify_all()
+        self._wake()
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until what was committed is remote.
@@ -97,12 +98,25 @@ class Pushing:
         if os.getpid() != self._process:
             raise StateError("this process was forked from the one that pushes: open a stream of its own")
         stop = None if timeout is None else time.monotonic() + timeout
-        with self._condition, self._waiter():
+        woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        with self._condition:
+            self._waiting.append(woken)
             if not isinstance(self._error, RemoteError):
                 self._error = None  # of an attempt that is over: there may be room on the disk now
             self._ask()
             asked = self._asked
-            while self._done < asked:
+        try:
+            while (left := self._still(asked, stop, timeout)) > 0:
+                with contextlib.suppress(queue.Empty):
+                    woken.get(timeout=left)
+        finally:
+            with self._condition:
+                self._waiting.remove(woken)
+
+    def _still(self, asked: int, stop: float | None, timeout: float | None) -> float:
+        """Seconds to wait before one looks again; 0 where it is done. Raises what :meth:`wait` does."""
+        with self._condition:
+            if self._done < asked:
                 if isinstance(self._error, RemoteConflictError):
                     self._said, self._unsaid = str(self._error), ""
                     raise RemoteConflictError(str(self._error)) from self._error
@@ -116,15 +130,14 @@ class Pushing:
                         f"not everything is pushed after {timeout:g} seconds"
                         + (f": {self._error}" if self._error else "; try again")
                     ) from self._error
-                self._condition.wait(left if left is not None else 1.0)
+                return left if left is not None else 1.0
+        return 0.0
 
-    @contextlib.contextmanager
-    def _waiter(self) -> Iterator[None]:
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
+    def _wake(self) -> None:
+        """Has all look again that wait for something. Needs the lock."""
+        self._condition.notify_all()
+        for woken in self._waiting:
+            woken.put(None)
 
     def new_conflict(self) -> str | None:
         """What no second try would mend, once."""
@@ -176,7 +189,7 @@ class Pushing:
         with self._condition:
             if not self._ended:
                 self._ended, self._left = True, left
-                self._condition.notify_all()
+                self._wake()
             return self._left
 
     def _run(self) -> None:
@@ -188,7 +201,7 @@ class Pushing:
                     return
                 early = self._begun + self._push_seconds - time.monotonic()
                 if early > 0 and not self._waiting:
-                    self._condition.wait_for(lambda: self._ended or self._waiting > 0, early)
+                    self._condition.wait_for(lambda: self._ended or bool(self._waiting), early)
                     continue
                 asked = self._asked
                 self._begun = time.monotonic()
@@ -207,7 +220,7 @@ class Pushing:
                 with self._condition:
                     self._error, self._unsaid = None, ""
                     self._done = asked
-                    self._condition.notify_all()
+                    self._wake()
 
     def _failed(self, error: Exception, last: bool = False) -> None:
         with self._condition:
@@ -217,4 +230,4 @@ class Pushing:
             self._error = error
             if isinstance(error, RemoteConflictError) and str(error) != self._said:
                 self._unsaid = str(error)
-            self._condition.notify_all()
+            self._wake()

@@ -93,6 +93,7 @@ def run(monkeypatch: pytest.MonkeyPatch, stdout: io.TextIOWrapper | None, *args:
     errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     for name, value in (("stdout", stdout), ("stderr", errors), ("argv", ["diskreplay", *args])):
         monkeypatch.setattr(sys, name, value)
+    monkeypatch.setenv("COLUMNS", "400")  # nothing is folded
     with pytest.raises(SystemExit) as ended:
         start.main()
     errors.seek(0)
@@ -108,7 +109,7 @@ def test_the_page_of_inspect(
     stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     assert run(monkeypatch, stdout, "inspect", path) == (0, "")
     stdout.seek(0)
-    assert shown in stdout.read().replace("\n", "")
+    assert shown in stdout.read()
 
 
 def test_stdout_that_the_caller_closed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

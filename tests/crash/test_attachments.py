@@ -8,7 +8,7 @@ from helpers.crashing import PATH
 from helpers.effort import stride
 
 import diskreplay as dr
-from diskreplay.storage import attachments
+from diskreplay.storage import arrays, attachments
 
 
 class Tale(tales.Tale):
@@ -86,7 +86,7 @@ def kept(tale: Tale) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("life", [a_life, kept])
 def test_a_checkpoint_has_its_files_or_is_not_there(life, monkeypatch):
-    monkeypatch.setattr(attachments, "CHUNK_ROWS", 1 << 10)  # several chunks and shards of each file
+    monkeypatch.setattr(arrays, "CHUNK_ROWS", 1 << 10)  # several chunks and shards of each file
     monkeypatch.setattr(attachments, "SHARD_BYTES", 1 << 12)
     tale = Tale(capacity=100)
     life(tale)

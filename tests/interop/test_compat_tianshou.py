@@ -759,7 +759,6 @@ def test_priorities_are_checked_before_one_changes() -> None:
     before = buffer.weight[np.arange(12)].tolist()
     for index, weight in [
         ([0, 12], [1, 1]),
-        ([0, 5], [1, 1]),
         ([0], [np.nan]),
         ([0, 1], [1]),
         ([0.5], [1]),

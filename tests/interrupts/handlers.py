@@ -28,6 +28,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from interrupts import others
 from remote import world
 
 import diskreplay as dr
@@ -593,6 +594,7 @@ class Rollout(Subject):
             self.path, spaces.Box(0, 255, (36, 36), np.uint8), spaces.Discrete(9), steps=self.capacity,
             columns={"serial": np.int64}, chunk_rows=4, shard_rows=8, **OPTIONS,
         )  # fmt: skip
+        self.kept: list[str] = []
 
     def call(self, name: str) -> Change:
         try:
@@ -638,8 +640,9 @@ class Rollout(Subject):
     def checkpoint(self) -> Change:
         name = next(self.names)
         self.rb.checkpoint(name)
-        if len(self.rb.checkpoints) > 3:
-            self.rb.drop_checkpoint(self.rb.checkpoints[0])
+        self.kept.append(name)
+        if len(self.kept) > 3:
+            self.rb.drop_checkpoint(self.kept.pop(0))
         return same
 
     def length(self) -> Change:
@@ -669,9 +672,70 @@ class Rollout(Subject):
             assert self.read() == self.rows
 
 
+class Adapted(Subject):
+    """Another library's buffer, whose rows are stamps."""
+
+    changing = ("add", "insert", "commit", "read_all")
+    calls = ("add", "insert", "commit", "read_all")
+    capacity = 8
+    kind: type[others.Stamped] = others.Notebook
+
+    def make(self) -> None:
+        self.orders: list[list[int]] = []
+        """The orders that the rows may have; what can be read of them is their numbers alone."""
+        self.inner = self.kind(pathlib.Path(self.path).parent)
+        self.rows = self.read()
+
+    def new(self, count: int = 1) -> list[int]:
+        return [100 + serial for serial in super().new(count)]
+
+    def add(self) -> Change:
+        (serial,) = self.new()
+        self.inner.store(serial)
+        return lambda rows: [*rows, serial]
+
+    def insert(self) -> Change:
+        self.inner.buffer.insert(0.5, 3)
+        return same
+
+    def commit(self) -> Change:
+        self.inner.buffer.commit()
+        return same
+
+    def read_all(self) -> Change:
+        self.inner.read()
+        return same
+
+    def read(self) -> list[int]:
+        return sorted(self.inner.read())
+
+    def check(self, *changes: Change) -> None:
+        found, possible = self.read(), []
+        for order, rows in itertools.product(itertools.permutations(changes), self.orders or [self.rows]):
+            for change in order:
+                rows = change(rows)[-self.capacity :]
+            possible.append(rows)
+        self.orders = [rows for rows in possible if sorted(rows) == found]
+        assert self.orders, f"{found} is none of {possible}"
+        self.orders = [list(rows) for rows in dict.fromkeys(map(tuple, self.orders))]
+
+    def end(self) -> None:
+        self.inner.buffer.close()
+        outcome = verify(self.inner.path)
+        assert outcome.ok, [str(problem) for problem in outcome.problems]
+        self.inner.reopen()
+        self.check(same)
+        self.inner.buffer.close()
+
+
+class AdaptedByRank(Adapted):
+    kind = others.RankNotebook
+
+
 SUBJECTS: dict[str, type[Subject]] = {
     "lockstep": Plain, "frames": Frames, "stacks": Stacks, "nested": Nested, "pushed": Pushed, "limiter": Limited,
-    "mixture": Mixed, "rollout": Rollout,
+    "mixture": Mixed, "rollout": Rollout, "adapter": Adapted,
+    "adapter by rank": AdaptedByRank,
 }  # fmt: skip
 
 

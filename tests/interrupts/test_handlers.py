@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -34,7 +34,7 @@ NEVER: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
 
 @pytest.mark.parametrize("kind", SUBJECTS)
 def test_handlers_run_between_changes(tmp_path: pathlib.Path, kind: str) -> None:
-    run(SUBJECTS[kind](tmp_path), 15)
+    run(SUBJECTS[kind](tmp_path), 5)
 
 
 @pytest.mark.long
@@ -185,7 +185,7 @@ def test_a_lock_is_waited_for_in_vain(no_handlers: None) -> None:
 
 def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_handlers: None) -> None:
     """The first draw fills the tree with the largest priority so far, once."""
-    for turn in range(8):
+    for turn in range(3):
         with make(tmp_path / str(turn), sampler=dr.Proportional(), seed=turn) as buffer:
             fill(buffer, 40)
             came: list[int] = []
@@ -195,7 +195,7 @@ def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_han
                 came.append(number)
 
             signal.signal(signal.SIGALRM, give)
-            signal.setitimer(signal.ITIMER_REAL, 1e-4 * (turn + 1))
+            signal.setitimer(signal.ITIMER_REAL, 2e-4 * (turn + 1))
             buffer.sample(4)
             while not came:
                 pass
@@ -203,6 +203,7 @@ def test_priorities_given_in_the_first_draw_count(tmp_path: pathlib.Path, no_han
             assert chance[0] > 0.9, chance
 
 
+@pytest.mark.long
 def test_an_actor_a_learner_and_a_handler_do_not_wait_for_each_other(tmp_path: pathlib.Path) -> None:
     """An actor's thread adds, the main thread draws, and its handler makes checkpoints."""
     printed = in_a_process(
@@ -287,10 +288,21 @@ WITHIN = {
 }
 
 
+def test_a_finalizer_within_add_is_refused(tmp_path: pathlib.Path) -> None:
+    finalize(tmp_path, "add", ["commit", "length"])
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("within", WITHIN)
 def test_a_finalizer_within_a_change_is_refused_or_right(tmp_path: pathlib.Path, within: str) -> None:
+    finalize(tmp_path, within, CALLS)
+
+
+def finalize(tmp_path: pathlib.Path, within: str, names: Iterable[str]) -> None:
+    """The collector finds objects, whose finalizers make calls, in the middle of another one."""
     place, outer = WITHIN[within]
-    for name, call in CALLS.items():
+    for name in names:
+        call = CALLS[name]
         path = tmp_path / name
         raised: list[BaseException | None] = []
         buffer = make(path, sampler=dr.Proportional())
@@ -452,3 +464,29 @@ def test_a_fork_in_the_handler_of_a_fork(tmp_path: pathlib.Path, no_handlers: No
         assert statuses == [0, 0]
         check()
         assert forks._held.forks == []
+
+
+# The guide
+
+
+@pytest.mark.long
+def test_the_job_of_the_guide_is_preempted_and_goes_on(tmp_path: pathlib.Path) -> None:
+    guide = (pathlib.Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    (program,) = [part.split("```")[0] for part in guide.split("```python\n") if "def preempted" in part]
+    for times in (1, 2):
+        sent = f"""
+import os, signal, threading
+os.chdir({str(tmp_path)!r})
+os.fsync = lambda descriptor: None
+def send():
+    while 'preempted' not in globals() or signal.getsignal(signal.SIGTERM) == signal.SIG_DFL or len(rb) <= {times}:
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=send, daemon=True).start()
+"""
+        in_a_process(sent + program.replace("1_000", "10**9"))
+        with dr.ReplayBuffer.open(str(tmp_path / "job.replay"), mode="r", checkpoint="latest") as buffer:
+            assert len(buffer.checkpoints) == times
+            saved = buffer.checkpoint_metadata(buffer.checkpoints[-1])["transitions"]
+            assert len(buffer) == saved > times
+        assert verify(str(tmp_path / "job.replay")).ok

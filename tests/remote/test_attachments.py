@@ -14,7 +14,7 @@ from diskreplay.ops import remote as ops
 from diskreplay.ops.verify import verify
 from diskreplay.remote.collect import collect
 from diskreplay.remote.place import open_remote
-from diskreplay.storage import attachments
+from diskreplay.storage import arrays, attachments
 from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 WEIGHTS = np.random.default_rng(0).bytes(200_000)
@@ -22,7 +22,7 @@ WEIGHTS = np.random.default_rng(0).bytes(200_000)
 
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attachments, "SHARD_BYTES", attachments.CHUNK_ROWS)
+    monkeypatch.setattr(attachments, "SHARD_BYTES", arrays.CHUNK_ROWS)
 
 
 def _pushed(folder: pathlib.Path) -> tuple[Life, SimulatedObjects]:
@@ -36,12 +36,12 @@ def _pushed(folder: pathlib.Path) -> tuple[Life, SimulatedObjects]:
 def test_a_pushed_checkpoint_has_them(tmp_path: pathlib.Path) -> None:
     life, objects = _pushed(tmp_path)
     largest = max(len(data) for key, data in objects.data.items() if "/attachments/" in key)
-    assert largest < 2 * attachments.CHUNK_ROWS  # one put for each shard
+    assert largest < 2 * arrays.CHUNK_ROWS  # one put for each shard
     with reader(objects, tmp_path / "m", checkpoint="one") as trainer:
         assert trainer.restored.name == "one"
         with trainer.attachment("learner.pt") as file:
-            file.seek(attachments.CHUNK_ROWS - 5)
-            assert file.read(10) == WEIGHTS[attachments.CHUNK_ROWS - 5 :][:10]
+            file.seek(arrays.CHUNK_ROWS - 5)
+            assert file.read(10) == WEIGHTS[arrays.CHUNK_ROWS - 5 :][:10]
             file.seek(0)
             assert file.read() == WEIGHTS
     life.buffer.drop_checkpoint("one")

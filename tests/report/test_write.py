@@ -255,7 +255,7 @@ def test_a_full_disk_names_the_file(path: str, out: pathlib.Path, monkeypatch: p
     out.write_text("old")
     monkeypatch.setattr(pathlib.Path, "write_bytes", write_bytes)
     with pytest.raises(DiskFullError, match=r"there is no room for '.*report.html'; nothing was written: make room"):
-        report(path, out)
+        report(path, out, overwrite=True)
     assert out.read_text() == "old"
     assert sorted(file.name for file in out.parent.iterdir()) == ["a.replay", "report.html"]
 

@@ -30,6 +30,7 @@ from diskreplay.compat.place import Place, close_with, global_seed
 from diskreplay.compat.rows import Positions, ids_of, position_array, window
 from diskreplay.compat.stacks import images_of, stacks_named, stacks_seen
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.window import Sampler
 from diskreplay.views.batch import Batch, map_arrays
@@ -225,6 +226,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     # SB3's methods
 
+    @uninterrupted
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Adds one step of each environment; arrays lead with ``n_envs``.
 
@@ -233,6 +235,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         step = self._checked(obs, next_obs, action, reward, done, infos)
         self._ready(step).add(*step)
 
+    @uninterrupted
     def extend(self, *args: Any, **kwargs: Any) -> None:
         """Adds several steps at once; each argument of :meth:`add` leads with their number. Raises what it raises."""
         names = "obs", "next_obs", "action", "reward", "done", "infos"
@@ -269,6 +272,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         assert self._hold.store is not None
         return self._hold.store
 
+    @uninterrupted
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """A batch as torch tensors on ``device``, normalised by ``env`` (a VecNormalize) if there is one.
 
@@ -311,6 +315,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
             discounts=self.to_torch(batch.discount.reshape(-1, 1)) if self.n_steps > 1 else None,
         )
 
+    @uninterrupted
     def reset(self) -> None:
         """Forgets all transitions."""
         super().reset()

@@ -19,6 +19,7 @@ def main(path: str, url: str, writer: str) -> None:
             number += 1
             if number % 20 == 0:
                 buffer.push(60)
+                print("pushed", flush=True)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,8 @@ def test_kills_of_collectors_lose_nothing_that_was_pushed(bucket: str, tmp_path:
         assert process.stdout is not None
         said = process.stdout.readline()
         assert said == "begun\n", said + process.stdout.read()
+        for _ in range(number % 3):
+            assert process.stdout.readline() == "pushed\n"
         time.sleep(0.03 * (number % 7))
         process.kill()
         process.communicate()

@@ -12,12 +12,14 @@ import pathlib
 import re
 import zlib
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from suite import Difference, Suite, matches
 
 SUITE = pytest.StashKey[Suite]()
 LISTED = pytest.StashKey[Difference]()
+STALE = pytest.StashKey[set[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,20 +29,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SUITE] = Suite.read(pathlib.Path(config.getoption("suite")))
+    config.stash[STALE] = set()
     os.fsync = lambda fd: None  # no test here cuts the power
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what the list leaves out. A pattern that names no test is an error."""
+    """Leaves out what the list leaves out, and notes which test must differ."""
     suite = config.stash[SUITE]
-    stale = [
+    parts = (*suite.left_out, *suite.differs)
+    config.stash[STALE].update(
         pattern
-        for part in (*suite.left_out, *suite.differs)
-        for pattern in part.tests
+        for pattern in (pattern for part in parts for pattern in part.tests)
         if not any(matches(pattern, item.nodeid) for item in items)
-    ]
-    if stale:
-        raise pytest.UsageError(f"{config.getoption('suite')} names tests that are not there: {', '.join(stale)}")
+    )
     chosen = _sample([item for item in items if _asked(item, suite)], suite.cases)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
@@ -78,25 +79,33 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes over what a process of pytest-xdist found."""
+    node.config.stash[STALE].update(getattr(node, "workeroutput", {}).get("stale", ()))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Says how many passed, and fails where the list has other numbers."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or hasattr(session.config, "workerinput"):
+    """Says how many passed. Fails where the list has other numbers, or a pattern that names no test."""
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["stale"] = sorted(config.stash[STALE])
         return
-    suite, own = session.config.stash[SUITE], session.config.getoption("own")
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    suite, own = config.stash[SUITE], config.getoption("own")
     passed = len(reporter.stats.get("passed", ()))
     found = collections.Counter(report.wasxfail for report in reporter.stats.get("xfailed", ()))
     reporter.write_line(f"\n{suite.library} {suite.version}: {passed} of {passed + found.total()} pass")
-    if own or session.testsfailed:
-        return
-    wrong = [
-        f"{part.count} in the list, {found[part.reason]} found: {part.reason}"
-        for part in suite.differs
-        if part.count != found[part.reason]
-    ]
-    if passed != suite.passed:
-        wrong.append(f"{suite.passed} pass in the list, {passed} do")
+    wrong = [f"no test is named {pattern}" for pattern in sorted(config.stash[STALE])]
+    if not own and not session.testsfailed:
+        wrong += [
+            f"{part.count} in the list, {found[part.reason]} found: {part.reason}"
+            for part in suite.differs
+            if part.count != found[part.reason]
+        ]
+        if passed != suite.passed:
+            wrong.append(f"{suite.passed} pass in the list, {passed} do")
     for line in wrong:
         reporter.write_line(line)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

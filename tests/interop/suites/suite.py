@@ -4,10 +4,12 @@
     python tests/interop/suites/suite.py torchrl CHECKOUT
     python tests/interop/suites/suite.py torchrl CHECKOUT --own
 
-``LIBRARY.toml`` says which tests, of which version, and which of them must fail and why. ``swap_LIBRARY.py`` is a
-pytest plugin that swaps the class. ``CHECKOUT`` is a git repository of the library, bare or not, that has the commit
-which the list names; a library whose source distribution brings its tests needs none (``make interop`` downloads that
-one). With ``--own`` nothing is swapped: what fails then fails with the library's own class, too."""
+``LIBRARY.toml`` says which tests of which version are run, and which of them must fail and why; ``swap_LIBRARY.py`` is
+a pytest plugin that swaps the class. ``CHECKOUT`` is a git repository of the library, bare or not, which has the commit
+that the list names. A library whose source distribution brings its tests needs none: ``make interop`` downloads that
+one. With ``--own`` nothing is swapped: what fails then fails with the library's own class, too. Further options go to
+pytest.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+from collections.abc import Mapping
 
 HERE = pathlib.Path(__file__).parent
 ARCHIVES = HERE.parents[2] / "build" / "suites"
@@ -73,6 +76,7 @@ class Suite:
         naming: a regular expression; only tests whose text or parameters contain it are run.
         cases: at most so many cases of each test are run, always the same ones; 0 for all.
         makes: directories that the tests expect.
+        edits: what is replaced in the files of the tests, and by what: a device, a number of steps.
         left_out: tests of ``files`` that are not run.
         differs: tests that must fail.
     """
@@ -89,6 +93,7 @@ class Suite:
     naming: str = ""
     cases: int = 0
     makes: tuple[str, ...] = ()
+    edits: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, path: pathlib.Path) -> Suite:
@@ -157,6 +162,11 @@ def run(name: str, checkout: str | None = None, own: bool = False, more: tuple[s
         root = pathlib.Path(folder, suite.source.removesuffix(".tar.gz")) if suite.source.endswith(".gz") else folder
         for made in suite.makes:
             pathlib.Path(root, made).mkdir()
+        for file in suite.files if suite.edits else ():
+            text = pathlib.Path(root, file).read_text()
+            for old, new in suite.edits.items():
+                text = text.replace(old, new)
+            pathlib.Path(root, file).write_text(text)
         plugins = ["-p", "differences", *(() if own else ("-p", f"swap_{name}"))]
         options = [f"--suite={HERE / name}.toml", *(["--own"] if own else []), *more]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugins, *options, *suite.files]

@@ -13,10 +13,10 @@ from diskreplay.compat.torchrl import DiskReplayStorage
 class DiskLazyTensorStorage(DiskReplayStorage):
     """Takes the arguments of torchrl's, of which one dimension of slots is supported."""
 
-    def __init__(self, max_size: int, *, device: Any = "cpu", ndim: int = 1, **options: Any) -> None:
+    def __init__(self, max_size: int, *, path: Any = None, device: Any = "cpu", ndim: int = 1, **options: Any) -> None:
         if ndim != 1:
             raise NotImplementedError(f"ndim is 1, got {ndim}")
-        super().__init__(max_size, device="cpu" if device == "auto" else device)
+        super().__init__(max_size, path=path, device="cpu" if device == "auto" else device)
 
 
 class DiskLazyMemmapStorage(DiskLazyTensorStorage):

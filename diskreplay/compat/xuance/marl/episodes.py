@@ -249,7 +249,7 @@ class EpisodeRing(MultiAgentBuffer):
 
     def _length(self, next_t: Any) -> int:
         """The steps of an episode that is finished."""
-        steps = int(number("next_t", next_t, "iu"))
+        steps = int(number("next_t", next_t, "a number of steps", "iu"))
         if steps < 1:
             raise InputError(f"next_t must be at least 1, an episode of one step, got {next_t!r}")
         return min(steps, self.max_eps_len)
