@@ -151,7 +151,7 @@ def test_nothing_is_refused_elsewhere(tmp_path: pathlib.Path) -> None:
 def test_the_end_of_a_run(tmp_path: pathlib.Path, processes: str) -> None:
     """What other processes leave out is said, too."""
     pytest.importorskip("xdist", reason="without pytest-xdist there is one process")
-    status, lines = run(tmp_path, RUN, "-p", "xdist", "-n", processes, DISKREPLAY_TEST_EFFORT="0.1")
+    status, lines = run(tmp_path, RUN, "-p", "xdist", "-n", processes, more=LIMIT, DISKREPLAY_TEST_EFFORT="0.1")
     assert status == 0, lines
     assert lines.count("20 4 7") == 2
     said = "sampled: 1 of 7 crash points, 1 of 10 deaths, 1 of 10 random examples; `make exhaustive` runs all"

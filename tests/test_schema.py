@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -29,8 +30,10 @@ def test_json_gives_the_schema_back(config: Config) -> None:
         to_space(config.obs), config.action_space(), capacity=100, num_envs=config.num_envs, columns=config.columns,
         frame_stack=config.frame_stack, stack_axis=config.stack_axis, stack_padding=config.padding, codec="zstd:3",
     )  # fmt: skip
+    schema = dataclasses.replace(schema, identity="b5e1c3d09a7f4e26")
     found = Schema.from_json(json.loads(json.dumps(schema.to_json(), allow_nan=False)))
     assert found == schema
+    assert found.identity == schema.identity
     assert found.patch_columns == schema.patch_columns
 
 

@@ -7,6 +7,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 OURS = "sorted(name for name in sys.modules if name.partition('.')[0] in ('diskreplay', 'diskreplay_cli'))"
 LARGE = {"gymnasium", "h5py", "numba", "numcodecs", "numpy", "obstore", "torch", "zarr"}
 
@@ -50,6 +52,7 @@ def test_help_needs_no_engine() -> None:
     assert not LARGE.intersection(every)
 
 
+@pytest.mark.long
 def test_no_call_of_an_open_buffer_imports_a_module(tmp_path: pathlib.Path) -> None:
     """A signal's handler may come back into the buffer within a call: it must not meet a module that is half there."""
     before, after = run(USES, str(tmp_path / "a.replay"))

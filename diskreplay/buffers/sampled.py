@@ -36,7 +36,7 @@ from diskreplay.reading.reads import Empty, Reads
 from diskreplay.reading.stream import OpenStream
 from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.place import named
-from diskreplay.sampling.registry import is_own
+from diskreplay.sampling.registry import is_own, prepare
 from diskreplay.sampling.window import Prioritized, Sampler, checked_draw
 from diskreplay.schema import Schema
 from diskreplay.storage.store import Checkpoint, Store
@@ -66,6 +66,7 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         """:meth:`clear` was begun and not ended."""
         self._view, self._sampler = settings({**store.settings, **state}, view, sampler)
         self._view.check(store.schema)
+        prepare(self._sampler)
         self._priorities = self._sampler if isinstance(self._sampler, Prioritized) else None
         """The sampler, if it has some."""
         if checkpoint and sampler is None:

@@ -54,8 +54,6 @@ class Priorities(Prioritized, Generic[Tree]):
         self._most = most
         self._by_env = by_env
         self.clear()
-        self._parts()  # imports numba: now, and not within a draw, where a signal's handler could meet half of it
-        self.clear()
 
     def clear(self) -> None:
         """Forgets all priorities and counts, as if the sampler was new; its arguments stay."""
@@ -65,6 +63,12 @@ class Priorities(Prioritized, Generic[Tree]):
         """A change that these places were about to make; of other places it says nothing."""
         self._tree: Tree | None = None
         self._places: Places | None = None
+
+    def prepare(self) -> None:
+        """Import the compiled code of the tree, and numba: not within a draw, where a handler could meet half of it."""
+        from diskreplay.sampling import places  # noqa: F401
+
+        self._new_tree(0)
 
     @property
     def is_new(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from diskreplay.sampling import mixture, proportional, rank_based, recent, uniform
+from diskreplay.sampling.priorities import Priorities
 from diskreplay.sampling.window import Sampler
 
 SAMPLERS: dict[str, Callable[[dict[str, Any]], Sampler]] = {
@@ -33,6 +34,13 @@ def is_own(sampler: object) -> bool:
     if type(sampler) is mixture.SamplerMixture:
         return all(type(part) in OWN for part in sampler.samplers)
     return type(sampler) in OWN
+
+
+def prepare(sampler: Sampler) -> None:
+    """Import what a sampler of this package needs to draw; for the buffer that it is given to."""
+    for part in (sampler, *sampler.samplers) if isinstance(sampler, mixture.SamplerMixture) else (sampler,):
+        if isinstance(part, Priorities):
+            part.prepare()
 
 
 def kinds(stored: Mapping[str, Any]) -> list[Any]:

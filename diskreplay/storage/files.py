@@ -138,7 +138,8 @@ class LocalFile:
 
     def __del__(self) -> None:
         fd = getattr(self, "_fd", -1)  # an interrupt may have come before there was one
-        if fd >= 0 and os:  # which is gone when the interpreter ends: the system closes what is open then
+        # When the interpreter ends, modules lose their names: the system closes what is open then.
+        if fd >= 0 and getattr(os, "close", None):
             self._fd = -1
             os.close(fd)
 
@@ -246,7 +247,8 @@ class LocalLock:
         return os.path.samestat(there, os.fstat(self._fd))
 
     def __del__(self) -> None:
-        if os:  # which is gone when the interpreter ends: the lock goes with the process then
+        # When the interpreter ends, modules lose their names, one after another: the lock goes with the process then.
+        if getattr(os, "close", None) and getattr(fcntl, "flock", None):
             self.release()
 
 

@@ -263,6 +263,7 @@ def test_an_automatic_commit_that_fails_keeps_the_row(tmp_path: pathlib.Path) ->
     buffer.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operation", READS)
 def test_reads_that_fail_are_named(tmp_path: pathlib.Path, operation: str) -> None:
     """A bad sector, a network share that went away: opening and sampling raise this package's own exceptions."""

@@ -89,6 +89,7 @@ def test_a_checkpoint_that_is_opened_to_read(tmp_path: pathlib.Path) -> None:
             check(reader)
 
 
+@pytest.mark.long
 def test_the_other_streams_of_a_writer(tmp_path: pathlib.Path) -> None:
     with (
         create(tmp_path / "s", 96_000) as rb,

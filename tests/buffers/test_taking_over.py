@@ -51,6 +51,7 @@ def test_the_message_names_the_line_that_opened_it(path: str) -> None:
         add(rb)  # nothing has happened to it
 
 
+@pytest.mark.long
 def test_another_process_is_none_to_take_over_from(path: str) -> None:
     create(path).close()
     code = f"import diskreplay as dr\nrb = dr.ReplayBuffer.open({path!r})\nprint(flush=True)\ninput()"

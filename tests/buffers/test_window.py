@@ -200,6 +200,7 @@ def test_automatic_commits_by_rows_and_seconds(path: str, monkeypatch: pytest.Mo
         assert buffer.stats()["streams"]["0"]["committed"] == 26
 
 
+@pytest.mark.long
 def test_a_reader_that_falls_behind_goes_on(path: str) -> None:
     """A live writer evicts what the reader's window still names: the reader takes the newest commit."""
     recording = Recording(PLAIN)

@@ -83,6 +83,7 @@ def kept(tale: Tale) -> None:
     tale.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("life", [a_life, kept])
 def test_a_checkpoint_has_its_files_or_is_not_there(life, monkeypatch):
     monkeypatch.setattr(arrays, "CHUNK_ROWS", 1 << 10)  # several chunks and shards of each file

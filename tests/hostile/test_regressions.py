@@ -87,6 +87,7 @@ def test_two_shards_swapped(store: pathlib.Path, name: str) -> None:
     refused(store, "of another file or another commit")
 
 
+@pytest.mark.long
 def test_one_shard_in_anothers_place(store: pathlib.Path) -> None:
     first, second = sorted(column(store, "obs").glob("c.*"))[:2]
     shutil.copyfile(first, second)

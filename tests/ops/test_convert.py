@@ -363,6 +363,7 @@ def test_capacity(path: str) -> None:
         assert len(buffer) == buffer.schema.capacity == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("finals", [True, False])
 def test_capacity_far_below_the_source(path: str, monkeypatch: pytest.MonkeyPatch, finals: bool) -> None:
     """All steps went through the store, in shards of a few rows: 60,000 into 100 took minutes.

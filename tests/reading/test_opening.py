@@ -41,6 +41,7 @@ def replace_window(recording: Recording, buffer: dr.ReplayBuffer) -> None:
     buffer.commit()
 
 
+@pytest.mark.long
 def test_a_reader_gets_there_however_often_the_window_is_replaced(path: str) -> None:
     recording, left = Recording(PLAIN), 15
     with PLAIN.create(path) as buffer:

@@ -61,6 +61,7 @@ def _pair(folder: pathlib.Path, *, stale: bool = False) -> tuple[Life, Life, Sim
     return life, other, objects
 
 
+@pytest.mark.long
 def test_a_copy_from_before_the_last_push_that_went_back_empties_nothing(tmp_path: pathlib.Path) -> None:
     """Regression: the original's stream was made empty, and its checkpoints were removed."""
     life, other, objects = _pair(tmp_path, stale=True)
@@ -90,6 +91,7 @@ def test_the_command_refuses_a_copy_from_before_the_last_push(
     _whole(objects, life, tmp_path / "m")
 
 
+@pytest.mark.long
 def test_a_copy_that_is_behind_is_refused_however_often_it_starts(tmp_path: pathlib.Path) -> None:
     """Regression: each start raises the sequence, and the sixth one got through."""
     life, other, objects = _pair(tmp_path, stale=True)
@@ -374,6 +376,7 @@ def _round(folder: pathlib.Path, seed: int) -> str:
     return "the original" if winner == 0 else "a copy"
 
 
+@pytest.mark.long
 def test_of_copies_that_push_at_the_same_time_one_goes_on(tmp_path: pathlib.Path) -> None:
     _round(tmp_path, 1)
 

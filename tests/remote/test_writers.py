@@ -55,6 +55,7 @@ def test_an_old_process_that_goes_on_at_any_request_of_the_next_one_changes_noth
     life.buffer.close()
 
 
+@pytest.mark.long
 def test_a_copy_of_a_directory_that_goes_another_way_is_refused_and_harms_nothing(tmp_path: pathlib.Path) -> None:
     life, objects = Life(tmp_path / "a"), SimulatedObjects()
     life.add(20)

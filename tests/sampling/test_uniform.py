@@ -30,6 +30,7 @@ def test_the_statistic_tells_uniform_from_not() -> None:
     assert surprise(np.bincount(np.minimum(rng.integers(103, size=50_000), 99))) > 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("special", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("n_step", [1, 4])
 def test_flat_over_transitions(path: str, special: float, n_step: int) -> None:

@@ -66,6 +66,7 @@ def test_waiting_bytes_are_those_of_the_chunks_that_wait(column: Any) -> None:
     assert obs.waiting_bytes() == waiting(obs) == 0
 
 
+@pytest.mark.long
 def test_waiting_bytes_do_not_look_at_all_chunks_again(column: Any) -> None:
     buffer, obs = column
     obs.sealed = Looked()

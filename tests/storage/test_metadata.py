@@ -39,6 +39,7 @@ def nested(depth: int) -> Any:
     return value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "message"),
     [
