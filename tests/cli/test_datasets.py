@@ -242,7 +242,8 @@ def test_checkpoints(path: str) -> None:
         buffer.checkpoint("two")
         assert "being written" in failure("checkpoints", "drop", path, "one")
     printed = said("checkpoints", "list", path).splitlines()
-    assert printed[0].split() == ["name", "made", "row", "of", "each", "stream", "metadata"]
+    columns = ["name", "number", "maker", "made", "row", "of", "each", "stream", "attachments", "metadata"]
+    assert printed[0].split() == columns
     assert [line.split()[0] for line in printed[1:]] == ["one", "two"]
     assert '{"step": 27}' in printed[1]
     (one, two) = facts("checkpoints", "list", path)["checkpoints"]
