@@ -299,6 +299,23 @@ def test_what_is_no_dataset(path: str, tmp_path: pathlib.Path) -> None:
         import_dataset(tmp_path / "b", path)
 
 
+@pytest.mark.parametrize("below", ["", "data", "data/0", "data/0/part-0.parquet"])
+@pytest.mark.parametrize("name", [None, "parquet"])
+def test_its_parquet_storage_is_named(below: str, name: str | None, path: str, tmp_path: pathlib.Path) -> None:
+    """Its rows look like those of the format ``parquet``, which would lose the last step of each episode."""
+    pytest.importorskip("pyarrow", reason="pyarrow is in the arrow extra")
+    CASES[0].make(path)
+    made(tmp_path / "a", episodes())
+    metadata = tmp_path / "a/data/metadata.json"
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "data_format": "parquet"}))
+    (tmp_path / "a/data/0").mkdir()
+    export(path, tmp_path / "a/data/0/part-0.parquet", "parquet")
+    with pytest.raises(InputError, match=r"is of Minari's storage 'parquet'.*save it as hdf5 or arrow"):
+        import_dataset(tmp_path / "a" / below, tmp_path / "b.replay", name)
+    metadata.unlink()
+    import_dataset(tmp_path / "a/data/0", tmp_path / "b.replay", name)
+
+
 # Arrow
 
 

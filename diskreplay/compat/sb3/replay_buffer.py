@@ -23,6 +23,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.checks import check_count
 from diskreplay.compat import given
 from diskreplay.compat.arrays import DiskArray
 from diskreplay.compat.opening import check_alike, open_or_create
@@ -279,14 +280,18 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         ``observations``, ``next_observations`` are ``(B, *obs_shape)`` in the dtype of their space, or dicts of such;
         ``actions`` ``(B, action_dim)``; ``dones``, ``rewards`` ``(B, 1)`` float32; ``discounts`` likewise
         with ``n_steps`` above 1, 0 where the episode terminated; otherwise None.
+
+        Raises NotEnoughDataError, a ValueError as of SB3, where the buffer is empty.
         """
+        check_count("batch_size", batch_size, 0)
+        store = self._filled()
         if not self._draws:
             return super().sample(batch_size, env=env)
-        store = self._filled()
         batches = []
         while batch_size > 0:  # SB3 asks for more than there is, when it begins to learn
             batches.append(store.sample(min(batch_size, len(store))))
             batch_size -= len(batches[-1])
+        batches = batches or [store.get([])]
         return self._tensors(batches[0] if len(batches) == 1 else _joined(batches), env)
 
     def _get_samples(self, batch_inds: NDArray[np.int64], env: Any = None) -> Any:

@@ -169,6 +169,20 @@ def is_dataset(path: pathlib.Path, storage: str) -> bool:
     return isinstance(found, dict) and found.get("data_format") == storage and "total_episodes" in found
 
 
+def refuse_parquet(path: pathlib.Path) -> None:
+    """Raise InputError where Parquet files, at ``path`` or below it, are those of a dataset of Minari's.
+
+    An episode there has a row more than steps, so that the format ``parquet`` would give other steps than it has.
+    """
+    whole = path.absolute()
+    for folder in (data_directory(whole), *whole.parents[:2]):
+        if is_dataset(folder, "parquet"):
+            raise InputError(
+                f"{str(path)!r} is of Minari's storage 'parquet', which is not read here; save it as hdf5 or arrow with "
+                "Minari first"
+            )
+
+
 @dataclasses.dataclass(frozen=True)
 class Metadata:
     """What a dataset says of itself.
