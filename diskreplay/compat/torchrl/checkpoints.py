@@ -117,7 +117,7 @@ def state_of(storage: DiskReplayStorage) -> dict[str, Any]:
 def load_state(storage: DiskReplayStorage, state: dict[str, Any]) -> None:
     """Brings back what a state describes; InputError for a state that another storage gave."""
     keys = list(state) if isinstance(state, Mapping) else type(state).__name__
-    if not STATE_KEYS <= set(keys):
+    if not STATE_KEYS.issubset(keys):
         raise InputError(
             f"the state must be one that state_dict of a DiskReplayStorage gave, with the keys {sorted(STATE_KEYS)}; "
             f"got {keys}. To take over rows of another storage, read them there and extend a buffer with them"

@@ -178,8 +178,8 @@ def refuse_parquet(path: pathlib.Path) -> None:
     for folder in (data_directory(whole), *whole.parents[:2]):
         if is_dataset(folder, "parquet"):
             raise InputError(
-                f"{str(path)!r} is of Minari's storage 'parquet', which is not read here; save it as hdf5 or arrow with "
-                "Minari first"
+                f"{str(path)!r} is of Minari's storage 'parquet', which is not read here; save it as hdf5 or arrow "
+                "with Minari first"
             )
 
 
