@@ -147,7 +147,7 @@ def test_nothing_is_refused_elsewhere(tmp_path: pathlib.Path) -> None:
     assert (found, "7 passed" in lines[-1]) == (0, True), lines
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize("processes", ["0", pytest.param("2", marks=pytest.mark.long)])
 def test_the_end_of_a_run(tmp_path: pathlib.Path, processes: str) -> None:
     """What other processes leave out is said, too."""
     pytest.importorskip("xdist", reason="without pytest-xdist there is one process")

@@ -2,6 +2,7 @@
 
 import gc
 import pathlib
+import signal
 import sys
 
 import gymnasium
@@ -13,7 +14,8 @@ import diskreplay as dr
 from diskreplay.ops.verify import verify
 
 PACKAGE = str(pathlib.Path(dr.__file__).parent)
-STRIDE = stride(53, "lines that are interrupted")
+STRIDE = stride(53, "lines that are interrupted") * 4
+"""Lines between two that are tried; the cases begin at different ones, so that together they try each."""
 
 
 def observation(row, envs, stacked, shift=0):
@@ -35,7 +37,7 @@ def step(row, envs, stacked):
 
 
 def interrupt(rb, arguments, at):
-    """Calls ``add``, raising KeyboardInterrupt before the ``at``-th line that is run; whether it came to that."""
+    """Calls ``add`` with a Ctrl-C before the ``at``-th line that is run; whether it was interrupted."""
     count = 0
 
     def trace(frame, event, _):
@@ -46,7 +48,7 @@ def interrupt(rb, arguments, at):
             count += 1
             if count == at:
                 sys.settrace(None)
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
         return trace
 
     gc.disable()  # what it calls is no part of `add`: an interrupt there is printed and lost
@@ -85,7 +87,7 @@ def test_every_line(tmp_path, envs, stacked, rows, full):
     space = gymnasium.spaces.Box(-9999, 9999, (3, 30, 30) if stacked else (1,), np.int32)
     steps = [step(row, envs, stacked) for row in range(rows + 3)]
     window = rows if full else 100
-    at = 1 + (rows + full) % STRIDE
+    at = 1 + (rows + full + 2 * stacked + envs) % STRIDE
     while True:
         path = tmp_path / f"{at}"
         rb = dr.ReplayBuffer.create(

@@ -53,6 +53,8 @@ PROGRAMS = {
     "dqn_atari": Small(
         "--steps 240 --warmup 90 --save-every 100 --report-every 20", learner="step-240", needs="ale_py"
     ),
+    "rainbow": Small("--steps 240 --warmup 90 --save-every 100 --report-every 20", learner="step-240", needs="ale_py"),
+    "r2d2": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600"),
     "recurrent_q": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600"),
     "her": Small("--steps 600 --warmup 200 --save-every 250 --report-every 50", learner="step-600"),
     "ppo": Small("--steps 3072 --save-every 1024 --report-every 512", stores="rollout", learner="step-3072"),

@@ -290,7 +290,9 @@ class Plain(Subject):
         return same
 
     def annotate_episode(self) -> Change:
-        if len(self.rb):
+        with contextlib.suppress(
+            dr.errors.InputError
+        ):  # no episode yet, or none since a handler that came before the call
             self.rb.annotate_episode(success=True)
         return same
 
