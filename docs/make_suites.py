@@ -27,6 +27,9 @@ def section(suite: Suite) -> str:
         f"{suite.passed} of {suite.tests} of {suite.library}'s own tests pass with ours in the place of its own:",
         f"those of version {suite.version}{named}{sampled}, in {', '.join(f'`{file}`' for file in suite.files)}.",
     ]
+    if suite.edits:
+        edits = [f"`{old}` reads `{new}`" for old, new in suite.edits.items()]
+        lines += ["In these files " + ", ".join(edits) + "."]
     if suite.differs:
         lines += ["These differ because:", "", "| tests | why |", "|---|---|"]
         lines += [

@@ -24,6 +24,9 @@ Shape = tuple[int, ...]
 
 TIME_LIMIT = "TimeLimit.truncated"
 
+MAPPINGS, SEQUENCES = (dict, Mapping), (list, tuple, Sequence)
+"""For ``isinstance``, which asks the abstract class last: that takes several times as long."""
+
 
 def array(what: str, value: Any) -> Array:
     """``value`` as an array of whatever dtype; InputError where its parts are of different shapes."""
@@ -65,19 +68,20 @@ def numbers(
         given = given.reshape(shape)
     kind = np.dtype(dtype)
     found = given if given.dtype == kind else _converted(what, given, kind)
-    bounds = None if within is None else choices(within)
+    bounds = None if within is None or isinstance(within, spaces.Box) else choices(within)
     if bounds is not None and ((found < bounds[0]) | (found > bounds[1])).any():
         raise InputError(f"{what} must lie in {within}, got {value!r:.80}")
-    if finite and kind.kind == "f" and not np.isfinite(found).all():
-        raise InputError(f"{what} must be finite, got {value!r:.80}")
+    if kind.kind == "f" and (finite or found is not given) and not np.isfinite(found).all():
+        check_range(what, given, found)
+        if finite:
+            raise InputError(f"{what} must be finite, got {value!r:.80}")
     return found
 
 
 def _converted(what: str, given: Array, kind: np.dtype[Any]) -> Array:
-    """An array in another dtype, rounded where that is one of floating point numbers."""
+    """An array in another dtype, rounded where that is one of floating point numbers; it may be too large for that."""
     with np.errstate(all="ignore"):
         found: Array = given.astype(kind)
-    check_range(what, given, found)
     if kind.kind != "f" and not np.array_equal(found, given):
         raise InputError(f"{what} must be {kind}, and the {given.dtype} values do not fit without loss: {given!r:.80}")
     return found
@@ -115,10 +119,11 @@ def actions(what: str, value: Any, space: spaces.Space[Any], lead: Shape, dtype:
     Raises InputError for anything else.
     """
     shape = (*lead, *(space.shape or ()))
-    flat = (*lead, math.prod(space.shape or ()))
     found = array(what, value)
-    if found.size == math.prod(shape) and _squeezed(found.shape) == _squeezed(flat):
-        found = found.reshape(shape)
+    if found.shape != shape and found.size == math.prod(shape):
+        flat = (*lead, math.prod(space.shape or ()))
+        if _squeezed(found.shape) == _squeezed(flat):
+            found = found.reshape(shape)
     return numbers(what, found, shape, dtype, within=space, finite=finite)
 
 
@@ -127,9 +132,9 @@ def time_limits(infos: Any, count: int) -> NDArray[np.bool_]:
 
     Raises InputError where there are not ``count`` of them, or one is no dict.
     """
-    if isinstance(infos, Mapping):
+    if isinstance(infos, MAPPINGS):
         return flags(f"infos[{TIME_LIMIT!r}]", infos.get(TIME_LIMIT, np.zeros(count, bool)), (count,))
-    if not isinstance(infos, Sequence) or len(infos) != count or not all(isinstance(one, Mapping) for one in infos):
+    if not isinstance(infos, SEQUENCES) or len(infos) != count or not all([isinstance(one, MAPPINGS) for one in infos]):
         raise InputError(f"infos must be {count} dicts, one for each environment, got {infos!r:.80}")
     return flags("infos", [one.get(TIME_LIMIT, False) for one in infos], (count,))
 

@@ -104,7 +104,9 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
         def told(number: int) -> dict[str, Any]:
             where = f"{main}, episode {number}"
-            return {key: hdf5.attribute(group(number), key, where) for key in minari_dataset.TOLD_OF_EPISODES}
+            options = hdf5.has_attributes_below(group(number), minari_dataset.OPTIONS, where)
+            read = {key: hdf5.attribute(group(number), key, where) for key in minari_dataset.TOLD_OF_EPISODES}
+            return {**read, minari_dataset.OPTIONS: options}
 
         yield minari_dataset.source(str(main), metadata, arrays, length, told)
 

@@ -136,7 +136,8 @@ def read(path: pathlib.Path) -> Iterator[Source]:
 
     def told(number: int) -> dict[str, Any]:
         found = read_json(data / str(number) / METADATA)
-        return {key: found.get(key) for key in minari_dataset.TOLD_OF_EPISODES} if isinstance(found, dict) else {}
+        keys = (*minari_dataset.TOLD_OF_EPISODES, minari_dataset.OPTIONS)
+        return {key: found.get(key) for key in keys} if isinstance(found, dict) else {}
 
     yield minari_dataset.source(str(data), metadata, arrays, length, told)
 

@@ -49,6 +49,7 @@ from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.core.untrusted import check_size, parse_json, stored_bytes
 from diskreplay.formats.files import images
 from diskreplay.formats.files.arrow import damage
+from diskreplay.formats.files.minari_dataset import refuse_parquet
 from diskreplay.formats.files.parquet_array import ParquetArray, is_parquet, is_readable
 from diskreplay.schema import ACTION, DTYPES, OBS, REWARD, TERMINATED, TRUNCATED
 
@@ -242,6 +243,7 @@ class _Columns:
 @reader
 def read(path: pathlib.Path) -> Iterator[Source]:
     """Opens a file, or a directory of them, as a source; see the module's docstring."""
+    refuse_parquet(path)
     where, files = str(path), _files(path)
     if not files:
         raise InputError(f"{where!r} is no Parquet file")

@@ -228,6 +228,30 @@ def test_arrays_of_another_dtype_than_their_space(path: str, tmp_path: pathlib.P
     np.testing.assert_array_equal(read(path)[0].obs["obs"][:, 0], arrays[0]["observations"][:-1])
 
 
+@pytest.mark.parametrize("store_as", STORAGES, ids=["hdf5", "arrow"])
+def test_what_is_not_read_is_named(store_as: Callable[..., None], path: str, tmp_path: pathlib.Path) -> None:
+    arrays = episodes()
+    told = {"eval_env_spec": "{}", "ref_min_score": 0.5, "ref_max_score": None}
+    made(tmp_path / "a", arrays, metadata=told)
+    with h5py.File(tmp_path / "a/data/main_data.hdf5", "r+") as file:
+        file["episode_1"].attrs["options/low"] = 0.5
+    store_as(tmp_path / "a", arrays)
+    of_episode = tmp_path / "a/data/1/metadata.json"
+    if of_episode.exists():
+        of_episode.write_text(json.dumps({**json.loads(of_episode.read_text()), "options": {"low": 0.5}}))
+    assert import_dataset(tmp_path / "a", path).ignored == ("eval_env_spec", "ref_min_score", "options")
+
+
+def test_the_origin_goes_on(path: str, tmp_path: pathlib.Path) -> None:
+    """Who made a dataset, and how, stands in the metadata of one that is exported from its store."""
+    told = {"algorithm_name": "DQN", "requirements": ["numpy"], "description": "as it was"}
+    made(tmp_path / "a", episodes(), metadata=told)
+    import_dataset(tmp_path / "a", path)
+    export(path, tmp_path / "b-v3", "minari")
+    found = json.loads((tmp_path / "b-v3/data/metadata.json").read_text())
+    assert {**told, "author": ["somebody"], "dataset_id": "b-v3"}.items() <= found.items()
+
+
 def test_infos_that_are_no_columns(path: str, tmp_path: pathlib.Path) -> None:
     arrays = episodes()
     for one in arrays:
@@ -297,6 +321,23 @@ def test_what_is_no_dataset(path: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "b/data/main_data.hdf5").write_bytes(b"nothing")
     with pytest.raises(InputError, match="no HDF5 file"):
         import_dataset(tmp_path / "b", path)
+
+
+@pytest.mark.parametrize("below", ["", "data", "data/0", "data/0/part-0.parquet"])
+@pytest.mark.parametrize("name", [None, "parquet"])
+def test_its_parquet_storage_is_named(below: str, name: str | None, path: str, tmp_path: pathlib.Path) -> None:
+    """Its rows look like those of the format ``parquet``, which would lose the last step of each episode."""
+    pytest.importorskip("pyarrow", reason="pyarrow is in the arrow extra")
+    CASES[0].make(path)
+    made(tmp_path / "a", episodes())
+    metadata = tmp_path / "a/data/metadata.json"
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "data_format": "parquet"}))
+    (tmp_path / "a/data/0").mkdir()
+    export(path, tmp_path / "a/data/0/part-0.parquet", "parquet")
+    with pytest.raises(InputError, match=r"is of Minari's storage 'parquet'.*save it as hdf5 or arrow"):
+        import_dataset(tmp_path / "a" / below, tmp_path / "b.replay", name)
+    metadata.unlink()
+    import_dataset(tmp_path / "a/data/0", tmp_path / "b.replay", name)
 
 
 # Arrow

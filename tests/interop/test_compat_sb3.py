@@ -276,9 +276,34 @@ def test_a_step_whose_add_was_interrupted_is_at_its_position_or_not_there() -> N
     assert number > 5
 
 
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"n_steps": 3}], ids=str)
+def test_batch_sizes_without_a_batch(options: dict[str, Any]) -> None:
+    """An empty buffer raises a ValueError, as SB3's own does, and draws nothing; 0 transitions are an empty batch."""
+    observations, actions = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
+    theirs = ReplayBuffer(10, observations, actions, "cpu")
+    ours = DiskReplayBuffer(10, observations, actions, "cpu", **options)
+    with pytest.raises(ValueError, match="high <= 0"):
+        theirs.sample(1)
+    drawn = np.random.get_state()[2]
+    with pytest.raises(NotEnoughDataError, match="the buffer is empty") as raised:
+        ours.sample(1)
+    assert isinstance(raised.value, ValueError)
+    assert np.random.get_state()[2] == drawn
+    step = (np.zeros((1, 2)), np.ones((1, 2)), np.array([1]), np.array([0.5]), np.array([False]), [{}])
+    for buffer in (theirs, ours):
+        buffer.add(*step)
+    expected = theirs.sample(0)
+    for name, tensor in ours.sample(0)._asdict().items():
+        if name != "discounts":
+            assert (tensor.shape, tensor.dtype) == (getattr(expected, name).shape, getattr(expected, name).dtype)
+    for buffer in (theirs, ours):
+        with pytest.raises(ValueError, match=r"negative|batch_size must be"):
+            buffer.sample(-1)
+
+
 def test_extend_reset_and_an_empty_buffer() -> None:
     buffer = DiskReplayBuffer(10, images(4), spaces.Discrete(3), "cpu")
-    with pytest.raises(ValueError, match="high <= 0"):
+    with pytest.raises(NotEnoughDataError, match="the buffer is empty"):
         buffer.sample(1)
     rng = np.random.default_rng(0)
     steps = [

@@ -713,6 +713,40 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         rb.storage.register_save_hook(lambda *args: None)
 
 
+@pytest.mark.parametrize(
+    "foreign", [lambda: LazyTensorStorage(100).state_dict(), dict, list, lambda: {"max_size": 100}]
+)
+def test_the_state_of_another_storage_is_named(foreign: Callable[[], Any]) -> None:
+    storage = filled(DiskReplayStorage(100), episodes=2).storage
+    rows = storage[:].clone()
+    with pytest.raises(InputError, match="must be one that state_dict of a DiskReplayStorage gave"):
+        storage.load_state_dict(foreign())
+    assert_same(storage[:].clone(), rows)
+
+
+class Named(DiskReplayStorage):
+    """A subclass that takes no size."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(100, frame_stack={"pixels": 4}, stack_axis=0)
+        self.name = name
+
+
+def test_a_subclass_with_other_arguments_is_saved(tmp_path: Path) -> None:
+    frames = torch.randint(0, 255, (24, 6, 6), dtype=torch.uint8)
+    stacks = frames.unfold(0, 4, 1).permute(0, 3, 1, 2)
+    rb = ReplayBuffer(storage=Named("mine"), batch_size=8)
+    rb.extend(TensorDict({"pixels": stacks[:-1], "next": {"pixels": stacks[1:]}}, [20]))
+    rows = rb[:].clone()
+    for _ in range(2):
+        rb.dumps(tmp_path / "saved")
+        with dr.ReplayBuffer.open(next((tmp_path / "saved").rglob("store-?")), mode="r") as copied:
+            assert copied.schema.obs_columns[0].shape == (6, 6)  # frames once, as in the storage
+    rb.storage._empty()
+    rb.loads(tmp_path / "saved")
+    assert_same(rb[:].clone(), rows)
+
+
 @needs_trees
 def test_priorities_come_back_with_a_checkpoint(tmp_path: Path) -> None:
     drawn = []

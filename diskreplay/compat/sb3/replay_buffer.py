@@ -23,6 +23,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.checks import check_count
 from diskreplay.compat import given
 from diskreplay.compat.arrays import DiskArray
 from diskreplay.compat.opening import check_alike, open_or_create
@@ -141,10 +142,11 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     def _facts(self) -> dict[str, Any]:
         """What the store is for."""
         return {
-            "observation_space": self.observation_space, "action_space": self._stored_actions(),
+            "observation_space": self.observation_space, "action_space": self._stored_actions,
             "num_envs": self.n_envs, "capacity": self.buffer_size * self.n_envs,
         }  # fmt: skip
 
+    @functools.cached_property
     def _stored_actions(self) -> Any:
         """The space of what SB3 stores: continuous actions flat, in units of its policies, and never float64."""
         if not isinstance(self.action_space, spaces.Box):
@@ -194,7 +196,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     def __getstate__(self) -> dict[str, Any]:
         """All that a pickle holds: where the store is, committed; of a temporary one, its files."""
-        state = {key: value for key, value in vars(self).items() if key not in ("_hold", "_known")}
+        state = {key: value for key, value in vars(self).items() if key not in ("_hold", "_known", "_stored_actions")}
         state.update(pos=self.pos, full=self.full, _end=0)
         if self.store is not None:
             self.store.commit()
@@ -249,14 +251,20 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Any, ...]:
         """The arguments of ``store.add`` for one step."""
         lead, finite = (self.n_envs,), bool(self._options.get("finite", False))
-        space, actions = self.observation_space, self._stored_actions()
+        space, actions = self.observation_space, self._stored_actions
         before = given.of_space("obs", obs, space, lead, finite=finite)
         after = given.of_space("next_obs", next_obs, space, lead, finite=finite)
         chosen = given.actions("action", action, self.action_space, lead, actions.dtype, finite=finite)
         ended, timeout = given.flags("done", done, lead), given.time_limits(infos, self.n_envs)
         rewards = given.rewards("reward", reward, lead)
-        step = before, chosen.reshape(*lead, *actions.shape), rewards, after, ended & ~timeout, timeout
-        return tuple(map_arrays(operator.itemgetter(0), part) for part in step) if self.n_envs == 1 else step
+        chosen = chosen.reshape(*lead, *actions.shape)
+        if self.n_envs > 1:
+            return before, chosen, rewards, after, ended & ~timeout, timeout
+        if isinstance(before, dict):
+            before, after = ({key: values[0] for key, values in part.items()} for part in (before, after))
+        else:
+            before, after = before[0], after[0]
+        return before, chosen[0], rewards[0], after, ended[0] & ~timeout[0], timeout[0]
 
     def _ready(self, step: tuple[Any, ...]) -> Store:
         """The store, to which rows are about to be added, the first of them ``step``."""
@@ -279,14 +287,18 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         ``observations``, ``next_observations`` are ``(B, *obs_shape)`` in the dtype of their space, or dicts of such;
         ``actions`` ``(B, action_dim)``; ``dones``, ``rewards`` ``(B, 1)`` float32; ``discounts`` likewise
         with ``n_steps`` above 1, 0 where the episode terminated; otherwise None.
+
+        Raises NotEnoughDataError, a ValueError as of SB3, where the buffer is empty.
         """
+        check_count("batch_size", batch_size, 0)
+        store = self._filled()
         if not self._draws:
             return super().sample(batch_size, env=env)
-        store = self._filled()
         batches = []
         while batch_size > 0:  # SB3 asks for more than there is, when it begins to learn
             batches.append(store.sample(min(batch_size, len(store))))
             batch_size -= len(batches[-1])
+        batches = batches or [store.get([])]
         return self._tensors(batches[0] if len(batches) == 1 else _joined(batches), env)
 
     def _get_samples(self, batch_inds: NDArray[np.int64], env: Any = None) -> Any:
@@ -334,7 +346,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @property
     def actions(self) -> DiskArray:
-        space = self._stored_actions()
+        space = self._stored_actions
         return self._array(lambda batch: batch.action, (self.action_dim,), space.dtype)
 
     @property

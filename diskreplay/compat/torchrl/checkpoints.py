@@ -14,7 +14,7 @@ import json
 import pathlib
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,8 @@ COPY = "copy"
 """Of a checkpoint of such a copy."""
 STATES = "torchrl-state-"
 """What the names of those checkpoints begin with that ``state_dict`` makes."""
+STATE_KEYS = {"path", "checkpoint", "pos", "max_size"}
+"""Of every state."""
 COPY_ROWS = 1024
 """Rows that are copied at a time."""
 
@@ -113,10 +115,16 @@ def state_of(storage: DiskReplayStorage) -> dict[str, Any]:
 
 
 def load_state(storage: DiskReplayStorage, state: dict[str, Any]) -> None:
-    """Brings back what a state describes."""
-    if state.get("max_size") != storage.max_size:
+    """Brings back what a state describes; InputError for a state that another storage gave."""
+    keys = list(state) if isinstance(state, Mapping) else type(state).__name__
+    if not STATE_KEYS.issubset(keys):
         raise InputError(
-            f"the checkpoint is of a storage of max_size {state.get('max_size')}; this one has {storage.max_size}"
+            f"the state must be one that state_dict of a DiskReplayStorage gave, with the keys {sorted(STATE_KEYS)}; "
+            f"got {keys}. To take over rows of another storage, read them there and extend a buffer with them"
+        )
+    if state["max_size"] != storage.max_size:
+        raise InputError(
+            f"the checkpoint is of a storage of max_size {state['max_size']}; this one has {storage.max_size}"
         )
     name = state["checkpoint"]
     if "tensors" in state:
@@ -205,7 +213,7 @@ def _copy_of(storage: DiskReplayStorage, folder: pathlib.Path, before: str | Non
     assert storage.layout is not None
     name = next(name for name in COPIES if name != before)
     shutil.rmtree(folder / name, ignore_errors=True)
-    copy = type(storage)(storage.max_size, path=folder / name)
+    copy = storage.empty_copy(folder / name)
     _replace(copy, storage.layout, _blocks(storage.store, storage.layout), storage.pos)
     assert copy.store is not None
     copy.store.checkpoint(COPY)

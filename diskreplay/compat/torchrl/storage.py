@@ -280,6 +280,10 @@ class DiskReplayStorage(DiskStorage):
         with closed_on_failure(store):
             self._take(store, layout, None)
 
+    def empty_copy(self, path: PathLike) -> DiskReplayStorage:
+        """A storage of the same size and options at a path without a store; of this class, also for a subclass."""
+        return DiskReplayStorage(self.max_size, path=path, frame_stack=self._frame_stack, **self._options)
+
     def _take(self, store: Store, layout: Layout, pos: int | None) -> None:
         close_with(self, store)
         self._positions = Positions(store, pos)

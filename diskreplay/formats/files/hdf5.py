@@ -263,6 +263,12 @@ def attribute(group: h5py.Group, key: str, where: str) -> Any:
         return group.attrs.get(key)
 
 
+def has_attributes_below(group: h5py.Group, key: str, where: str) -> bool:
+    """Tell whether attributes are named as entries of a dict of this name: ``key/entry``."""
+    with damage(f"{where}: its attributes"):
+        return any(name.startswith(f"{key}/") for name in group.attrs)
+
+
 def write_layout(group: h5py.Group, key: str, layout: Layout) -> None:
     """Keeps a layout as JSON in a dataset: attributes may have 64 KB at most."""
     group[key] = json.dumps(layout.to_json())

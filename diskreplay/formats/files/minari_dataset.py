@@ -46,6 +46,13 @@ TOLD = ("dataset_id", "author", "author_email", "algorithm_name", "code_permalin
 """What Minari's metadata may say of a dataset's origin, beside its environment."""
 TOLD_OF_EPISODES = ("seed", LAYOUT)
 """Of the metadata of an episode, what is read."""
+OPTIONS = "options"
+"""Of the metadata of an episode: those of its reset, which are not read."""
+KNOWN = {
+    "total_episodes", "total_steps", "data_format", "jpeg_encoding", "observation_space", "action_space", "env_spec",
+    "minari_version", "dataset_size", LAYOUT, *TOLD,
+}  # fmt: skip
+"""Of the metadata of a dataset, what is read, or follows from its steps."""
 TUPLE_ENTRY = {"hdf5": "_index_{}", "arrow": "{}"}
 """What the parts of a Tuple are called in each storage."""
 BAD_SPACE = (KeyError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RecursionError)
@@ -152,6 +159,9 @@ def write_metadata(data: pathlib.Path, storage: str, source: Source, episodes: i
     }
     if isinstance(layout.provenance.get("env_spec"), dict):
         metadata["env_spec"] = json.dumps(layout.provenance["env_spec"])
+    origin = layout.provenance.get("minari")
+    if isinstance(origin, dict):
+        metadata |= {key: origin[key] for key in TOLD if key in origin and key not in metadata}
     (data / METADATA).write_text(json.dumps(metadata))
 
 
@@ -169,6 +179,20 @@ def is_dataset(path: pathlib.Path, storage: str) -> bool:
     return isinstance(found, dict) and found.get("data_format") == storage and "total_episodes" in found
 
 
+def refuse_parquet(path: pathlib.Path) -> None:
+    """Raise InputError where Parquet files, at ``path`` or below it, are those of a dataset of Minari's.
+
+    An episode there has a row more than steps, so that the format ``parquet`` would give other steps than it has.
+    """
+    whole = path.absolute()
+    for folder in (data_directory(whole), *whole.parents[:2]):
+        if is_dataset(folder, "parquet"):
+            raise InputError(
+                f"{str(path)!r} is of Minari's storage 'parquet', which is not read here; save it as hdf5 or arrow "
+                "with Minari first"
+            )
+
+
 @dataclasses.dataclass(frozen=True)
 class Metadata:
     """What a dataset says of itself.
@@ -179,6 +203,7 @@ class Metadata:
         declared: the layout with the spaces that it names; what dtypes and columns there are, only the arrays say.
         layout: the whole layout, which :func:`write_metadata` left; None where others wrote the dataset.
         provenance: where its steps come from, as others wrote it.
+        ignored: names in others' metadata that are not read.
     """
 
     storage: str
@@ -186,6 +211,7 @@ class Metadata:
     declared: Layout
     layout: Layout | None
     provenance: Mapping[str, Any]
+    ignored: tuple[str, ...]
 
 
 def read_metadata(path: pathlib.Path, storage: str) -> Metadata:
@@ -204,7 +230,9 @@ def read_metadata(path: pathlib.Path, storage: str) -> Metadata:
         raise InputError(f"{str(path)!r} is of Minari's storage {kind!r}, not {storage!r}; {advice}")
     declared = Layout(_stored_space(found, "observation_space", file), _stored_space(found, "action_space", file))
     layout = Layout.from_json(found[LAYOUT], str(file)) if LAYOUT in found else None
-    return Metadata(storage, count, declared, layout, _provenance(found))
+    ignored = sorted(key for key, value in found.items() if key not in KNOWN and value is not None)
+    provenance = _provenance(found)
+    return Metadata(storage, count, declared, layout, provenance, tuple(ignored) if layout is None else ())
 
 
 def _provenance(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,8 +308,11 @@ def source(
         layout = dataclasses.replace(layout, provenance=metadata.provenance)
     lengths = [steps(number) for number in numbers]
     found = episodes_source(where, numbers, lengths, opened, layout, ignored)
-    facts = [_facts(f"{where}, episode {number}", told(number)) for number in numbers if lengths[number]]
-    return dataclasses.replace(found, facts=tuple(facts) if any(facts) else ())
+    stored = {number: told(number) for number in numbers if lengths[number]}
+    facts = [_facts(f"{where}, episode {number}", one) for number, one in stored.items()]
+    options = (OPTIONS,) if any(one.get(OPTIONS) for one in stored.values()) else ()
+    ignored = (*metadata.ignored, *found.ignored, *options)
+    return dataclasses.replace(found, facts=tuple(facts) if any(facts) else (), ignored=ignored)
 
 
 def _columns(arrays: Arrays, count: int) -> tuple[dict[str, str], tuple[str, ...]]:
