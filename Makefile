@@ -26,7 +26,7 @@ demo: $(VENV)/.demo-stamp
 
 # Whether it works, in two minutes: one case of each long family, less of what is random or exhaustive.
 test: $(VENV)/.dev-stamp
-	DISKREPLAY_TEST_EFFORT=0.1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed
+	DISKREPLAY_TEST_EFFORT=0.1 DISKREPLAY_TEST_BUDGET=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed
 
 # Every case, whole; with DISKREPLAY_TEST_EFFORT=20 random examples are tried so many times as often.
 exhaustive: $(VENV)/.dev-stamp

@@ -111,7 +111,7 @@ def run(folder: pathlib.Path, text: str, *arguments: str, more: str = "", **vari
     (folder / "test_it.py").write_text(text)
     (folder / "conftest.py").write_text((TESTS / "conftest.py").read_text() + more)
     environment = {
-        **{name: value for name, value in os.environ.items() if name != "CI"},
+        **{name: value for name, value in os.environ.items() if name not in ("CI", "DISKREPLAY_TEST_BUDGET")},
         "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # importing those of other packages takes longest
         **variables,
@@ -129,7 +129,9 @@ def test_a_case_without_the_mark_that_takes_long_fails_on_ci(
     tmp_path: pathlib.Path, effort: str, status: int, passed: int
 ) -> None:
     """In the quick form; it leaves out what is long but for as many as the marks say."""
-    found, lines = run(tmp_path, TIERS, more=LIMIT, CI="true", DISKREPLAY_TEST_EFFORT=effort)
+    found, lines = run(
+        tmp_path, TIERS, more=LIMIT, CI="true", DISKREPLAY_TEST_BUDGET="1", DISKREPLAY_TEST_EFFORT=effort
+    )
     assert found == status, lines
     assert f"{passed} passed" in lines[-1]
     said = "\n".join(lines)
