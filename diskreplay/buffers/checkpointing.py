@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -90,6 +90,7 @@ def staging(buffer: StoredBuffer, given: Given) -> Iterator[Staged | None]:
         return
     with buffer._write_lock:  # a commit of another thread marks the writer until it is done
         writer = buffer._writable()
+        _check_knows_all(buffer)  # before gigabytes are written
         writer.check()
         writer.check_place("making a checkpoint of")
     with files_beside.staged(files, writer.scratch, given) as staged:
@@ -107,11 +108,7 @@ def take(buffer: StoredBuffer, wanted: Wanted, staged: Staged | None, beside: Ca
         return
     with buffer._write_lock:
         writer = buffer._writable()
-        if buffer._streams.only_written:
-            raise StateError(
-                f"the buffer {buffer.path!r} was opened with mode='a' and knows its own stream alone: make "
-                "checkpoints, which are of all streams, in a process that opens the store with mode='r+'"
-            )
+        _check_knows_all(buffer)
         buffer._store.check_new_checkpoint(wanted.name)
         writer.last_checkpoint = buffer._store.next_number()
         with pushes.warned_later(buffer):
@@ -127,15 +124,24 @@ def take(buffer: StoredBuffer, wanted: Wanted, staged: Staged | None, beside: Ca
         raise CheckpointError(f"checkpoint {wanted.name!r}: other writers evict faster than their rows can be pinned")
 
 
-def outdated(buffer: StoredBuffer, wanted: Wanted, among: Sequence[str] | None = None) -> list[str]:
-    """Names the checkpoints that a new one is to drop: of its own maker, made with ``keep`` too.
+def _check_knows_all(buffer: StoredBuffer) -> None:
+    """Raises StateError where a buffer knows its own stream alone."""
+    if buffer._streams.only_written:
+        raise StateError(
+            f"the buffer {buffer.path!r} was opened with mode='a' and knows its own stream alone: make "
+            "checkpoints, which are of all streams, in a process that opens the store with mode='r+'"
+        )
 
-    ``among`` has the names of those that count, all if None.
-    """
+
+def outdated(
+    buffer: StoredBuffer, wanted: Wanted, counts: Callable[[Checkpoint], bool] = lambda checkpoint: True
+) -> list[str]:
+    """Names the checkpoints that a new one is to drop: of its own maker, made with ``keep`` too, and that count."""
     if wanted.keep is None:
         return []
-    own = [one for one in buffer._store.checkpoints(among) if one.kept and one.maker == buffer.stream]
-    return [one.name for one in own[: -wanted.keep]]
+    every = buffer._store.checkpoints()
+    own = [one.name for one in every if one.kept and one.maker == buffer.stream and counts(one)]
+    return own[: -wanted.keep]
 
 
 def _cut(

@@ -353,7 +353,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             for part in others:
                 checkpointing.take(part, wanted, None, lambda: (mark, {}))
             checkpointing.take(keeper, wanted, staged, self._state)
-        for older in checkpointing.outdated(keeper, wanted, self.checkpoints):
+        for older in checkpointing.outdated(keeper, wanted, lambda one: GIVEN in _held(one)):
             self.drop_checkpoint(older)
 
     @property

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from diskreplay_cli.main import main
 
 import diskreplay as dr
-from diskreplay.errors import CheckpointError, CorruptionError, DiskFullError, InputError, SchemaError
+from diskreplay.errors import CheckpointError, CorruptionError, DiskFullError, InputError, SchemaError, StateError
 from diskreplay.ops.checkpoints import checkpoints
 from diskreplay.ops.compact import compact
 from diskreplay.ops.inspect import inspect
@@ -98,6 +98,30 @@ def test_a_name_that_is_taken_is_refused_before_a_file_is_written(rb):
     rb.checkpoint("one")
     with pytest.raises(CheckpointError, match="already"):
         rb.checkpoint("one", attachments={"a": lambda file: pytest.fail("it was called")})
+
+
+def test_a_buffer_that_knows_one_stream_alone_writes_no_file(rb, path):
+    with (
+        dr.ReplayBuffer.open(path, mode="a", stream="other") as other,
+        pytest.raises(StateError, match="its own stream alone"),
+    ):
+        other.checkpoint("one", attachments={"a": lambda file: pytest.fail("it was called")})
+
+
+def test_a_mixture_keeps_its_own_and_their_files(path, tmp_path):
+    made(path).close()
+    made(tmp_path / "b.replay").close()
+    with dr.Mixture.open([path, tmp_path / "b.replay"]) as mixture:
+        mixture.parts[0].checkpoint("by hand", keep=5)
+        for step in range(3):
+            mixture.checkpoint(f"step-{step}", attachments={"a": bytes([step])}, keep=2)
+        assert mixture.checkpoints == ["step-1", "step-2"]
+        assert mixture.parts[0].checkpoints == ["by hand", "step-1", "step-2"]
+        assert mixture.parts[1].checkpoints == ["step-1", "step-2"]
+        assert mixture.restored is None
+    with dr.Mixture.open([path, tmp_path / "b.replay"], checkpoint="latest") as mixture:
+        assert mixture.restored.name == "step-2"
+        assert read(mixture, "a") == bytes([2])
 
 
 def test_a_function_that_raises_leaves_nothing(rb, path):
