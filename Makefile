@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Modules are compiled when they are imported, not all of them when they are installed.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+# Whatever the environment says of bytecode: else each process that a test starts compiles the package again.
+export PYTHONDONTWRITEBYTECODE :=
 # Twice quiet: errors are printed, warnings (as root, of a cache) are not.
 PIP_INSTALL := $(PIP) -qq
 BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py spent.py loading.py starting.py report.py formats.py sb3_dqn.py mixtures.py selections.py later.py remote.py
@@ -17,14 +19,14 @@ DISTRIBUTED := .venv-distributed
 # One process for each processor; worksteal: the slow tests lie together in the order of files.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --durations 10
 
-.PHONY: demo test exhaustive interop distributed browser lowest lint docs bench clean
+.PHONY: demo test exhaustive interop distributed browser lowest lint docs bench house clean
 # Two pips must not write to one environment at the same time.
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo-stamp
 	@$(BIN)/diskreplay demo
 
-# Whether it works, in two minutes: one case of each long family, less of what is random or exhaustive.
+# Whether it works, in about two minutes: one case of each long family, less of what is random or exhaustive.
 test: $(VENV)/.dev-stamp
 	DISKREPLAY_TEST_EFFORT=0.1 DISKREPLAY_TEST_BUDGET=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed
 
@@ -32,14 +34,15 @@ test: $(VENV)/.dev-stamp
 exhaustive: $(VENV)/.dev-stamp
 	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed
 
-# tests/interop exchanges files with the oldest pyarrow that is allowed, too.
+# tests/interop exchanges files with the oldest pyarrow that is allowed, too. Two processes at the most, each with whole
+# modules: torch and its peers take gigabytes.
 interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp build/suites/.stamp
-	$(BIN)/python -m pytest tests/interop
+	$(BIN)/python -m pytest -n auto --maxprocesses 2 --dist loadfile tests/interop
 
 # Ray, which pins a Gymnasium of its own, and object storage on loopback. One process: Ray starts several, and its
-# object store, once for all tests.
+# object store, once for all tests. The paths of its sockets must be short.
 distributed: $(DISTRIBUTED)/.stamp
-	DISKREPLAY_TEST_EFFORT=0.1 $(DISTRIBUTED)/bin/python -m pytest tests/distributed
+	TMPDIR=$${TMPDIR:-/tmp} DISKREPLAY_TEST_EFFORT=0.1 $(DISTRIBUTED)/bin/python -m pytest tests/distributed
 
 # The page of `report` and `view` in Chromium, which is installed where that may be done.
 browser: $(BROWSER)/.stamp
@@ -49,7 +52,7 @@ browser: $(BROWSER)/.stamp
 # With the oldest dependencies that are allowed: what stands nearest to them.
 lowest: $(OLDEST)/.stamp
 	cd tests && DISKREPLAY_TEST_EFFORT=0.1 ../$(OLDEST)/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
-		-k 'not recipe' buffers/test_autoreset.py buffers/test_misuse.py buffers/test_window.py format \
+		-k 'not recipe' buffers/test_autoreset.py engine/test_misuse.py buffers/test_window.py format \
 		formats/test_d4rl.py formats/test_parquet.py formats/test_roundtrip.py golden/test_golden.py index reading \
 		sampling test_spaces.py views
 
@@ -58,6 +61,7 @@ lint: $(VENV)/.dev-stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python benchmarks/house.py --check
 
 # The site, with all links between its pages checked: build/docs/index.html.
 docs: $(VENV)/.docs-stamp
@@ -66,6 +70,10 @@ docs: $(VENV)/.docs-stamp
 
 bench: $(VENV)/.bench-stamp
 	set -e; for script in $(BENCHMARKS); do $(BIN)/python benchmarks/$$script; done
+
+# How much one must know to change the code, in figures: circles of imports, private access, calls of a batch.
+house: $(VENV)/.dev-stamp
+	@$(BIN)/python benchmarks/house.py
 
 # Leaves benchmarks/.frames alone: gigabytes that take minutes to record again.
 clean:
@@ -106,6 +114,7 @@ $(VENV)/.dev-stamp: $(INPUTS) | $(VENV)/.build-stamp
 $(VENV)/.interop-stamp: $(INPUTS) tests/interop/build_torchrl.py | $(VENV)/.build-stamp
 	$(PIP_INSTALL) -e '.[dev,interop]'
 	$(PIP_INSTALL) --no-deps xuance 'd3rlpy>=2.8,<3' 'robomimic>=0.3,<0.4' 'dopamine-rl>=4.1,<5'
+	$(PIP_INSTALL) --no-deps --ignore-requires-python pearll==0.4.1
 	$(BIN)/python tests/interop/build_torchrl.py
 	touch $@
 

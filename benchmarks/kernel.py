@@ -27,7 +27,8 @@ import harness
 import numpy as np
 import workload
 
-from diskreplay.reading import compiled, threads
+from diskreplay import workers
+from diskreplay.reading import compiled
 
 STEPS = 50_000
 BATCHES = {32: 300, 256: 90}
@@ -205,7 +206,7 @@ def main() -> None:
             print(f"{layout}: {size_on_disk / 1e6:.1f} MB, {smaller:.1f} times smaller than the frames", flush=True)
     body = (
         f"Milliseconds of a batch from {arguments.steps:,} steps of {', '.join(games)}, and in brackets the ratio to "
-        f"Python's, medians of {arguments.rounds} rounds; no decoded chunks kept; {threads.count()} threads but where "
+        f"Python's, medians of {arguments.rounds} rounds; no decoded chunks kept; {workers.count()} threads but where "
         f"it says one. Dropped: the page cache before each batch. Compiled: {kernel.version()}.\n\n"
         + harness.table(["chunks", "batch", *KINDS], rows)
         + "\n\nBeside plain arrays of the same frames, in the same process:\n\n"

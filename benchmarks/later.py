@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay.ops.compact import compact
-from diskreplay.ops.disk import tree_bytes
+from diskreplay.ops.disk_usage import tree_bytes
 
 STEPS = 1 << 20
 REPEATS = 301

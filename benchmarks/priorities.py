@@ -289,9 +289,9 @@ def rank_based(steps: int, batch: int) -> dict[str, float]:
 
 def tree(steps: int, batch: int) -> dict[str, float]:
     """The sum tree alone, milliseconds."""
-    from diskreplay.index.sum_tree import SumTree
+    from diskreplay.index.sum_tree import WideSumTree
 
-    rng, made = np.random.default_rng(0), SumTree(steps)
+    rng, made = np.random.default_rng(0), WideSumTree(steps)
     made.fill(np.arange(steps), errors(steps).astype(np.float64) + 1e-6)
     ranges, maxima, left_out = np.array([[0, steps, 0]]), np.ones(1), np.zeros(1, np.int64)
     find, update = [], []

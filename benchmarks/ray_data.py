@@ -58,13 +58,13 @@ def by_itself(path: str, steps: int, columns: list[str], stack: bool, part: int,
     """Reads one of so many parts of the rows in this process; how many."""
     import numpy as np
 
-    from diskreplay.ray.data import Source, _chunked
-    from diskreplay.ray.rows import read_columns
+    from diskreplay.ray.columns import read_columns
+    from diskreplay.ray.data import StoreAddress, _chunked
 
     given = source(path, steps, columns, stack)
     most = BLOCK_BYTES // given._bytes(1)
     rows = 0
-    with Source(path).open() as buffer:
+    with StoreAddress(path).open() as buffer:
         for shared in given._shared(parts)[part::parts]:
             for block in _chunked(shared, most):
                 ids = np.concatenate([each.ids for each in block])
@@ -120,15 +120,15 @@ def spent(path: str, steps: int, columns: list[str], stack: bool, rounds: int) -
     import ray
     from ray.data.block import BlockAccessor
 
-    from diskreplay.ray.data import Source, _block, _chunked
-    from diskreplay.ray.rows import read_columns
+    from diskreplay.ray.columns import read_columns
+    from diskreplay.ray.data import StoreAddress, _block, _chunked
 
     given = source(path, steps, columns, stack)
     most = BLOCK_BYTES // given._bytes(1)
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=STORE_BYTES)
     found = []
     try:
-        with Source(path).open() as buffer:
+        with StoreAddress(path).open() as buffer:
             for _ in range(rounds):
                 rows, parts = 0, dict.fromkeys(("read and decode", "to Arrow", "ray.put", "ray.get", "to NumPy"), 0.0)
                 for block in _chunked(given._parts, most):

@@ -26,11 +26,11 @@ import workload
 from harness import Figure
 
 import diskreplay as dr
+from diskreplay.remote.background import BackgroundPush
 from diskreplay.remote.objects import Object, TakenError
 from diskreplay.remote.place import open_remote
 from diskreplay.remote.push import Push
-from diskreplay.remote.pushing import Pushing
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.testing import FaultyFiles
 
@@ -230,8 +230,8 @@ def added(scratch: pathlib.Path, steps: int, rounds: int) -> dict[str, float]:
             with contenders.create_store(str(path), steps, commit_rows=5_000) as buffer:
                 if kind == "with":
                     objects = Counted(LATENCY)
-                    pushing = Pushing(Push(Store(str(path), LocalFiles()), buffer.stream, objects))
-                    buffer._pushing = pushing
+                    pushing = BackgroundPush(Push(Store(str(path), LocalFiles()), buffer.stream, objects))
+                    buffer.engine.pushes.pushing = pushing
                 start = time.perf_counter()
                 for step in ready:
                     buffer.add(*step)

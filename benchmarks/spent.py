@@ -29,9 +29,10 @@ import numba
 import numpy as np
 import workload
 
-from diskreplay.buffers.appender import Appender
+from diskreplay import workers
 from diskreplay.buffers.stored import StoredBuffer
-from diskreplay.reading import compiled, gather, kernel, threads
+from diskreplay.engine.appender import Appender
+from diskreplay.reading import compiled, gather, kernel
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.storage.column import ColumnWriter
 
@@ -151,7 +152,7 @@ def sampling(path: pathlib.Path, size: int, cached: bool) -> tuple[dict[str, flo
     rounds: dict[str, list[float]] = {name: [] for name in ("whole", *PARTS)}
     with (
         contenders.open_store(str(path), mode="r", cache_bytes=cache_bytes, seed=0) as buffer,
-        mock.patch.object(threads, "_most", 0),
+        mock.patch.object(workers, "_helpers", 0),
     ):
         for _ in range(len(buffer) // 100 if cached else 10):
             buffer.sample(256)
@@ -207,7 +208,7 @@ def added(case: adding.Case, path: pathlib.Path) -> dict[str, float]:
                 buffer.commit()
             start = time.thread_time()
             for step in steps:
-                check(buffer._appender, *step)
+                check(buffer.engine.appender, *step)
             checks = time.thread_time() - start
             for name, spent in {"whole": whole, "checks": checks, **timers.seconds, "compress": others}.items():
                 rounds.setdefault(name, []).append(1e6 * spent / len(steps))

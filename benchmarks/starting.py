@@ -1,9 +1,10 @@
 """How long the first start takes: import, open and a first batch in a fresh process, with nothing compiled and again.
 
-An empty folder for numba's machine code stands for a new installation (pip has compiled the bytecode); the second
-process finds in it what the first one left. Stores are small: 2,000 steps of 84x84 uint8 frames, and of 4 floats with
-priorities, so that the time is that of starting. Processor time, medians over new folders; compared with a process that
-imports NumPy and Gymnasium, which every program of this field does.
+An empty folder for numba's machine code stands for a new installation; the second process finds in it what the first
+one left. Bytecode is there, as pip leaves it: it is written whatever the environment says. Stores are small: 2,000
+steps of 84x84 uint8 frames, and of 4 floats with priorities, so that the time is that of starting. Processor time,
+medians over new folders; compared with a process that imports NumPy and Gymnasium, which every program of this field
+does.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ BARE = "import numpy, gymnasium"
 IMPORT = "`import diskreplay`, NumPy and Gymnasium"
 ENGINE = "that, and `diskreplay.ReplayBuffer`"
 HELP = "`diskreplay --help`"
+LAST = "for comparison: `import numpy, gymnasium`"
 PROGRAMS = {
     IMPORT: f"{BARE}, diskreplay",
     ENGINE: f"{BARE}, diskreplay; diskreplay.ReplayBuffer",
@@ -65,7 +67,7 @@ def fill(folder: pathlib.Path, steps: int) -> dict[str, str]:
 
 def seconds(program: str, kept: pathlib.Path) -> float:
     """Processor time of a process that runs the program and ends; numba's machine code is kept in that folder."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(kept)}
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(kept), "PYTHONDONTWRITEBYTECODE": ""}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", program], check=True, env=environment, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -76,24 +78,22 @@ def main() -> None:
     parser = harness.parser(__doc__, STEPS)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
     arguments = parser.parse_args()
-    rows, found_second = [], {}
+    programs = {**PROGRAMS, LAST: BARE}
+    found: dict[str, list[list[float]]] = {label: [[], []] for label in programs}
     with harness.scratch() as scratch:
         paths = fill(scratch, arguments.steps)
-        for label, program in PROGRAMS.items():
-            first, second = [], []
-            for turn in range(arguments.rounds):
-                kept = scratch / f"kept-{len(rows)}-{turn}"
-                for found in (first, second):
-                    found.append(seconds(program.format(**paths), kept))
-            rows.append((label, *(f"{statistics.median(each):.2f} s" for each in (first, second))))
-            found_second[label] = statistics.median(second)
-        bare = statistics.median(seconds(BARE, scratch / "bare") for _ in range(arguments.rounds))
-    rows.append(("for comparison: `import numpy, gymnasium`", "", f"{bare:.2f} s"))
+        for turn in range(arguments.rounds):
+            for number, (label, program) in enumerate(programs.items()):
+                for times in found[label]:
+                    times.append(seconds(program.format(**paths), scratch / f"kept-{number}-{turn}"))
+    medians = {label: [statistics.median(each) for each in times] for label, times in found.items()}
+    rows = [(label, *(f"{each:.2f} s" for each in times)) for label, times in medians.items()]
+    bare = medians[LAST][1]
     targets = [
-        harness.Figure(f"{label}: beyond the last row", found_second[label] - bare, 0.8, "s", bare)
+        harness.Figure(f"{label}: beyond the last row", medians[label][1] - bare, 0.8, "s", bare)
         for label in (IMPORT, ENGINE)
     ]
-    targets.append(harness.Figure(HELP, found_second[HELP], 1, "s", bare))
+    targets.append(harness.Figure(HELP, medians[HELP][1], 1, "s", bare))
     body = f"Processor time of whole processes, {arguments.rounds} rounds.\n\n" + harness.table(
         ("program", "first", "second"), rows
     )

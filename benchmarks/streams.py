@@ -37,7 +37,7 @@ def fill(path: str, count: int, transitions: int) -> None:
     os.fsync = lambda fd: None  # of a thousand streams it would take minutes, and is not measured here
     capacity = 2 * transitions
     with dr.ReplayBuffer.create(path, OBS, ACTIONS, capacity=capacity, stream="learner") as learner:
-        store: Store = learner._store
+        store: Store = learner.engine.store
     for number in range(1, count + 1):  # what `create_stream` does, which looks at all the others first
         name = f"collector-{number}"
         empty = Commit.first(number, ENVS, capacity // count)
@@ -95,7 +95,7 @@ def measure(path: str, count: int, transitions: int) -> dict[str, float]:
     found["checkpoint"] = timed(calls, lambda: trainer.checkpoint(f"c{next(numbers)}"))
     document = pathlib.Path(path, "checkpoints", "c0", "zarr.json")
     found["its document, KB"] = document.stat().st_size / 1e3
-    store = trainer._store
+    store = trainer.engine.store
     found["read one checkpoint's pins"] = timed(3, lambda: store.cuts("collector-1")) / len(store.checkpoint_names())
     trainer.close()
     gc.collect()

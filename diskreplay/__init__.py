@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from diskreplay.buffers.rollout import RolloutBuffer
     from diskreplay.index.episodes import Episode
     from diskreplay.recording import Record, VectorRecord
-    from diskreplay.sampling.mixture import SamplerMixture
     from diskreplay.sampling.proportional import Proportional
     from diskreplay.sampling.rank_based import RankBased
     from diskreplay.sampling.recent import Recent
+    from diskreplay.sampling.sampler_mixture import SamplerMixture
     from diskreplay.sampling.uniform import Uniform
     from diskreplay.schema import Codec, Column, Schema, Start
     from diskreplay.views.batch import Batch, EpisodeBatch, HindsightBatch, RolloutBatch, SequenceBatch
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from diskreplay.views.sequence import Sequence
     from diskreplay.views.transition import Transition
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 _HOMES = {
     "Batch": "views.batch",
@@ -79,7 +79,7 @@ _HOMES = {
     "ReplayBuffer": "buffers.replay",
     "RolloutBatch": "views.batch",
     "RolloutBuffer": "buffers.rollout",
-    "SamplerMixture": "sampling.mixture",
+    "SamplerMixture": "sampling.sampler_mixture",
     "Schema": "schema",
     "Sequence": "views.sequence",
     "SequenceBatch": "views.batch",

@@ -21,7 +21,6 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import functools
 import gc
-import os
 import threading
 import time
 from _thread import get_ident
@@ -30,6 +29,7 @@ from types import FrameType
 from typing import Any, TypeVar, cast
 
 from diskreplay.errors import StateError
+from diskreplay.forks import at_fork
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -152,7 +152,7 @@ def _forked() -> None:
         _put_back(replaced)
 
 
-os.register_at_fork(after_in_child=_forked)
+at_fork(in_child=_forked)
 
 
 class held_back:  # reads as a word: `with held_back():`
@@ -222,7 +222,7 @@ class Lock:
         then: a lock that may be taken while this one is held; never the other way round.
     """
 
-    __slots__ = ("_busy", "_holds", "_lock", "_then", "_what", "exclusive")
+    __slots__ = ("_busy", "_holds", "_lock", "_then", "_what", "change", "exclusive")
 
     def __init__(self, what: str, then: Lock | None = None) -> None:
         self._what = what
@@ -231,8 +231,10 @@ class Lock:
         self._busy = False
         self._holds = False
         """Whether signals are let go when this lock is: who holds it sets and reads that."""
-        self.exclusive = Exclusive(self)
-        """The block of a change: who holds the lock and is in it does not come into any block of the lock again."""
+        self.exclusive = Block(self)
+        """The block of what is not reentrant, such as a draw."""
+        self.change = Block(self)
+        """The block of a change, which ``change.stop`` is told of where it is cut short."""
 
     @property
     def owned(self) -> bool:
@@ -310,13 +312,18 @@ class Lock:
         )
 
 
-class Exclusive:
-    """The block of :attr:`Lock.exclusive`."""
+class Block:
+    """A block of a :class:`Lock`: who holds the lock and is in it does not come into any block of the lock again.
 
-    __slots__ = ("_lock",)
+    Attributes:
+        stop: is called with what ends the block half-way, before the lock is released; None for nobody.
+    """
+
+    __slots__ = ("_lock", "stop")
 
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
+        self.stop: Callable[[object], None] | None = None
 
     def __enter__(self) -> None:
         lock = self._lock
@@ -325,5 +332,7 @@ class Exclusive:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         lock = self._lock
+        if kind is not None and self.stop is not None:
+            self.stop(error)
         lock._busy = False
         lock.__exit__(kind, error, trace)

@@ -20,7 +20,7 @@ from diskreplay.errors import StateError
 
 POLL_SECONDS = 0.1
 
-Item = TypeVar("Item")
+Item = TypeVar("Item", covariant=True)
 
 
 class Prefetcher(Generic[Item]):

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import gymnasium
@@ -20,6 +20,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from diskreplay.buffers.autoreset import AutoresetMode, final_observations
+from diskreplay.buffers.comparing import found
 from diskreplay.buffers.options import EitherOptions, shared
 from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
@@ -27,6 +28,8 @@ from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import InputError
 from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
+from diskreplay.storage.local_files import LocalFiles
+from diskreplay.views.batch import map_arrays
 from diskreplay.views.view import View
 
 CAPACITY = 1_000_000
@@ -48,7 +51,8 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: a Gymnasium environment. It must not reset by itself: put ``gymnasium.wrappers.Autoreset`` around this one.
         path, view, sampler: as of :meth:`diskreplay.ReplayBuffer.open_or_create`; or, in the place of a path and of all
             options, a buffer with the environment's spaces that is open for writing. :meth:`close` closes it, too.
-        capacity: steps that the store keeps; older ones are evicted.
+        capacity: steps that the store keeps; older ones are evicted. If None, as many as the one that is there does, or
+            1,000,000 in a new one.
         columns: further values of each step, by name: a dtype, ``(shape, dtype)`` or a space. They are taken from
             ``info[name]`` of the step, which must have it.
         seeds: keep the seed that each episode's ``reset`` was given in the column ``"seed"``, int64; -1 where none was.
@@ -65,7 +69,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: gymnasium.Env[Any, Any],
         path: PathLike | ReplayBuffer,
         *,
-        capacity: int = CAPACITY,
+        capacity: int | None = None,
         view: View | None = None,
         sampler: Sampler | None = None,
         seeds: bool = False,
@@ -149,7 +153,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         envs: VectorEnv[Any, Any, Any],
         path: PathLike | ReplayBuffer,
         *,
-        capacity: int = CAPACITY,
+        capacity: int | None = None,
         view: View | None = None,
         sampler: Sampler | None = None,
         seeds: bool = False,
@@ -164,7 +168,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
                 f"metadata['autoreset_mode'] of envs must be a gymnasium.vector.AutoresetMode, got {mode!r}"
             )
         super().__init__(envs)
-        self._mode = mode
+        self.autoreset_mode = mode
         spaces = envs.single_observation_space, envs.single_action_space
         self.buffer = _opened(envs, path, *spaces, envs.num_envs, capacity, view, sampler, seeds, options)
         """Where the steps go."""
@@ -198,7 +202,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         if self._at is None:
             raise ResetNeeded("call reset() before step(): no episodes have begun, or a step was cut short by an error")
         obs, ended, seeds = self._at
-        if self._mode is AutoresetMode.DISABLED and ended.any():
+        if self.autoreset_mode is AutoresetMode.DISABLED and ended.any():
             raise ResetNeeded(
                 f"the environments {np.flatnonzero(ended).tolist()} have ended and do not reset by themselves: call "
                 "reset(options={'reset_mask': terminated | truncated}) before step()"
@@ -219,7 +223,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
         if self.num_envs == 1:
             row, extra = tuple(_first(part) for part in row), {name: _first(part) for name, part in extra.items()}
         self.buffer.add(*row, **extra)
-        waits = done & (self._mode is not AutoresetMode.SAME_STEP)
+        waits = done & (self.autoreset_mode is not AutoresetMode.SAME_STEP)
         self._at = kept, waits, np.where(done, NO_SEED, seeds)
         return next_obs, rewards, terminated, truncated, info
 
@@ -254,11 +258,11 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
     def _check_finals(self, info: Mapping[str, Any], done: NDArray[np.bool_]) -> None:
         """InputError where the environments are seen to be in another mode than they say."""
         finals = next((key for key in FINAL_OBS if key in info), None)
-        if self._mode is not AutoresetMode.SAME_STEP:
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             if finals is not None:
                 raise InputError(
                     f"info has {finals!r}, as environments have it that reset in the same step, but the mode is "
-                    f"{self._mode.name}: set metadata['autoreset_mode'] of the environments"
+                    f"{self.autoreset_mode.name}: set metadata['autoreset_mode'] of the environments"
                 )
         elif done.any() and (finals is None or not np.all(info[f"_{finals}"][done])):
             raise InputError(
@@ -271,7 +275,7 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
     ) -> NDArray[Any]:  # fmt: skip
         """The values ``(num_envs, *shape)`` of a column; any where the step is no transition."""
         values, has = _of(info, name, self.num_envs)
-        if self._mode is AutoresetMode.SAME_STEP and done.any():
+        if self.autoreset_mode is AutoresetMode.SAME_STEP and done.any():
             finals, final_has = _of(info.get("final_info", {}), name, self.num_envs)
             has = np.where(done, final_has, has)
             if finals is not None:
@@ -287,8 +291,8 @@ class VectorRecord(VectorWrapper):  # not generic in Gymnasium 1.0
 
 
 def _opened(
-    env: Any, path: PathLike | ReplayBuffer, observation_space: Any, action_space: Any, num_envs: int, capacity: int,
-    view: View | None, sampler: Sampler | None, seeds: bool, options: EitherOptions,
+    env: Any, path: PathLike | ReplayBuffer, observation_space: Any, action_space: Any, num_envs: int,
+    capacity: int | None, view: View | None, sampler: Sampler | None, seeds: bool, options: EitherOptions,
 ) -> ReplayBuffer:  # fmt: skip
     if isinstance(path, ReplayBuffer):
         has = path.schema.observation_space, path.schema.action_space, path.num_envs
@@ -301,7 +305,7 @@ def _opened(
             raise InputError(
                 f"the buffer {path.path!r} has no column {SEED!r}: create it with columns={{'seed': 'int64'}}"
             )
-        if path._streams.writer is None:
+        if path.engine.streams.writer is None:
             raise InputError(f"the buffer {path.path!r} must be open for writing: open it with mode='r+'")
         return path
     columns = dict(options["columns"] or {})
@@ -313,8 +317,20 @@ def _opened(
     more: EitherOptions = {**options, "columns": columns, "provenance": told}
     return ReplayBuffer.open_or_create(
         path, observation_space, action_space,
-        capacity=capacity, num_envs=num_envs, view=view, sampler=sampler, **more,
+        capacity=_capacity(path, options) if capacity is None else capacity, num_envs=num_envs, view=view,
+        sampler=sampler, **more,
     )  # fmt: skip
+
+
+def _capacity(path: PathLike, options: EitherOptions) -> int:
+    """The capacity of the stream that is there, or that a new one gets."""
+    store = found(path, options["files"] or LocalFiles())
+    if store is None:
+        return CAPACITY
+    stream = options["stream"]
+    if stream is None or not store.has_stream(stream):
+        return store.first_commit().capacity
+    return store.newest_commit(stream).capacity
 
 
 def _names(buffer: ReplayBuffer, seeds: bool) -> list[str]:
@@ -344,17 +360,9 @@ def _of(info: Any, name: str, num_envs: int) -> tuple[NDArray[Any] | None, NDArr
 
 def _kept(value: Any) -> Any:
     """A copy of an observation or an action."""
-    return _each(np.array, value)
+    return map_arrays(np.array, value)
 
 
 def _first(value: Any) -> Any:
     """What a vector environment of one has for its only environment."""
-    return None if value is None else _each(lambda part: np.asarray(part)[0], value)
-
-
-def _each(function: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _each(function, part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_each(function, part) for part in value)
-    return function(value)
+    return map_arrays(lambda part: np.asarray(part)[0], value)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,10 @@ class Table:
             return self
         length = longer_length(self.length, stop - begin, self.most)
         return Table(length, {name: grown(array, length, begin, end) for name, array in self.arrays.items()}, self.most)
+
+    def without(self, names: Collection[str], most: int) -> Table:
+        """This table without some of its arrays, and with another ``most``."""
+        return Table(self.length, {name: array for name, array in self.arrays.items() if name not in names}, most)
 
     def take(self, name: str, ids: Ids) -> Array:
         """A copy of the values of ``ids``."""

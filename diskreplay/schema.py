@@ -162,7 +162,7 @@ class Column:
         dtype: as stored.
         chunk_rows, shard_rows: rows of a chunk and of a shard file; a shard holds whole chunks.
         codec: compression of its chunks.
-        resident: mirrored in RAM. Chunks of a resident column hold all environments, the others' only one.
+        resident: whether chunks hold all environments, not only one: so it was small enough for RAM when it was made.
     """
 
     name: str
@@ -195,16 +195,16 @@ class Column:
         """Bytes of one value."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def is_held(self, window: int) -> bool:
+        """Whether a stream holds its values in RAM, with a window of so many transitions: less than ``resident`` says.
+
+        That was chosen for the window that the store was made with, and a stream may have grown since.
+        """
+        return self.resident and (self.name in ALWAYS_RESIDENT or _is_small(self.item_bytes, window))
+
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "dtype": self.dtype.name,
-            "chunk_rows": self.chunk_rows,
-            "shard_rows": self.shard_rows,
-            "codec": str(self.codec),
-            "resident": self.resident,
-        }
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**values, "shape": list(self.shape), "dtype": self.dtype.name, "codec": str(self.codec)}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Column:
@@ -247,7 +247,7 @@ class Schema:
         stacks: one for each observation leaf, in order.
         padding: ``Start.ZEROS`` or ``Start.REPEAT``, for single frames.
         num_envs: environments of the first stream.
-        capacity: transitions of a stream's window.
+        capacity: transitions of the first stream's window when the store was made.
         identity: of the store, which seals its shards; empty until :meth:`Store.create` draws it.
         finite: whether ``add`` refuses NaN and infinity in observations, actions and columns.
         continuity: what says that a row continues the one before: "observations" (and flags), or "flags" alone.
@@ -427,27 +427,40 @@ Field = tuple[str, tuple[int, ...], np.dtype[Any]]
 """Name, shape and dtype of a column whose chunks and codec are still to be chosen."""
 
 
-def build(
-    observation_space: gymnasium.Space[Any],
-    action_space: gymnasium.Space[Any],
-    *,
-    capacity: int,
-    num_envs: int = 1,
-    frame_stack: int | Mapping[str, int] = 1,
-    stack_axis: Literal["auto", 0, -1] | None = "auto",
-    stack_padding: str = "zero",
-    columns: Mapping[str, Any] | None = None,
-    reward_dtype: Any = np.float32,
-    codec: str | Codec | Mapping[str, str | Codec] | None = None,
-    chunk_rows: int | Mapping[str, int] | None = None,
-    shard_rows: int | Mapping[str, int] | None = None,
-    finite: bool = False,
-    continuity: Continuity = "observations",
-    later: Mapping[str, Any] | None = None,
-) -> Schema:
-    """The schema of a new store; arguments as of ``ReplayBuffer.create``. SchemaError or InputError for bad ones."""
-    num_envs = check_count("num_envs", num_envs, most=1 << 20)
-    capacity = check_count("capacity", capacity)
+@dataclasses.dataclass(frozen=True)
+class StoreSpec:
+    """What a new store is to hold, in the words of ``ReplayBuffer.create``; :func:`build` checks it.
+
+    Attributes:
+        provenance: where the steps come from.
+        settings: that the buffer's class keeps in the store, by its name.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    _: dataclasses.KW_ONLY
+    capacity: int
+    num_envs: int = 1
+    frame_stack: int | Mapping[str, int] = 1
+    stack_axis: Literal["auto", 0, -1] | None = "auto"
+    stack_padding: Literal["zero", "reset"] = "zero"
+    reward_dtype: Any = np.float32
+    columns: Mapping[str, Any] | None = None
+    later: Mapping[str, Any] | None = None
+    codec: str | Codec | Mapping[str, str | Codec] | None = None
+    chunk_rows: int | Mapping[str, int] | None = None
+    shard_rows: int | Mapping[str, int] | None = None
+    finite: bool = False
+    continuity: Continuity = "observations"
+    provenance: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def build(spec: StoreSpec) -> Schema:
+    """The schema of a new store; SchemaError or InputError where the spec breaks a rule."""
+    observation_space, action_space, stack_padding = spec.observation_space, spec.action_space, spec.stack_padding
+    num_envs = check_count("num_envs", spec.num_envs, most=1 << 20)
+    capacity = check_count("capacity", spec.capacity)
     if capacity < num_envs:
         raise InputError(
             f"capacity counts transitions (rows x environments) and must hold at least one row of "
@@ -458,10 +471,11 @@ def build(
     if stack_padding not in ("zero", "reset"):
         raise InputError(f"stack_padding must be 'zero' or 'reset', got {stack_padding!r}")
     given = _leaf_fields(observation_space, OBS)
-    stacks, frames = _stacked(given, frame_stack, stack_axis)
-    fields = [*frames, *_leaf_fields(action_space, ACTION), *_always(reward_dtype), *_extras(columns, "columns")]
+    stacks, frames = _stacked(given, spec.frame_stack, spec.stack_axis)
+    extras = _extras(spec.columns, "columns")
+    fields = [*frames, *_leaf_fields(action_space, ACTION), *_always(spec.reward_dtype), *extras]
     names, obs_names = [name for name, _, _ in fields], [name for name, _, _ in frames]
-    settings = {"codec": codec, "chunk_rows": chunk_rows, "shard_rows": shard_rows}
+    settings = {what: getattr(spec, what) for what in ("codec", "chunk_rows", "shard_rows")}
     for what, setting in settings.items():
         if isinstance(setting, Mapping):
             _check_names(what, set(setting), names)
@@ -472,16 +486,14 @@ def build(
     padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
     return Schema(
         observation_space, action_space, built, tuple(stacks), padding, num_envs, capacity,
-        finite=check_flag("finite", finite), continuity=check_continuity(continuity),
-        later=tuple(later_column(*field, capacity) for field in _extras(later, "later")),
+        finite=check_flag("finite", spec.finite), continuity=check_continuity(spec.continuity),
+        later=tuple(later_column(*field, capacity) for field in _extras(spec.later, "later")),
     )  # fmt: skip
 
 
 def _leaf_fields(space: gymnasium.Space[Any], name: str) -> list[Field]:
     """The leaves of a space, as its values are given."""
-    names = spaces.leaves(spaces.tree(space, name))
-    leaves = zip(names, spaces.leaf_spaces(space), strict=True)
-    fields = [(leaf_name, *spaces.leaf_layout(leaf, leaf_name)) for leaf_name, leaf in leaves]
+    fields = [(key, *spaces.leaf_layout(leaf, key)) for key, leaf in spaces.named_leaves(space, name).items()]
     count = sum(math.prod(shape) for _, shape, _ in fields)
     if count > spaces.MAX_ELEMENTS:
         raise SchemaError(

@@ -16,6 +16,7 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import DTypeLike
 
 from diskreplay.checks import check_key
 from diskreplay.errors import CorruptionError, InputError, SchemaError
@@ -52,6 +53,16 @@ def discrete(n: int, start: int, dtype: np.dtype[Any]) -> gymnasium.Space[Any]:
     return spaces.Discrete(n, start=start, **kind)
 
 
+def unbounded(shape: tuple[int, ...], dtype: DTypeLike) -> spaces.Box:
+    """The Box of all values of a shape and dtype."""
+    kind: np.dtype[Any] = np.dtype(dtype)
+    if kind.kind in "fb":
+        low, high = (-np.inf, np.inf) if kind.kind == "f" else (0, 1)
+    else:
+        low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    return spaces.Box(low, high, shape, kind.type)
+
+
 def tree(space: gymnasium.Space[Any], name: str) -> Tree:
     """The structure of ``space`` with its leaves named under ``name``; SchemaError where a leaf cannot be stored."""
     if name.count("/") > MAX_DEPTH:
@@ -85,6 +96,11 @@ def leaf_spaces(space: gymnasium.Space[Any]) -> list[gymnasium.Space[Any]]:
         children = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return [leaf for child in children for leaf in leaf_spaces(child)]
     return [space]
+
+
+def named_leaves(space: gymnasium.Space[Any], name: str) -> dict[str, gymnasium.Space[Any]]:
+    """The leaves of ``space`` by their names under ``name``."""
+    return dict(zip(leaves(tree(space, name)), leaf_spaces(space), strict=True))
 
 
 def flatten(structure: Tree, value: Any, what: str) -> list[Any]:

@@ -18,8 +18,8 @@ from torch.utils.data import Dataset, Sampler
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
-from diskreplay.buffers.options import CACHE_BYTES
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
 from diskreplay.sampling.ranked import RankedPass
@@ -158,7 +158,7 @@ class PassSampler(RankedPass, Sampler[NDArray[np.int64]]):  # type: ignore[misc]
 def _opened(path: PathLike, **options: Any) -> Any:
     """A reader of the store, of whichever class made it."""
     reader = ReplayBuffer.open(path, mode="r", **options)
-    if AGENTS not in reader._store.settings:
+    if AGENTS not in reader.engine.store.settings:
         return reader
     reader.close()
     return MultiAgentReplayBuffer.open(path, mode="r", **options)

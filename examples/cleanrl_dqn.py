@@ -67,17 +67,16 @@ def save(step: int) -> None:
     print(f"checkpoint step-{step}")
 
 
-store, on_disk, newest = args.path / "replay", 0, None
+store, on_disk = args.path / "replay", 0
 if (store / "zarr.json").exists():  # how far the run before this one came
     with dr.ReplayBuffer.open(store, mode="r") as reader:
         on_disk = reader.stats()["streams"]["0"]["end"]
-        newest = reader.checkpoints[-1] if reader.checkpoints else None
 rb = ReplayBuffer(
     100_000, env.observation_space, env.action_space, "cpu", handle_timeout_termination=False,
-    path=store, checkpoint=newest, frame_stack=1,
+    path=store, checkpoint="latest", frame_stack=1,
 )  # fmt: skip
 first, returns = 0, []  # returns of the newest episodes
-if newest:
+if rb.store.restored:
     with rb.store.attachment("learner.pt") as file:
         saved = torch.load(file)
     for key, part in learner.items():
@@ -86,7 +85,7 @@ if newest:
     np.random.set_state((kind, keys.numpy(), *rest))
     random.setstate(saved["random"]["python"])
     first, returns = rb.store.restored.metadata["step"], saved["returns"]
-    print(f"resumed at checkpoint {newest}; at least {on_disk - first} steps that came after it are lost")
+    print(f"resumed at checkpoint step-{first}; at least {on_disk - first} steps that came after it are lost")
 else:
     save(first)
 

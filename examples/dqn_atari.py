@@ -6,11 +6,13 @@ The same command begins and goes on (it needs `pip install 'diskreplay[atari,tor
 
 What it shows: single frames are given and stored once, compressed, and stacks of four are made when a batch is sampled;
 n-step returns are an option of the view. A million steps take about 200 MB of disk. The game is begun anew at each
-checkpoint, so that a run that was killed ends with the very weights of one that never was.
+checkpoint, so that a run that was killed ends with the very weights of one that never was. SIGTERM, by which a cluster
+preempts a job, has it make a checkpoint after the step that it is at, and end.
 """
 
 import argparse
 import pathlib
+import signal
 
 import ale_py
 import gymnasium
@@ -108,6 +110,8 @@ if rb.restored:
 else:
     save(first)
 
+preempted = []
+signal.signal(signal.SIGTERM, lambda number, frame: preempted.append(number))
 ended = True
 for step in range(first, args.steps):
     if ended or step % args.save_every == 0:  # a start, and each checkpoint, begins a new game
@@ -130,6 +134,8 @@ for step in range(first, args.steps):
     if done % args.report_every == 0:
         rb.commit()
         print(f"step {done}: average return {np.mean(returns) if returns else np.nan:.1f}")
-    if done % args.save_every == 0 or done == args.steps:
+    if done % args.save_every == 0 or done == args.steps or preempted:
         save(done)
+    if preempted:
+        break
 rb.close()

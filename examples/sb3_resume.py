@@ -5,13 +5,12 @@ The same command begins and goes on:
     python examples/sb3_resume.py --path runs/sb3
 
 What it shows: `replay_buffer_class` is the only change to the model, and `sb3.save` and `sb3.load` in the place of the
-model's own keep networks, buffer and random state of one point. SB3 resets the environment when it loads, so a run that
-was killed is as good as one that was not, and not the same to the last bit.
+model's own keep networks, buffer and random state in one checkpoint of the store. SB3 resets the environment when it
+loads, so a run that was killed is as good as one that was not, and not the same to the last bit.
 """
 
 import argparse
 import pathlib
-import shutil
 
 import gymnasium
 import numpy as np
@@ -32,21 +31,20 @@ args = parser.parse_args()
 
 torch.set_num_threads(1)  # small networks
 env = gymnasium.make("Pendulum-v1")
-args.path.mkdir(parents=True, exist_ok=True)
-store, saved = args.path / "replay", args.path / "model.zip"
-if saved.exists():
+store = args.path / "replay"
+if sb3.saved(store):
     with dr.ReplayBuffer.open(store, mode="r") as reader:  # how far the run before this one came
         on_disk = reader.stats()["streams"]["0"]["end"]
-    model = sb3.load(SAC, saved, env)
+    model = sb3.load(SAC, store, env)
     lost = on_disk - model.num_timesteps
     print(f"resumed at checkpoint step-{model.num_timesteps}; at least {lost} steps that came after it are lost")
 else:
-    shutil.rmtree(store, ignore_errors=True)  # of a run that was killed before it had saved a model
     model = SAC(
         "MlpPolicy", env, learning_rate=1e-3, learning_starts=args.warmup, policy_kwargs={"net_arch": [64, 64]},
         replay_buffer_class=sb3.DiskReplayBuffer, replay_buffer_kwargs={"path": str(store)}, seed=args.seed,
         device="cpu",
     )  # fmt: skip
+    sb3.save(model)
 
 while model.num_timesteps < args.steps:
     model.learn(args.report_every, reset_num_timesteps=False)
@@ -54,5 +52,4 @@ while model.num_timesteps < args.steps:
     returns = [episode["r"] for episode in model.ep_info_buffer]
     print(f"step {model.num_timesteps}: average return {np.mean(returns) if returns else np.nan:.1f}")
     if model.num_timesteps % args.save_every == 0 or model.num_timesteps >= args.steps:
-        sb3.save(model, saved)
-        print(f"checkpoint step-{model.num_timesteps}")
+        print(f"checkpoint {sb3.save(model)}")

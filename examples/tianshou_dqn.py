@@ -5,14 +5,13 @@ The same command begins and goes on (it needs `pip install 'tianshou>=2,<3'`):
     python examples/tianshou_dqn.py --path runs/tianshou
 
 What it shows: the buffer is the only change (was: `VectorReplayBuffer(100_000, ENVS)`); its checkpoint brings back the
-steps of all environments, and how batches are drawn. Exploration is drawn from numpy's global generator, whose state is
-saved as well. The environments are reset at each checkpoint, and `buffer.cut()` says so: a run that was killed ends
-with the very weights of one that never was.
+steps of all environments, how batches are drawn, and the algorithm. Exploration is drawn from numpy's global generator,
+whose state is saved as well. The environments are reset at each checkpoint, and `buffer.cut()` says so: a run that was
+killed ends with the very weights of one that never was.
 """
 
 import argparse
 import pathlib
-import shutil
 
 import gymnasium
 import numpy as np
@@ -25,6 +24,7 @@ from tianshou.env import DummyVectorEnv
 from tianshou.trainer import OffPolicyTrainerParams
 from tianshou.utils.net.common import Net
 
+import diskreplay as dr
 from diskreplay.compat.tianshou import DiskVectorReplayBuffer
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -55,41 +55,31 @@ algorithm = DQN(
 
 
 def save(step: int) -> None:
-    """First the algorithm, under a name of its own; then the checkpoint, by which the next start finds it."""
-    name = f"step-{step}"
+    """Names this point of the run: all environments and the algorithm, in the place of the checkpoint before."""
     kind, keys, *rest = np.random.get_state()
-    random = kind, torch.from_numpy(keys.copy()), *rest
-    torch.save({"algorithm": algorithm.state_dict(), "random": random, "step": step}, args.path / "partial.pt")
-    (args.path / "partial.pt").replace(args.path / f"{name}.pt")
-    buffer.checkpoint(name)
-    for older in buffer.checkpoints[:-1]:
-        buffer.drop_checkpoint(older)
-        (args.path / f"{older}.pt").unlink(missing_ok=True)
-    print(f"checkpoint {name}")
+    state = {"algorithm": algorithm.state_dict(), "random": (kind, torch.from_numpy(keys.copy()), *rest)}
+    files = {"learner.pt": lambda file: torch.save(state, file)}
+    buffer.checkpoint(f"step-{step}", {"step": step}, attachments=files, keep=1)
+    print(f"checkpoint step-{step}")
 
 
-def opened(checkpoint: str | None = None) -> DiskVectorReplayBuffer:
-    return DiskVectorReplayBuffer(
-        100_000, ENVS, path=args.path / "replay", random_seed=args.seed, checkpoint=checkpoint
-    )
-
-
-args.path.mkdir(parents=True, exist_ok=True)
-buffer, first = opened(), 0
-newest = buffer.checkpoints[-1] if buffer.checkpoints else None
-on_disk = sum(store.stats()["streams"]["0"]["end"] for store in buffer.stores)  # how far the run before this one came
-buffer.close()
-if newest:
-    buffer = opened(newest)
-    saved = torch.load(args.path / f"{newest}.pt")
+first, on_disk = 0, 0
+for store in (args.path / "replay").glob("env-*"):  # how far the run before this one came
+    with dr.ReplayBuffer.open(store, mode="r") as reader:
+        on_disk += reader.stats()["streams"]["0"]["end"]
+buffer = DiskVectorReplayBuffer(
+    100_000, ENVS, path=args.path / "replay", random_seed=args.seed, checkpoint="latest"
+)  # fmt: skip
+if buffer.restored:
+    first = buffer.restored.metadata["step"]
+    with buffer.attachment("learner.pt") as file:
+        saved = torch.load(file)
     algorithm.load_state_dict(saved["algorithm"])
     kind, keys, *rest = saved["random"]
     np.random.set_state((kind, keys.numpy(), *rest))
-    first = saved["step"]
-    print(f"resumed at checkpoint {newest}; at least {on_disk - first} steps that came after it are lost")
+    print(f"resumed at checkpoint {buffer.restored.name}; at least {on_disk - first} steps that came after it are lost")
 else:
-    shutil.rmtree(args.path / "replay", ignore_errors=True)  # of a run that was killed before its first checkpoint
-    buffer = opened()
+    buffer.clear()  # of a run that was killed before its first checkpoint
 
 collector = Collector(algorithm, envs, buffer, exploration_noise=True)
 trainer = algorithm.create_trainer(

@@ -4,15 +4,15 @@ The same command begins and goes on (it needs `pip install 'diskreplay[torchrl]'
 
     python examples/torchrl_dqn.py --path runs/torchrl
 
-What it shows: the storage is the only change to the buffer (was: `LazyMemmapStorage`); its `state_dict` names a
-checkpoint of the store, and stands with the networks in one file. Batches are drawn from torch's global generator,
+What it shows: the storage is the only change to the buffer (was: `LazyMemmapStorage`); a checkpoint of it takes the
+buffer's `state_dict` along, and the networks. Batches are drawn from torch's global generator,
 whose state is saved as well. The environment is reset at each checkpoint: a run that was killed ends with the very
 weights of one that never was.
 """
 
 import argparse
 import pathlib
-import shutil
+from typing import BinaryIO
 
 import gymnasium
 import numpy as np
@@ -59,32 +59,35 @@ def learn() -> None:
 
 
 def save(step: int) -> None:
-    """Whole or not at all: the file takes the older one's place when it is written."""
-    state = {key: part.state_dict() for key, part in learner.items()}
-    random = torch.get_rng_state()
-    torch.save({**state, "rb": rb.state_dict(), "returns": returns, "random": random, "step": step}, partial)
-    partial.replace(checkpoint)
+    """Names this point of the run: rows, buffer and learner in one checkpoint, in the place of the one before."""
+
+    def write(file: BinaryIO) -> None:
+        state = {key: part.state_dict() for key, part in learner.items()}
+        torch.save({**state, "returns": returns, "random": torch.get_rng_state()}, file)
+
+    storage.checkpoint(f"step-{step}", {"step": step}, attachments={"learner.pt": write}, keep=1)
     print(f"checkpoint step-{step}")
 
 
-args.path.mkdir(parents=True, exist_ok=True)
-store, checkpoint, partial = args.path / "replay", args.path / "checkpoint.pt", args.path / "partial.pt"
-on_disk = 0
+store, on_disk = args.path / "replay", 0
 if (store / "zarr.json").exists():  # how far the run before this one came
     with dr.ReplayBuffer.open(store, mode="r") as reader:
         on_disk = reader.stats()["streams"]["0"]["end"]
-if not checkpoint.exists():
-    shutil.rmtree(store, ignore_errors=True)  # of a run that was killed before its first checkpoint
-rb = TensorDictReplayBuffer(storage=DiskReplayStorage(100_000, path=store), batch_size=BATCH)
+storage = DiskReplayStorage(100_000, path=store, checkpoint="latest")
+rb = TensorDictReplayBuffer(storage=storage, batch_size=BATCH)
+learner["rb"] = rb
 first, returns = 0, []  # returns of the newest episodes
-if checkpoint.exists():
-    saved = torch.load(checkpoint)
+if storage.restored:
+    first = storage.restored.metadata["step"]
+    with storage.attachment("learner.pt") as file:
+        saved = torch.load(file)
     for key, part in learner.items():
         part.load_state_dict(saved[key])
-    rb.load_state_dict(saved["rb"])
     torch.set_rng_state(saved["random"])
-    first, returns = saved["step"], saved["returns"]
+    returns = saved["returns"]
     print(f"resumed at checkpoint step-{first}; at least {on_disk - first} steps that came after it are lost")
+else:
+    rb.empty()  # of a run that was killed before its first checkpoint
 
 ended = True
 for step in range(first, args.steps):
@@ -109,8 +112,8 @@ for step in range(first, args.steps):
         target_network.load_state_dict(q_network.state_dict())
     done = step + 1
     if done % args.report_every == 0:
-        rb.storage.commit()
+        storage.commit()
         print(f"step {done}: average return {np.mean(returns) if returns else np.nan:.1f}")
     if done % args.save_every == 0 or done == args.steps:
         save(done)
-rb.storage.close()
+storage.close()

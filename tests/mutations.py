@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parent.parent
-ROOMS = "buffers", "index", "reading", "remote", "sampling", "storage", "views"
+ROOMS = "buffers", "engine", "index", "reading", "remote", "sampling", "storage", "views"
 MINUTES = 20
 """A change after which tests take longer than that is found: something hangs."""
 NEXT = {

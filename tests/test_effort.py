@@ -1,4 +1,4 @@
-"""How much is tried, and what the end of a run says was left out."""
+"""How much is tried, where files lie, and what the end of a run says was left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import effort
+from helpers import effort, scratch
 
 TESTS = pathlib.Path(__file__).parent
 
@@ -79,13 +79,13 @@ def work(seconds):
 from helpers import tiers
 
 @pytest.fixture(scope="module")
-def of_several(): work(0.4)
+def of_several(): work(0.15)
 
-def test_slow(): work(0.4)
+def test_slow(): work(0.15)
 
 @pytest.mark.long
 @pytest.mark.parametrize("n", range(7))
-def test_slow_and_marked(n): work(0.4 if not n else 0)
+def test_slow_and_marked(n): work(0.15 if not n else 0)
 
 @pytest.mark.long(quick=3)
 @pytest.mark.parametrize("n", range(7))
@@ -101,7 +101,7 @@ def test_fixtures_are_nobodys(of_several): ...
 """
 LIMIT = """
 from helpers import tiers
-tiers.MOST_SECONDS = 0.2
+tiers.MOST_SECONDS = 0.1
 tiers._compile = lambda: None
 """
 
@@ -114,6 +114,7 @@ def run(folder: pathlib.Path, text: str, *arguments: str, more: str = "", **vari
         **{name: value for name, value in os.environ.items() if name not in ("CI", "DISKREPLAY_TEST_BUDGET")},
         "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # importing those of other packages takes longest
+        "TMPDIR": str(folder),
         **variables,
     }
     done = subprocess.run(
@@ -149,7 +150,8 @@ def test_nothing_is_refused_elsewhere(tmp_path: pathlib.Path) -> None:
     assert (found, "7 passed" in lines[-1]) == (0, True), lines
 
 
-@pytest.mark.parametrize("processes", ["0", pytest.param("2", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("processes", ["0", "2"])
 def test_the_end_of_a_run(tmp_path: pathlib.Path, processes: str) -> None:
     """What other processes leave out is said, too."""
     pytest.importorskip("xdist", reason="without pytest-xdist there is one process")
@@ -158,3 +160,24 @@ def test_the_end_of_a_run(tmp_path: pathlib.Path, processes: str) -> None:
     assert lines.count("20 4 7") == 2
     said = "sampled: 1 of 7 crash points, 1 of 10 deaths, 1 of 10 random examples; `make exhaustive` runs all"
     assert said in lines
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("passes", [True, False])
+def test_files_lie_in_ram_and_stay_where_a_test_fails(tmp_path: pathlib.Path, passes: bool) -> None:
+    ram = tmp_path / "ram"
+    ram.mkdir()
+    text = f"def test_it(tmp_path):\n    assert tmp_path.is_relative_to({str(ram)!r})\n    assert {passes}"
+    more = f"{LIMIT}\nfrom helpers import scratch\nscratch.RAM, scratch.NEEDED_BYTES = {str(ram)!r}, 0"
+    status, lines = run(tmp_path, text, more=more, DISKREPLAY_TEST_EFFORT="0.1", TMPDIR="")
+    assert (status == 0) == passes, lines
+    assert bool(list(ram.iterdir())) != passes
+    assert any(line.startswith(f"files: in {ram}") for line in lines)
+
+
+def test_where_there_is_no_room(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "NEEDED_BYTES", 0)
+    assert scratch.has_room(str(tmp_path))
+    assert not scratch.has_room(str(tmp_path / "missing"))
+    monkeypatch.setattr(scratch, "NEEDED_BYTES", 1 << 60)
+    assert not scratch.has_room(str(tmp_path))

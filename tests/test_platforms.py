@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from diskreplay.storage.files import THIS_PROCESS, LocalFiles
+from diskreplay.storage.files import THIS_PROCESS
+from diskreplay.storage.local_files import LocalFiles
 
 WINDOWS = """
 import sys

@@ -1,12 +1,20 @@
 """The examples of the READMEs run as they stand: each by itself, or one after another, in an empty directory."""
 
+import itertools
+import os
 import pathlib
 import re
 import shlex
+import signal
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from diskreplay_cli.main import main
+
+import diskreplay as dr
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -30,15 +38,68 @@ def test_each_example_runs_by_itself(name, number, tmp_path, monkeypatch):
     exec(compile(blocks(ROOT / name, "python")[number], name, "exec"), {})
 
 
+def first_program() -> str:
+    return blocks(ROOT / "README.md", "python")[0]
+
+
+def held(rb):
+    """All that a buffer holds: rows, and the probability of each."""
+    ids = rb.items()
+    batch = rb.get(ids)
+    probability = rb.sampler.probability(ids, rb.engine.streams.windows(), rb.draws.standing)
+    return {"obs": batch.obs, "action": batch.action, "reward": batch.reward, "probability": probability}
+
+
+def run_and_die() -> None:
+    """The first program, killed 300 steps after its first checkpoint; writes down what the buffer held at that."""
+    os.fsync = lambda fd: None
+    add, checkpoint, steps = dr.ReplayBuffer.add, dr.ReplayBuffer.checkpoint, itertools.count()
+
+    def told(rb, *arguments, **options):
+        checkpoint(rb, *arguments, **options)
+        np.savez("then.npz", **held(rb))
+
+    def dying(rb, *arguments):
+        if next(steps) == 1_300:
+            rb.commit()
+            os.kill(os.getpid(), signal.SIGKILL)
+        add(rb, *arguments)
+
+    dr.ReplayBuffer.add, dr.ReplayBuffer.checkpoint = dying, told
+    exec(first_program(), {})
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("error::diskreplay.errors.MisuseWarning")
-def test_the_first_program_goes_on_when_it_is_started_again(tmp_path, monkeypatch):
+def test_the_first_program_goes_on_after_a_kill(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    program = compile(blocks(ROOT / "README.md", "python")[0], "README.md", "exec")
-    for started in (1, 2):
+    paths = [str(ROOT), str(ROOT / "cli"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    killed = subprocess.run(
+        [sys.executable, "-c", "import test_readme; test_readme.run_and_die()"], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    opened = []
+    open_or_create = dr.ReplayBuffer.open_or_create
+
+    def seen(*arguments, **options):
+        rb = open_or_create(*arguments, **options)
+        opened.append(held(rb))
+        return rb
+
+    monkeypatch.setattr(dr.ReplayBuffer, "open_or_create", seen)
+    program = compile(first_program(), "README.md", "exec")
+    for first, last in ((1_000, 3_000), (3_000, 5_000)):
         names: dict[str, object] = {}
         exec(program, names)
-        assert names["first"] == 2_000 * (started - 1)
+        assert names["first"] == first
+        assert names["step"] == last - 1
+    with np.load("then.npz") as then:
+        assert len(then["reward"]) >= 990
+        assert len(np.unique(then["probability"])) > 1
+        for name, values in opened[0].items():
+            np.testing.assert_array_equal(values, then[name])
+    assert len(opened[1]["reward"]) >= 2_990
 
 
 @pytest.mark.parametrize(

@@ -428,3 +428,21 @@ def test_a_vector_stream_of_another_width(path: str) -> None:
     env.reset(seed=0)
     env.step(0)
     env.close()
+
+
+def test_what_is_recorded_into_a_store_keeps_its_capacity(path: str) -> None:
+    for asked, has in ((50, 50), (None, 50), (80, 80), (None, 80)):
+        with contextlib.closing(dr.Record(Walk(), path, **({} if asked is None else {"capacity": asked}))) as env:
+            play(env, 2)
+            assert env.buffer.capacity == has
+    with contextlib.closing(dr.Record(Walk(), f"{path}-2")) as env:
+        assert env.buffer.capacity == 1_000_000
+
+
+def test_what_is_recorded_into_a_stream_of_its_own_keeps_its_capacity(path: str) -> None:
+    """The store's first stream may have any name, and a new one is as large as that."""
+    for stream, asked, has in (("a", 50, 50), ("a", None, 50), ("b", None, 50), ("b", 80, 80), ("b", None, 80)):
+        more = {} if asked is None else {"capacity": asked}
+        with contextlib.closing(dr.Record(Walk(), path, stream=stream, **more)) as env:
+            play(env, 2)
+            assert env.buffer.capacity == has

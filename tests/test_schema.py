@@ -15,7 +15,7 @@ from helpers.model import to_space
 import diskreplay as dr
 from diskreplay import schema as schemas
 from diskreplay.errors import CorruptionError, SchemaError
-from diskreplay.schema import Codec, Schema, build
+from diskreplay.schema import Codec, Schema, StoreSpec, build
 
 DISCRETE = spaces.Discrete(6)
 
@@ -26,10 +26,10 @@ def frames(*shape: int) -> spaces.Box:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=repr)
 def test_json_gives_the_schema_back(config: Config) -> None:
-    schema = build(
+    schema = build(StoreSpec(
         to_space(config.obs), config.action_space(), capacity=100, num_envs=config.num_envs, columns=config.columns,
         frame_stack=config.frame_stack, stack_axis=config.stack_axis, stack_padding=config.padding, codec="zstd:3",
-    )  # fmt: skip
+    ))  # fmt: skip
     schema = dataclasses.replace(schema, identity="b5e1c3d09a7f4e26")
     found = Schema.from_json(json.loads(json.dumps(schema.to_json(), allow_nan=False)))
     assert found == schema
@@ -38,7 +38,7 @@ def test_json_gives_the_schema_back(config: Config) -> None:
 
 
 def spoil(change: Any) -> Any:
-    document = build(frames(4, 84, 84), DISCRETE, capacity=100, frame_stack=4).to_json()
+    document = build(StoreSpec(frames(4, 84, 84), DISCRETE, capacity=100, frame_stack=4)).to_json()
     change(document)
     return document
 
@@ -87,7 +87,7 @@ def test_documents_of_another_kind(stored: Any) -> None:
 def test_chunks_and_shards_suit_the_row(
     space: spaces.Box, options: dict[str, Any], capacity: int, num_envs: int
 ) -> None:
-    schema = build(space, DISCRETE, capacity=capacity, num_envs=num_envs, **options)
+    schema = build(StoreSpec(space, DISCRETE, capacity=capacity, num_envs=num_envs, **options))
     for column in schema.columns:
         width = column.item_bytes * (num_envs if column.resident else 1)
         chunk_bytes = column.chunk_rows * width
@@ -109,7 +109,7 @@ def test_chunks_and_shards_suit_the_row(
 
 @pytest.mark.own_thresholds
 def test_the_design_page_is_followed_for_atari() -> None:
-    column = build(frames(84, 84), DISCRETE, capacity=1 << 20, frame_stack=4).obs_columns[0]
+    column = build(StoreSpec(frames(84, 84), DISCRETE, capacity=1 << 20, frame_stack=4)).obs_columns[0]
     assert (column.chunk_rows, column.shard_rows, str(column.codec)) == (16, 8192, "lz4hc:4")
 
 
@@ -124,17 +124,17 @@ def test_the_design_page_is_followed_for_atari() -> None:
     ],
 )  # fmt: skip
 def test_how_a_stack_is_recognised(shape: Any, frame_stack: int, stack_axis: Any, frame: Any) -> None:
-    schema = build(frames(*shape), DISCRETE, capacity=100, frame_stack=frame_stack, stack_axis=stack_axis)
+    schema = build(StoreSpec(frames(*shape), DISCRETE, capacity=100, frame_stack=frame_stack, stack_axis=stack_axis))
     assert schema.obs_columns[0].shape == frame
     assert schema.stacks[0].frames == frame_stack
 
 
 def test_settings_by_column() -> None:
     space = spaces.Dict({"a": frames(40, 40), "b": frames(50, 40)})
-    schema = build(
+    schema = build(StoreSpec(
         space, DISCRETE, capacity=1000, codec={"obs/a": "zstd:5", "action": "none"}, chunk_rows={"obs/b": 6},
         shard_rows={"obs/b": 18, "reward": 512}, frame_stack={"a": 3, "obs/b": 2},
-    )  # fmt: skip
+    ))  # fmt: skip
     columns = {column.name: column for column in schema.columns}
     assert str(columns["obs/a"].codec) == "zstd:5"
     assert str(columns["obs/b"].codec) == "lz4hc:4"
@@ -206,7 +206,9 @@ def test_texts_that_are_no_codec(text: Any) -> None:
 
 def test_columns_and_arrays_by_name() -> None:
     box = spaces.Box(0, 1, (2,), np.float32)
-    schema = schemas.build(spaces.Dict(a=box, b=box), box, capacity=9, columns={"patches_of_mine": np.int8})
+    schema = schemas.build(
+        schemas.StoreSpec(spaces.Dict(a=box, b=box), box, capacity=9, columns={"patches_of_mine": np.int8})
+    )
     assert [schema.column(column.name) for column in schema.columns] == list(schema.columns)
     assert list(schema.arrays.values()) == [*schema.columns, *schema.patch_columns]
     patches = [path for path in schema.arrays if schemas.is_patch(path)]

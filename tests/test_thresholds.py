@@ -23,7 +23,7 @@ ENGINE = [
     PACKAGE / "schema.py",
     *(
         file
-        for folder in ("storage", "index", "reading", "buffers", "sampling", "views")
+        for folder in ("storage", "index", "reading", "engine", "buffers", "sampling", "views")
         for file in PACKAGE.glob(f"{folder}/*.py")
     ),
 ]
@@ -53,19 +53,14 @@ NO_THRESHOLD = {
     "storage.metadata.MAX_CHECKPOINT_BYTES": LIMIT,
     "storage.metadata.MAX_DEPTH": LIMIT,
     "storage.metadata.MAX_INTEGER_BITS": LIMIT,
-    "storage.encoders.THREADS": "as many as the machine has processors; results do not depend on it",
-    "reading.threads.MOST_HELPERS": "likewise",
-    "reading.threads.FORK_SECONDS": "how often a waiting thread looks whether it was forked",
-    "reading.stream.FACTS_BYTES": "how much is read at once",
     "index.facts.MAX_LINE": LIMIT,
     "index.where.LARGEST_BITS": LIMIT,
     "index.selecting.LIKENESS": "what a message says",
     "index.selecting.MOST_NAMES": "how much a message says",
-    "storage.encoders.WAIT_SECONDS": "how often a waiting thread looks whether it was interrupted",
-    "buffers.misuse.MOST_CUTS": "when something is said; what is stored does not depend on it",
-    "buffers.misuse.WATCHED_ENDS": "likewise",
-    "buffers.misuse.WATCHED_STEPS": "likewise",
-    "storage.arrays.WRITTEN_BYTES": "how much is written at once",
+    "engine.misuse.MOST_CUTS": "when something is said; what is stored does not depend on it",
+    "engine.misuse.WATCHED_ENDS": "likewise",
+    "engine.misuse.WATCHED_STEPS": "likewise",
+    "storage.checkpoint_arrays.WRITTEN_BYTES": "how much is written at once",
     "storage.attachments.READ_BYTES": "how much is read at once",
     "storage.attachments.SHARD_BYTES": FORMAT,
     "storage.store.LOCK_SECONDS": "how long is waited for another process",
@@ -78,20 +73,21 @@ NO_THRESHOLD = {
     "index.spans.OPEN": "a mark",
     "index.sum_tree.FANOUT": "the tree's shape, compiled in; its tests have trees of one leaf to seven levels",
     "index.sum_tree.SHIFT": "the tree's shape, as FANOUT",
-    "buffers.forks.FORK_SECONDS": "how long a fork waits for other threads",
-    "buffers.unclosed.EXIT_SECONDS": "how long the end of the interpreter waits for other threads",
+    "engine.forks.FORK_SECONDS": "how long a fork waits for other threads",
+    "engine.unclosed.EXIT_SECONDS": "how long the end of the interpreter waits for other threads",
     "prefetch.POLL_SECONDS": "how often a thread looks whether it is to end",
     "buffers.multi_agent_layout.MAX_AGENTS": LIMIT,
-    "buffers.facts.MAX_BYTES": LIMIT,
-    "buffers.facts.MAX_DEPTH": LIMIT,
+    "engine.facts.MAX_BYTES": LIMIT,
+    "engine.facts.MAX_DEPTH": LIMIT,
     "index.facts.MAX_NAME": LIMIT,
     "index.facts.MAX_SEED": LIMIT,
     "index.where.MAX_LENGTH": LIMIT,
     "index.where.MAX_DEPTH": LIMIT,
     "index.facts.NOWHERE": "a mark",
-    "index.later.LOOK_SHARE": "how much of the log is looked through at once; no result depends on it",
-    "index.later.MOST_BYTES": LIMIT,
-    "index.later.PLACE_BYTES": FORMAT,
+    "reading.bytelog.LOOK_SHARE": "how much of the log is looked through at once; no result depends on it",
+    "index.later_values.MOST_BYTES": LIMIT,
+    "index.later_values.HEADER_BYTES": FORMAT,
+    "index.later_values.PLACE_BYTES": FORMAT,
     "index.facts.SHARED_LENGTH": "which texts in RAM are one object; no result depends on it",
     "index.episodes.ROW_BITS": FORMAT,
     "buffers.on_policy.EPSILON": PRECISION,
@@ -103,19 +99,19 @@ NO_THRESHOLD = {
     "buffers.mixture.MAX_STREAMS": LIMIT,
     "buffers.mixture.PART_SHIFT": "the bits of an index that are its part's",
     "buffers.shuffle.POOL_BYTES": SETTING,
-    "buffers.options.CACHE_BYTES": SETTING,
-    "buffers.options.PUSH_SECONDS": "an option of the user's",
-    "buffers.pushes.CLOSE_SECONDS": "how long is waited for what other machines do",
-    "buffers.checkpointing.PIN_ATTEMPTS": "how often is tried again what other processes are in the way of",
-    "buffers.options.COMMIT_ROWS": SETTING,
-    "buffers.options.COMMIT_SECONDS": SETTING,
+    "engine.run.CACHE_BYTES": SETTING,
+    "engine.run.PUSH_SECONDS": "an option of the user's",
+    "engine.pushes.CLOSE_SECONDS": "how long is waited for what other machines do",
+    "engine.checkpointing.PIN_ATTEMPTS": "how often is tried again what other processes are in the way of",
+    "engine.run.COMMIT_ROWS": SETTING,
+    "engine.run.COMMIT_SECONDS": SETTING,
     "reading.kernel.BLOSC_BYTES": FORMAT,
     "reading.kernel.FRAME_BYTES": FORMAT,
     "reading.kernel.POLYNOMIAL": FORMAT,
     "reading.kernel.NOWAIT": "the system's",
     "reading.kernel.WILL_NEED": "the system's",
     "reading.resident.ALIGNED": "where arrays stand in a block of memory",
-    "reading.opening.OUTRUN_SECONDS": "how long a stream is read anew that others change meanwhile",
+    "reading.open_stream.OUTRUN_SECONDS": "how long a stream is read anew that others change meanwhile",
     "sampling.proportional.LEAST_MASS": PRECISION,
     "sampling.proportional.MOST_MASS": PRECISION,
     "sampling.recent.LEAST_HALF_LIFE": PRECISION,
@@ -209,317 +205,97 @@ def names_in(*nodes: ast.AST | None) -> set[str]:
     return {each.id for node in nodes if node for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
-TESTED: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
-    (
-        ("ring.FIRST_LENGTH",),
-        (
-            "buffers/test_readers_of_wide_rows.py",
-            "index/test_spans.py::test_rings_that_grow_and_turn_over",
-        ),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        ("ring.FIRST_VALUES",),
-        ("buffers/test_readers_of_wide_rows.py",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        (
-            "schema.CHUNK_BYTES",
-            "schema.MAX_CHUNK_ROWS",
-            "schema.SHARD_BYTES",
-            "schema.MAX_SHARD_ROWS",
-            "schema.MAX_SHARDS",
-            "schema.LEAST_SHARD_ROWS",
-        ),
-        ("test_schema.py::test_chunks_and_shards_suit_the_row",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        ("schema.RESIDENT_ROW_BYTES",),
-        (
-            "test_schema.py::test_chunks_and_shards_suit_the_row",
-            "buffers/test_processes.py",
-        ),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "buffers/test_multi_agent.py::test_transitions",
-        ),
-    ),
-    (
-        ("schema.RESIDENT_COLUMN_BYTES",),
-        ("test_schema.py::test_chunks_and_shards_suit_the_row",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "test_schema.py::test_small_columns_stay_in_ram_however_many_rows",
-        ),
-    ),
-    (
-        ("schema.PLACE_CHUNK_ROWS",),
-        ("buffers/test_replay_machine.py::TestBuffer",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "ops/test_verify.py::test_stores_with_everything_in_them_have_no_problem",
-        ),
-    ),
-    (
-        (
-            "schema.PLACE_SHARD_ROWS",
-            "schema.LARGE_PATCH_SHARD_ROWS",
-        ),
-        ("buffers/test_window.py::test_disk_usage_is_bounded",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "ops/test_verify.py::test_stores_with_everything_in_them_have_no_problem",
-        ),
-    ),
-    (
-        (
-            "schema.PATCH_CHUNK_ROWS",
-            "schema.PATCH_SHARD_ROWS",
-            "storage.column.MAX_BACKLOG_BYTES",
-        ),
-        ("buffers/test_replay_machine.py::TestBuffer",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "crash/test_crash_after_crash.py::test_crash_after_crash",
-        ),
-    ),
-    (
-        (
-            "schema.INFO_CHUNK_ROWS",
-            "schema.INFO_SHARD_ROWS",
-        ),
-        ("buffers/test_facts.py::test_facts_are_those_of_the_model",),
-        (
-            "buffers/test_facts.py::test_facts_are_those_of_the_model_with_small_thresholds",
-            "crash/test_facts.py::test_facts_through_crash_after_crash",
-        ),
-    ),
-    (
-        (
-            "schema.LATER_CHUNK_ROWS",
-            "schema.LATER_SHARD_ROWS",
-            "index.later.SLACK_BYTES",
-            "index.later.LOOK_BYTES",
-            "index.later.BLOCK_BYTES",
-        ),
-        ("buffers/test_later.py::test_values_are_those_of_the_model",),
-        (
-            "buffers/test_later.py::test_values_are_those_of_the_model_with_small_thresholds",
-            "crash/test_later.py::test_values_through_crash_after_crash",
-        ),
-    ),
-    (
-        ("storage.handles.MOST_FILES",),
-        (
-            "storage/test_handles.py",
-            "ops/test_compact.py::test_readers_go_on",
-        ),
-        ("buffers/test_replay_machine.py::TestBufferWithSmallThresholds",),
-    ),
-    (
-        ("storage.handles.MOST_LOOKED_AT",),
-        ("storage/test_handles.py",),
-        ("buffers/test_replay_machine.py::TestBufferWithSmallThresholds",),
-    ),
-    (
-        (
-            "storage.stream.MAX_UNSYNCED",
-            "storage.metadata.INDENTED_BYTES",
-        ),
-        ("buffers/test_replay_machine.py::TestBuffer",),
-        ("buffers/test_replay_machine.py::TestBufferWithSmallThresholds",),
-    ),
-    (
-        (
-            "storage.column.GROUPS_A_TASK",
-            "buffers.stored.COMMIT_BYTES",
-            "buffers.stored.WAITING_ROWS",
-        ),
-        ("buffers/test_replay_machine.py::TestBuffer",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        ("storage.column.HURRY_BYTES",),
-        ("buffers/test_replay_machine.py::TestBuffer",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "storage/test_hurry.py::test_chunks_of_a_writer_in_a_hurry",
-        ),
-    ),
-    (
-        ("reading.cache.MIN_SHARE",),
-        ("reading/test_cache.py::test_a_small_share_of_the_window_is_not_worth_it",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        ("reading.cache.FIRST_SLOTS",),
-        ("reading/test_cache.py::test_what_is_found_is_what_was_put",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "buffers/test_shuffled.py::test_each_transition_once_in_each_pass",
-        ),
-    ),
-    (
-        ("reading.gather.MOST_AT_ONCE",),
-        ("reading/test_kernel.py::test_as_python",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        ("reading.compiled.LOAD_AFTER",),
-        ("reading/test_kernel.py::test_it_is_loaded_when_it_is_worth_it",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        ("reading.compiled.LEAST_PIECES",),
-        ("reading/test_kernel.py::test_several_threads",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        ("reading.compiled.LEAST_HITS",),
-        ("reading/test_target.py::test_what_the_compiled_copy_leaves_to_python",),
-        ("reading/test_target.py::test_pieces_of_decoded_chunks",),
-    ),
-    (
-        ("reading.resident.MOST_BYTES",),
-        ("reading/test_resident.py",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        (
-            "storage.arrays.CHUNK_ROWS",
-            "storage.arrays.SHARD_CHUNKS",
-        ),
-        ("buffers/test_prioritized.py::test_a_checkpoint_goes_on_bit_for_bit",),
-        (
-            "buffers/test_prioritized.py::test_a_checkpoint_goes_on_bit_for_bit",
-            "buffers/test_resume.py::test_a_thousand_samples_are_the_same_with_small_thresholds",
-        ),
-    ),
-    (
-        (
-            "buffers.shuffle.POOL_SLACK",
-            "buffers.shuffle.POOL_SPARE_BYTES",
-        ),
-        ("buffers/test_shuffled.py::test_each_chunk_is_decoded_once_a_pass",),
-        (
-            "buffers/test_shuffled.py::test_each_transition_once_in_each_pass",
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-        ),
-    ),
-    (
-        ("buffers.shuffle.SMALL_CHUNK_ROWS",),
-        ("buffers/test_shuffled.py::test_each_transition_once_in_each_pass",),
-        (
-            "buffers/test_shuffled.py::test_each_transition_once_in_each_pass",
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-        ),
-    ),
-    (
-        (
-            "reading.blocks.LEAST_BYTES",
-            "reading.blocks.KEPT",
-        ),
-        ("reading/test_cached_patches.py::test_all_samples_have_a_patch",),
-        (
-            "buffers/test_replay_machine.py::TestBufferWithSmallThresholds",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        ("index.facts.SLACK_BYTES",),
-        ("buffers/test_facts.py::test_the_log_of_facts_stays_small",),
-        (
-            "buffers/test_facts.py::test_facts_are_those_of_the_model_with_small_thresholds",
-            "crash/test_facts.py::test_facts_through_crash_after_crash",
-        ),
-    ),
-    (
-        ("index.facts.SLACK_EPISODES",),
-        ("buffers/test_facts.py::test_facts_that_died_before_a_commit_are_forgotten",),
-        (
-            "buffers/test_facts.py::test_facts_are_those_of_the_model_with_small_thresholds",
-            "crash/test_facts.py::test_facts_through_crash_after_crash",
-        ),
-    ),
-    (
-        ("index.episodes.LOOKED_ROWS",),
-        ("buffers/test_facts.py::test_facts_of_a_long_episode",),
-        ("buffers/test_facts.py::test_facts_are_those_of_the_model_with_small_thresholds",),
-    ),
-    (
-        ("index.ranks.REBUILD_SHARE",),
-        ("index/test_ranks.py::test_the_depth_is_logarithmic_whatever_the_order",),
-        (
-            "sampling/test_rank_based.py::TestBesideOracleWithSmallThresholds",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        ("sampling.rank_based.MASS_BLOCK",),
-        ("sampling/test_rank_based.py::test_going_on_from_a_state_gives_the_same_thousand_batches",),
-        (
-            "sampling/test_rank_based.py::TestBesideOracleWithSmallThresholds",
-            "sampling/test_rank_based.py::test_going_on_from_a_state_gives_the_same_thousand_batches",
-        ),
-    ),
-    (
-        ("sampling.uniform.MAX_DRAWN_SHARE",),
-        ("sampling/test_uniform.py::test_flat_where_items_are_sparse",),
-        (
-            "sampling/test_uniform.py::test_flat_where_items_are_sparse",
-            "views/test_views_machine.py::TestViewsWithSmallThresholds",
-        ),
-    ),
-    (
-        (
-            "sampling.selected.LISTED_IDS",
-            "sampling.selected.MAX_DRAWN_SHARE",
-        ),
-        ("buffers/test_facts.py::test_draws_within_a_selection_are_uniform",),
-        ("buffers/test_facts.py::test_draws_within_a_selection_are_uniform",),
-    ),
-)
-"""Thresholds, tests with the engine's own values of them, and tests with the small ones."""
+BUFFERS = "buffers/test_replay_machine.py::TestBuffer"
+SMALL_BUFFERS = f"{BUFFERS}WithSmallThresholds"
+SMALL_VIEWS = "views/test_views_machine.py::TestViewsWithSmallThresholds"
+TESTED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("ring.FIRST_LENGTH",
+     ("buffers/test_readers_of_wide_rows.py", "index/test_spans.py::test_rings_that_grow_and_turn_over"),
+     (SMALL_BUFFERS, SMALL_VIEWS)),
+    ("ring.FIRST_VALUES", ("buffers/test_readers_of_wide_rows.py",), (SMALL_BUFFERS, SMALL_VIEWS)),
+    ("schema.CHUNK_BYTES schema.MAX_CHUNK_ROWS schema.SHARD_BYTES schema.MAX_SHARD_ROWS schema.MAX_SHARDS "
+     "schema.LEAST_SHARD_ROWS",
+     ("test_schema.py::test_chunks_and_shards_suit_the_row",),
+     (SMALL_BUFFERS, SMALL_VIEWS)),
+    ("schema.RESIDENT_ROW_BYTES", ("test_schema.py::test_chunks_and_shards_suit_the_row", "buffers/test_processes.py"),
+     (SMALL_BUFFERS, "buffers/test_multi_agent.py::test_transitions")),
+    ("schema.RESIDENT_COLUMN_BYTES", ("test_schema.py::test_chunks_and_shards_suit_the_row",),
+     (SMALL_BUFFERS, "test_schema.py::test_small_columns_stay_in_ram_however_many_rows")),
+    ("schema.PLACE_CHUNK_ROWS", (BUFFERS,),
+     (SMALL_BUFFERS, "ops/test_verify.py::test_stores_with_everything_in_them_have_no_problem")),
+    ("schema.PLACE_SHARD_ROWS schema.LARGE_PATCH_SHARD_ROWS", ("buffers/test_window.py::test_disk_usage_is_bounded",),
+     (SMALL_BUFFERS, "ops/test_verify.py::test_stores_with_everything_in_them_have_no_problem")),
+    ("schema.PATCH_CHUNK_ROWS schema.PATCH_SHARD_ROWS storage.column.MAX_BACKLOG_BYTES", (BUFFERS,),
+     (SMALL_BUFFERS, "crash/test_crash_after_crash.py::test_crash_after_crash")),
+    ("schema.INFO_CHUNK_ROWS schema.INFO_SHARD_ROWS",
+     ("engine/test_facts.py::test_facts_are_those_of_the_model",),
+     ("engine/test_facts.py::test_facts_are_those_of_the_model_with_small_thresholds",
+      "crash/test_facts.py::test_facts_through_crash_after_crash")),
+    ("schema.LATER_CHUNK_ROWS schema.LATER_SHARD_ROWS index.later_values.SLACK_BYTES index.later_values.BLOCK_BYTES "
+     "reading.bytelog.READ_BYTES",
+     ("engine/test_later.py::test_values_are_those_of_the_model",),
+     ("engine/test_later.py::test_values_are_those_of_the_model_with_small_thresholds",
+      "crash/test_later.py::test_values_through_crash_after_crash")),
+    ("storage.handles.MOST_FILES", ("storage/test_handles.py", "ops/test_compact.py::test_readers_go_on"),
+     (SMALL_BUFFERS,)),
+    ("storage.handles.MOST_LOOKED_AT", ("storage/test_handles.py",), (SMALL_BUFFERS,)),
+    ("storage.stream.MAX_UNSYNCED storage.metadata.INDENTED_BYTES", (BUFFERS,), (SMALL_BUFFERS,)),
+    ("storage.column.GROUPS_A_TASK engine.engine.COMMIT_BYTES engine.engine.WAITING_ROWS", (BUFFERS,),
+     (SMALL_BUFFERS, SMALL_VIEWS)),
+    ("storage.column.HURRY_BYTES", (BUFFERS,),
+     (SMALL_BUFFERS, "storage/test_hurry.py::test_chunks_of_a_writer_in_a_hurry")),
+    ("reading.cache.MIN_SHARE", ("reading/test_cache.py::test_a_small_share_of_the_window_is_not_worth_it",),
+     (SMALL_BUFFERS, SMALL_VIEWS)),
+    ("reading.cache.FIRST_SLOTS", ("reading/test_cache.py::test_what_is_found_is_what_was_put",),
+     (SMALL_BUFFERS, "buffers/test_shuffled.py::test_each_transition_once_in_each_pass")),
+    ("reading.gather.MOST_AT_ONCE", ("reading/test_kernel.py::test_as_python",), (SMALL_BUFFERS, SMALL_VIEWS)),
+    ("reading.compiled.LOAD_AFTER", ("reading/test_kernel.py::test_it_is_loaded_when_it_is_worth_it",),
+     (SMALL_BUFFERS, SMALL_VIEWS)),
+    ("reading.compiled.LEAST_PIECES", ("reading/test_kernel.py::test_several_threads",), (SMALL_BUFFERS, SMALL_VIEWS)),
+    ("reading.compiled.LEAST_HITS", ("reading/test_target.py::test_what_the_compiled_copy_leaves_to_python",),
+     ("reading/test_target.py::test_pieces_of_decoded_chunks",)),
+    ("reading.resident.MOST_BYTES", ("reading/test_resident.py",), (SMALL_BUFFERS, SMALL_VIEWS)),
+    ("storage.checkpoint_arrays.CHUNK_ROWS storage.checkpoint_arrays.SHARD_CHUNKS",
+     ("buffers/test_prioritized.py::test_a_checkpoint_goes_on_bit_for_bit",),
+     ("buffers/test_prioritized.py::test_a_checkpoint_goes_on_bit_for_bit",
+      "buffers/test_resume.py::test_a_thousand_samples_are_the_same_with_small_thresholds")),
+    ("buffers.shuffle.POOL_SLACK buffers.shuffle.POOL_SPARE_BYTES",
+     ("buffers/test_shuffled.py::test_each_chunk_is_decoded_once_a_pass",),
+     ("buffers/test_shuffled.py::test_each_transition_once_in_each_pass", SMALL_BUFFERS)),
+    ("buffers.shuffle.SMALL_CHUNK_ROWS", ("buffers/test_shuffled.py::test_each_transition_once_in_each_pass",),
+     ("buffers/test_shuffled.py::test_each_transition_once_in_each_pass", SMALL_BUFFERS)),
+    ("reading.blocks.LEAST_BYTES reading.blocks.KEPT",
+     ("reading/test_cached_patches.py::test_all_samples_have_a_patch",), (SMALL_BUFFERS, SMALL_VIEWS)),
+    ("index.facts.SLACK_BYTES",
+     ("engine/test_facts.py::test_the_log_of_facts_stays_small",),
+     ("engine/test_facts.py::test_facts_are_those_of_the_model_with_small_thresholds",
+      "crash/test_facts.py::test_facts_through_crash_after_crash")),
+    ("index.episodes.LOOKED_ROWS", ("engine/test_facts.py::test_facts_of_a_long_episode",),
+     ("engine/test_facts.py::test_facts_are_those_of_the_model_with_small_thresholds",)),
+    ("index.ranks.REBUILD_SHARE", ("index/test_ranks.py::test_the_depth_is_logarithmic_whatever_the_order",),
+     ("sampling/test_rank_based.py::TestBesideOracleWithSmallThresholds", SMALL_VIEWS)),
+    ("sampling.rank_based.MASS_BLOCK",
+     ("sampling/test_rank_based.py::test_going_on_from_a_state_gives_the_same_thousand_batches",),
+     ("sampling/test_rank_based.py::TestBesideOracleWithSmallThresholds",
+      "sampling/test_rank_based.py::test_going_on_from_a_state_gives_the_same_thousand_batches")),
+    ("sampling.uniform.MAX_DRAWN_SHARE", ("sampling/test_uniform.py::test_flat_where_items_are_sparse",),
+     ("sampling/test_uniform.py::test_flat_where_items_are_sparse", SMALL_VIEWS)),
+    ("sampling.selected.LISTED_IDS sampling.selected.MAX_DRAWN_SHARE",
+     ("engine/test_facts.py::test_draws_within_a_selection_are_uniform",),
+     ("engine/test_facts.py::test_draws_within_a_selection_are_uniform",)),
+)  # fmt: skip
+"""Names of thresholds, tests with the engine's own values of them, and tests with the small ones."""
 
 
 def test_every_threshold_has_its_tests() -> None:
     """Some with the engine's own value, and some with the small one."""
-    assert sorted(name for names, _, _ in TESTED for name in names) == sorted(TABLE)
+    assert sorted(name for names, _, _ in TESTED for name in names.split()) == sorted(TABLE)
     for names, own, small in TESTED:
         assert own
         assert small
         for path in own:
             assert '"small_thresholds"' not in setting_of(path), f"{path} never sees the engine's own value"
-        for name in names:
+        for name in names.split():
             for path in small:
                 setting = setting_of(path)
                 constant = name.rpartition(".")[2]

@@ -8,11 +8,9 @@ import click
 
 from diskreplay_cli import output, text
 
-store_argument = click.argument("path", type=click.Path())
-
 
 @click.command()
-@store_argument
+@output.store_argument
 @output.out_option("FILE.html to write.", "report.html")
 @click.option(
     "--episode",
@@ -61,7 +59,7 @@ def report(
 
 
 @click.command()
-@store_argument
+@output.store_argument
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N", default=0, help="To listen on.  [default: a free one]"
 )

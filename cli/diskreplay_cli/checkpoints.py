@@ -8,8 +8,6 @@ import click
 
 from diskreplay_cli import output, text
 
-store_argument = click.argument("path", type=click.Path())
-
 
 @click.group()
 def checkpoints() -> None:
@@ -17,7 +15,7 @@ def checkpoints() -> None:
 
 
 @checkpoints.command("list")
-@store_argument
+@output.store_argument
 @output.json_option
 def list_(path: str, as_json: bool) -> None:
     """List the checkpoints of the store at PATH.
@@ -49,7 +47,7 @@ def list_(path: str, as_json: bool) -> None:
 
 
 @checkpoints.command()
-@store_argument
+@output.store_argument
 @click.argument("names", nargs=-1, required=True)
 def drop(path: str, names: tuple[str, ...]) -> None:
     """Drop the checkpoints NAMES of the store at PATH; its rows stay.
@@ -63,7 +61,7 @@ def drop(path: str, names: tuple[str, ...]) -> None:
 
 
 @checkpoints.command()
-@store_argument
+@output.store_argument
 @click.argument("name")
 @click.option(
     "--stream", metavar="NAME", help="That goes back.  [default: the one of the import, or that went on since]"

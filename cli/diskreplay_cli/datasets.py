@@ -18,7 +18,6 @@ from diskreplay import formats
 from diskreplay_cli import output, text
 from diskreplay_cli.errors import FAILED, Interrupted
 
-store_argument = click.argument("path", type=click.Path())
 loss_option = click.option("--allow-loss", is_flag=True, help="Go on where something cannot be held; count it.")
 where_option = click.option(
     "--where", metavar="CONDITION", help="Only episodes for which it holds: \"return > 100 and tag = 'expert'\"."
@@ -106,7 +105,7 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 
 
 @click.command()
-@store_argument
+@output.store_argument
 @click.argument("out", type=click.Path())
 @click.option(
     "--format", "format_name", type=click.Choice(list(formats.MODULES)),
@@ -159,7 +158,7 @@ def export(
 
 @click.command("import")
 @click.argument("source", type=click.Path())
-@store_argument
+@output.store_argument
 @click.option(
     "--format", "format_name", type=click.Choice([*formats.MODULES]), help="Of SOURCE.  [default: found from it]"
 )
@@ -215,8 +214,7 @@ def formats_(as_json: bool) -> None:
     """List the formats of datasets, and what each can hold."""
     from diskreplay.formats.core import table
 
-    if as_json:
-        output.print_json({"formats": [table.facts(format) for format in formats.every()]})
+    if output.printed_json({"formats": [table.facts(format) for format in formats.every()]}, as_json):
         return
     for format in formats.every():
         output.print_wrapped(f"{format.name} ({table.ways(format)}, a {format.kind}): {format.title}")
@@ -243,7 +241,7 @@ def merge(out: str, paths: tuple[str, ...], allow_loss: bool, as_json: bool) -> 
 
 
 @click.command()
-@store_argument
+@output.store_argument
 @click.argument("outs", type=click.Path(), nargs=-1)
 @click.option(
     "--fraction", "fractions", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="X", multiple=True,
@@ -275,8 +273,7 @@ def _facts(facts: dict[str, Any]) -> str:
 
 
 def _print_written(results: list[Any], as_json: bool) -> None:
-    if as_json:
-        output.print_json({"stores": [result.to_json() for result in results]})
+    if output.printed_json({"stores": [result.to_json() for result in results]}, as_json):
         return
     for result in results:
         click.echo(
@@ -286,7 +283,7 @@ def _print_written(results: list[Any], as_json: bool) -> None:
 
 
 @click.command()
-@store_argument
+@output.store_argument
 @click.option(
     "--sort", type=click.Choice(["number", "length", "return", "end"]), default="number", show_default=True,
     help="In which order.",
@@ -333,7 +330,7 @@ def episodes(
 
 
 @click.command()
-@store_argument
+@output.store_argument
 @click.option("--rows", type=click.IntRange(1), metavar="N", default=10, show_default=True, help="How many.")
 @click.option("--episode", type=int, metavar="K", help="Of this episode; from the end if negative.")
 @output.json_option
@@ -342,9 +339,7 @@ def head(path: str, rows: int, episode: int | None, as_json: bool) -> None:
     from diskreplay.ops.episodes import head as run
 
     found = run(path, rows, episode=episode)
-    if as_json:
-        output.print_json(found.to_json())
-    else:
+    if not output.printed_json(found, as_json):
         output.print_table(found.columns, [tuple(_cell(row[name]) for name in found.columns) for row in found.rows])
 
 
@@ -373,9 +368,7 @@ def diff(one: str, other: str, as_json: bool) -> int:
 
     with counting("comparing") as update:
         found = run(one, other, progress=update)
-    if as_json:
-        output.print_json({"same": found is None, "difference": found and found.to_json()})
-    else:
+    if not output.printed_json({"same": found is None, "difference": found and found.to_json()}, as_json):
         click.echo("no difference" if found is None else str(found))
     return 0 if found is None else FAILED
 

@@ -14,11 +14,9 @@ from diskreplay_cli import browser, checkpoints, datasets, output, page, remote,
 from diskreplay_cli.errors import FAILED, INTERRUPTED, MISUSED, OneLineErrors
 
 if TYPE_CHECKING:
-    from diskreplay.ops.repair_plan import Plan
+    from diskreplay.ops.repair.plan import RepairPlan
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
-
-store_argument = click.argument("path", type=click.Path())
 
 
 FIRST_STEPS = """\
@@ -46,7 +44,7 @@ def main(context: click.Context) -> int:
 
 @main.command()
 @click.argument("env_id")
-@store_argument
+@output.store_argument
 @click.option(
     "--steps",
     type=click.IntRange(1),
@@ -123,7 +121,7 @@ def record(
 
 
 @main.command()
-@store_argument
+@output.store_argument
 @output.json_option
 def inspect(path: str, as_json: bool) -> None:
     """Show what is in the store at PATH, on one screen.
@@ -134,14 +132,12 @@ def inspect(path: str, as_json: bool) -> None:
     from diskreplay.ops.inspect import inspect as run
 
     facts = run(path)
-    if as_json:
-        output.print_json(facts.to_json())
-    else:
+    if not output.printed_json(facts, as_json):
         page.print_page(output.console(), facts, output.plain_bars())
 
 
 @main.command()
-@store_argument
+@output.store_argument
 @click.option("--repair", "repairs", is_flag=True, help="Make a damaged store whole again; see above.")
 @output.json_option
 def verify(path: str, repairs: bool, as_json: bool) -> int:
@@ -173,8 +169,7 @@ def verify(path: str, repairs: bool, as_json: bool) -> int:
             at_url = is_url(path)
             plan = None if result.ok or at_url else foreseen(path)
             facts["repair"] = plan and plan.to_json()
-    if as_json:
-        output.print_json(facts)
+    if output.printed_json(facts, as_json):
         return 0 if result.ok else FAILED
     if repairs:
         for line in text.repaired(repaired):
@@ -193,9 +188,9 @@ def verify(path: str, repairs: bool, as_json: bool) -> int:
     return 0 if result.ok else FAILED
 
 
-def foreseen(path: str) -> Plan | None:
+def foreseen(path: str) -> RepairPlan | None:
     """What a repair would give up; None where a store cannot be repaired."""
-    from diskreplay.ops.repair_plan import plan
+    from diskreplay.ops.repair.plan import plan
 
     try:
         return plan(path)
@@ -204,7 +199,7 @@ def foreseen(path: str) -> Plan | None:
 
 
 @main.command()
-@store_argument
+@output.store_argument
 @click.option("--dry-run", is_flag=True, help="Only say what would be given back.")
 @output.json_option
 def compact(path: str, dry_run: bool, as_json: bool) -> None:
@@ -230,7 +225,31 @@ def compact(path: str, dry_run: bool, as_json: bool) -> None:
 
 
 @main.command()
-@store_argument
+@output.store_argument
+@click.option(
+    "--capacity", type=click.IntRange(1), required=True, metavar="N", help="Transitions that each stream is to keep."
+)
+@click.option("--stream", metavar="NAME", help="The only one to resize.  [default: all]")
+@output.json_option
+def resize(path: str, capacity: int, stream: str | None, as_json: bool) -> None:
+    """Let the store at PATH keep more transitions, or fewer.
+
+    Each of its streams does, in one commit. With fewer the oldest are given up for good; the space of those that a
+    checkpoint needs comes back when that is dropped. No stream may be written meanwhile; readers may go on.
+    """
+    from diskreplay.ops.resize import resize as run
+
+    results = run(path, capacity, stream)
+    if output.printed_json({"streams": [result.to_json() for result in results]}, as_json):
+        return
+    for one in results:
+        click.echo(
+            f"stream {one.stream} keeps {one.capacity:,} transitions (before: {one.before:,}), {one.evicted:,} evicted"
+        )
+
+
+@main.command()
+@output.store_argument
 @click.option(
     "--episode", type=int, metavar="K", default=0, show_default=True, help="Number of it; from the end if negative."
 )
@@ -271,9 +290,7 @@ def show(
     drawn = text.plural(result.frames, "frame")
     if result.curves:
         drawn = f"{text.plural(result.curves, 'curve')} of {text.plural(result.frames, 'observation')}"
-    if as_json:
-        output.print_json(result.to_json())
-    else:
+    if not output.printed_json(result, as_json):
         click.echo(
             f"{out}: {drawn} of episode {result.episode} of {result.episodes} "
             f"({text.plural(result.length, 'step')}, return {text.number(result.total_reward)}), "

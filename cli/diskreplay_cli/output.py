@@ -41,6 +41,7 @@ def out_option(help: str, default: str | None = None) -> Callable[[Command], Com
     )  # fmt: skip
 
 
+store_argument = click.argument("path", type=click.Path())
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the facts as one JSON document.")
 
@@ -55,10 +56,10 @@ def print_json(document: Mapping[str, Any]) -> None:
     click.echo(json.dumps(document, indent=2, allow_nan=False))
 
 
-def printed_json(result: Result, as_json: bool) -> bool:
-    """Prints what a command did as one document, where that is asked for; whether it was."""
+def printed_json(found: Result | Mapping[str, Any], as_json: bool) -> bool:
+    """Prints what a command found or did as one document, where that is asked for; whether it was."""
     if as_json:
-        print_json(result.to_json())
+        print_json(found if isinstance(found, Mapping) else found.to_json())
     return as_json
 
 

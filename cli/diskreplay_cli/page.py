@@ -14,7 +14,7 @@ from rich.text import Text
 from diskreplay_cli import text
 
 if TYPE_CHECKING:
-    from diskreplay.ops.inspect import ColumnFacts, EpisodeFacts, Facts, Spread
+    from diskreplay.ops.inspect import ColumnFacts, EpisodeTotals, Facts, Spread
 
 MAX_CHECKPOINTS = 5
 MAX_STREAMS = 8
@@ -131,7 +131,7 @@ def _call(stored: object) -> str:
     return f"{stored.get('kind')}({options})"
 
 
-def _episodes(facts: EpisodeFacts, plain: bool) -> RenderableType:
+def _episodes(facts: EpisodeTotals, plain: bool) -> RenderableType:
     """Lengths and returns of the complete episodes, each with its histogram."""
     parts = [f"{facts.complete:,} complete"]
     parts += [f"{count:,} {what}" for count, what in ((facts.running, "going on"), (facts.cut_off, "cut off")) if count]

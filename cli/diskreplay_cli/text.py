@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from diskreplay.ops.repair import Repaired
-    from diskreplay.ops.repair_plan import Plan
-    from diskreplay.ops.repair_stream import StreamLoss
+    from diskreplay.ops.repair.plan import RepairPlan
+    from diskreplay.ops.repair.stream_repair import StreamLoss
 
 LINE = 300
 """Characters of a line that a store may fill."""
@@ -129,7 +129,7 @@ def repaired(result: Repaired) -> Iterator[str]:
         yield f"{plural(len(result.moved), 'file')} or folders are in {result.quarantine}"
 
 
-def planned(plan: Plan, path: str) -> Iterator[str]:
+def planned(plan: RepairPlan, path: str) -> Iterator[str]:
     """How to repair a store, and what that would give up, a line for each thing."""
     command = shlex.join(["diskreplay", "verify", "--repair", path])
     if not (plan.streams or plan.checkpoints):

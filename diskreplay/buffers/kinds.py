@@ -10,9 +10,9 @@ from diskreplay.buffers.multi_agent_rollout import MultiAgentRolloutBuffer
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.rollout import RolloutBuffer
 from diskreplay.paths import PathLike, full_path
-from diskreplay.remote import joining
+from diskreplay.remote import membership
 from diskreplay.remote.objects import ObjectStore, checked_url, is_url
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
 KINDS: dict[str, Any] = {
@@ -37,7 +37,7 @@ def open(path: PathLike, mode: Literal["r", "r+", "a"] = "r", **options: Any) ->
     Raises what :meth:`ReplayBuffer.open` raises.
     """
     if is_url(path):
-        there = joining.found(ObjectStore(checked_url(path)))
+        there = membership.found(ObjectStore(checked_url(path)))
         settings = {} if there is None else there[1]
     else:
         settings = Store(full_path(path), options.get("files") or LocalFiles()).settings

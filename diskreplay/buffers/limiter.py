@@ -60,8 +60,9 @@ class RateLimiter:
         self._min_size = check_count("min_size", min_size)
         middle = self._min_size * self._ratio
         self._error = TOLERANCE * middle if error_buffer is None else checked_number("error_buffer", error_buffer)
-        self._writer = buffer._writable()
-        self._buffer, self._log, self._envs = buffer, buffer._appender.log, buffer.num_envs
+        self._buffer, self._engine = buffer, buffer.engine
+        self._writer = self._engine.writable()
+        self._log, self._envs = self._engine.appender.log, buffer.num_envs
         # Exact, in whole numbers: rounded, a band that is just wide enough could hold both sides back.
         ratio, error = Fraction(repr(self._ratio)), Fraction(repr(self._error))
         self._unit = math.lcm(ratio.denominator, error.denominator)
@@ -130,7 +131,7 @@ class RateLimiter:
             self._wait("add a step", self._add_fits, timeout)
         unpublished = (self._log.end - self._writer.commit_record.end) * self._envs * self._ratio
         if unpublished >= self._publish and self._shared:
-            self._buffer.commit()
+            self._engine.commit()
 
     def _add_fits(self) -> bool:
         inserts = self._log.end * self._envs + self._other_inserts
@@ -163,11 +164,11 @@ class RateLimiter:
         if not self._counted(count):
             self._wait(f"sample {count} transitions", lambda: self._counted(count), timeout, count)
         if self._writer.sampled - self._writer.commit_record.sampled >= self._publish and self._shared:
-            self._buffer.commit()
+            self._engine.commit()
 
     def _counted(self, count: int) -> bool:
-        with self._buffer._lock:
-            self._buffer._check_open()
+        with self._engine.lock:
+            self._engine.check_open()
             fits = self._sample_fits(count)
             if fits:
                 if self._writer.sampled + count > MAX_SAMPLED:
@@ -200,12 +201,12 @@ class RateLimiter:
 
     def _look(self) -> None:
         """Takes the counts of the other streams over, as they are open here."""
-        with self._buffer._lock:
+        with self._engine.lock:
             self._take_over()
 
     def _take_over(self) -> None:
         own = self._writer.name
-        records = {name: commit for name, commit in self._buffer._streams.commits.items() if name != own}
+        records = {name: commit for name, commit in self._engine.streams.commits.items() if name != own}
         self._shared = bool(records)
         """Whether there are other streams, in whose processes it matters what is committed here."""
         self._other_inserts = sum(commit.end * commit.num_envs for commit in records.values())
@@ -216,7 +217,7 @@ class RateLimiter:
 
     def _look_again(self) -> bool:
         """Goes on to the newest commits of the other streams; True."""
-        self._buffer.refresh()
+        self._engine.refresh()
         self._look()
         return True
 
@@ -229,7 +230,7 @@ class RateLimiter:
             self._check_band("a batch" if count else "a step", count)  # a stream of more environments may have come
             record = self._writer.commit_record
             if self._shared and (self._log.end, self._writer.sampled) != (record.end, record.sampled):
-                self._buffer.commit()  # the other side may have come just now
+                self._engine.commit()  # the other side may have come just now
             waited = time.monotonic() - start
             if timeout is not None and waited >= timeout:
                 raise RateLimitError(f"no leave to {what} after {waited:.1f} s: {self._standing()}")
@@ -237,11 +238,11 @@ class RateLimiter:
 
     def _standing(self) -> str:
         """The counts, and who writes the other streams."""
-        files, streams = self._buffer._store.files, self._buffer._streams.commits
+        files, streams = self._engine.store.files, self._engine.streams.commits
         others = [
             f"{name!r} is {'written by ' + holder if holder.startswith('process') else 'not being written'}"
             for name, holder in (
-                (name, files.lock_holder(self._buffer._store.stream_path(name)))
+                (name, files.lock_holder(self._engine.store.stream_path(name)))
                 for name in streams
                 if name != self._writer.name
             )

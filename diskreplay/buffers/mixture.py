@@ -22,28 +22,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import shares
-from diskreplay.buffers import checkpointing, pushes
-from diskreplay.buffers.checkpointing import State
 from diskreplay.buffers.joining import Joint
 from diskreplay.buffers.loader import Loader
 from diskreplay.buffers.opening import find_checkpoint, written_stream
+from diskreplay.buffers.options import Opening, of
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.buffers.state import resume_sampler, rng_to_json, sampler_facts, sampler_state, set_rng
+from diskreplay.buffers.state import resume_sampler, sampler_facts, sampler_state
 from diskreplay.buffers.stored import Restored
 from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_count
+from diskreplay.engine import checkpointing, pushes
+from diskreplay.engine.generator import rng_to_json, set_rng
+from diskreplay.engine.hooks import State
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.ids import Ids, checked_ids
 from diskreplay.interrupts import Lock, held_back
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import named, place
-from diskreplay.sampling.mixture import has_priorities
+from diskreplay.sampling.sampler_mixture import has_priorities
 from diskreplay.sampling.window import Prioritized, checked_updates
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
-from diskreplay.views.batch import Batch
+from diskreplay.views.batch import SomeBatch
 
 PART_SHIFT = 59
 """Bits of an index that a part's own may have: its stream's number has the last 11 of them."""
@@ -53,7 +55,6 @@ STATE = "mixture"
 """The part of a checkpoint's state that is the mixture's."""
 GIVEN, FRACTIONS, READ, KEEPER = "given", "fractions", "read", "keeper"
 
-SomeBatch = TypeVar("SomeBatch", bound=Batch)
 Made = TypeVar("Made")
 PartToOpen = PathLike | tuple[PathLike, Mapping[str, Any]]
 
@@ -196,16 +197,16 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             before = self._given
             counts = self._shares.counts(before, batch_size)
             joint = Joint(counts)
-            drawn = [
-                (number, part, _of_part(number, part, functools.partial(part._begin_sample, count, joint.part(number))))
-                for number, (part, count) in enumerate(zip(self._parts, counts, strict=True))
-                if count
-            ]
+            drawn = []
+            for number, (part, count) in enumerate(zip(self._parts, counts, strict=True)):
+                if count:
+                    begin = functools.partial(part.engine.begin, part.draws.draft, count, empty=joint.part(number))
+                    drawn.append((number, part, _of_part(number, part, begin)))
             given = self._given = [have + count for have, count in zip(before, counts, strict=True)]
         batches: list[SomeBatch] = []
         try:
             for number, part, read in drawn:
-                batch = cast(SomeBatch, _of_part(number, part, read))
+                batch = _of_part(number, part, read)
                 batch.index = _to_mixture(batch.index, number, part)
                 batches.append(batch)
         except BaseException:
@@ -246,7 +247,12 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             raise InputError(f"priorities must be finite, got {errors[~np.isfinite(errors)][0]}")
         given = [(self._parts[number], numbers == number) for number in told]
         for part, here in given:
-            part._check_given(own[here])
+            with part.engine.lock:
+                part.engine.check_open()
+                part.draws.check_given(own[here])
+        for part, here in given:
+            if here.any():
+                part.before_update()
         with held_back():
             for part, here in given:
                 if here.any():
@@ -274,7 +280,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
                 here = np.flatnonzero(numbers == number)
                 chosen = rows[here] if isinstance(rows, np.ndarray) else [rows[at] for at in here.tolist()]
                 given.append((part, own[here], chosen))
-                part._check_write(name, own[here], chosen)
+                part.engine.check_write(name, own[here], chosen)
         with held_back():
             for part, ids, chosen in given:
                 if len(ids):
@@ -300,7 +306,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         found: SomeBatch = joined.map(lambda array: array[back])
         return found
 
-    def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader:
+    def loader(self, batch_size: int, *, prefetch: int = 2) -> Loader[SomeBatch]:
         """An endless iterator of batches that a background thread samples ahead.
 
         Args:
@@ -343,17 +349,17 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         raise.
         """
         keeper, *others = self._written()
-        wanted = checkpointing.wanted(keeper._store, name, metadata, attachments, keep)
-        with checkpointing.staging(keeper, wanted.attachments) as staged, self._lock:
+        wanted = checkpointing.wanted(keeper.engine.store, name, metadata, attachments, keep)
+        with checkpointing.staging(keeper.engine, wanted.attachments) as staged, self._lock:
             for part in others:
-                if name in _leftovers(part._store, keeper._store):
+                if name in _leftovers(part.engine.store, keeper.engine.store):
                     part.drop_checkpoint(name)
-                part._store.check_new_checkpoint(name)
-            mark = {STATE: {KEEPER: _key(keeper._store)}}
+                part.engine.store.check_new_checkpoint(name)
+            mark = {STATE: {KEEPER: _key(keeper.engine.store)}}
             for part in others:
-                checkpointing.take(part, wanted, None, lambda: (mark, {}))
-            checkpointing.take(keeper, wanted, staged, self._state)
-        for older in checkpointing.outdated(keeper, wanted, lambda one: GIVEN in _held(one)):
+                checkpointing.take(part.engine, wanted, None, lambda: (mark, {}))
+            checkpointing.take(keeper.engine, wanted, staged, self._state)
+        for older in checkpointing.outdated(keeper.engine, wanted, lambda one: GIVEN in _held(one)):
             self.drop_checkpoint(older)
 
     @property
@@ -368,7 +374,7 @@ class Mixture(Subscripted, Generic[SomeBatch]):
     @property
     def checkpoints(self) -> list[str]:
         """Names of the mixture's checkpoints, by their numbers; ReadOnlyError where no part is written."""
-        return [one.name for one in self._written()[0]._store.checkpoints() if GIVEN in _held(one)]
+        return [one.name for one in self._written()[0].engine.store.checkpoints() if GIVEN in _held(one)]
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
         """The metadata that the checkpoint was made with; CheckpointError when there is none of that name."""
@@ -381,12 +387,12 @@ class Mixture(Subscripted, Generic[SomeBatch]):
             raise CheckpointError(f"there is no checkpoint {name!r} of the mixture; there are {self.checkpoints}")
         keeper.drop_checkpoint(name)
         for part in others:
-            if name in _leftovers(part._store, keeper._store):
+            if name in _leftovers(part.engine.store, keeper.engine.store):
                 part.drop_checkpoint(name)
 
     def _written(self) -> list[SampledBuffer[SomeBatch]]:
         """The parts that are written, the keeper first."""
-        found = [part for part in self._parts if not part._read_only]
+        found = [part for part in self._parts if not part.engine.read_only]
         if not found:
             raise ReadOnlyError("no part of the mixture is written; open one with mode='r+' to keep checkpoints in it")
         return found
@@ -396,16 +402,18 @@ class Mixture(Subscripted, Generic[SomeBatch]):
         read: list[Any] = []
         arrays: dict[str, NDArray[Any]] = {}
         for number, part in enumerate(self._parts):
-            if not part._read_only:
+            if not part.engine.read_only:
                 read.append(None)
                 continue
-            with part._lock:
-                part._check_open()
+            with part.engine.lock:
+                part.engine.check_open()
                 priorities, values = sampler_state(part.sampler)
-                timelines = {str(stream.log.stream): stream.disk.commit_record.timeline for stream in part._streams}
-                facts = {"rng": rng_to_json(part._rng), "priorities": priorities, "timelines": timelines}
+                timelines = {
+                    str(stream.log.stream): stream.disk.commit_record.timeline for stream in part.engine.streams
+                }
+                facts = {"rng": rng_to_json(part.engine.rng), "priorities": priorities, "timelines": timelines}
                 facts |= {"sampler": sampler_facts(part.sampler), "view": part.view.to_json()}
-            read.append({**facts, "store": _key(part._store)})
+            read.append({**facts, "store": _key(part.engine.store)})
             arrays |= {f"part{number}.{name}": value.copy() for name, value in values.items()}
         return {STATE: {GIVEN: list(self._given), FRACTIONS: list(self._fractions), READ: read}}, arrays
 
@@ -476,9 +484,10 @@ def _layout(name: str, value: Any) -> list[tuple[str, str]]:
 
 def _to_mixture(index: Ids, number: int, part: SampledBuffer[Any]) -> Ids:
     """The indices of a part as those of the mixture."""
-    if part._streams.newest >= MAX_STREAMS:
+    newest = part.engine.streams.newest
+    if newest >= MAX_STREAMS:
         raise InputError(
-            f"part {number}, {part.path!r}, has a stream with the number {part._streams.newest}; in a mixture streams "
+            f"part {number}, {part.path!r}, has a stream with the number {newest}; in a mixture streams "
             f"have numbers below {MAX_STREAMS}"
         )
     return index | (number << PART_SHIFT) if number else index
@@ -509,7 +518,7 @@ def _find(written: Sequence[tuple[str, dict[str, Any]]], name: str, or_last_comm
     path, options = written[0]
     keeper = _store(path, options)
     return find_checkpoint(
-        keeper, name, written_stream(keeper, options), or_last_commit, lambda one: GIVEN in _held(one),
+        keeper, name, written_stream(keeper, of(Opening, options)), or_last_commit, lambda one: GIVEN in _held(one),
         "the mixture that is kept in",
     )  # fmt: skip
 
@@ -518,7 +527,7 @@ def _check_going_back(written: Sequence[tuple[str, dict[str, Any]]], name: str) 
     """Raises what stands against going back in any part, before the first part has gone back."""
     for path, options in written:
         store = _store(path, options)
-        stream = written_stream(store, options)
+        stream = written_stream(store, of(Opening, options))
         if stream is not None and store.has_stream(stream) and not options.get("take_over"):  # which frees the lock
             pushes.check_going_back(store, stream, store.checkpoint(name), options.get("remote"))
 
@@ -574,11 +583,11 @@ def _restore_reader(
     part: SampledBuffer[Any], stored: Mapping[str, Any], arrays: dict[str, NDArray[Any]], name: str
 ) -> None:
     """Gives a part that is only read its random state, and its sampler's where that can be taken over."""
-    with part._lock:
-        resumed = resume_sampler(part.sampler, part.view, stored, lambda: arrays, name)
+    with part.engine.lock:
+        resumed = resume_sampler(part.sampler, part.view, stored, lambda: arrays, f"the state of checkpoint {name!r}")
         if resumed and isinstance(part.sampler, Prioritized):
-            for stream in part._streams:
+            for stream in part.engine.streams:
                 was = stored["timelines"].get(str(stream.log.stream))
                 if was is not None and was != stream.disk.commit_record.timeline:
                     part.sampler.forget(stream.log.stream)
-        set_rng(part._rng, stored, name)
+        set_rng(part.engine.rng, stored, name)

@@ -7,24 +7,22 @@ from typing import Any, Self, Unpack
 
 import gymnasium
 
-from diskreplay import schema as schemas
 from diskreplay.buffers import multi_agent_layout as layout
-from diskreplay.buffers.inputs import Freedoms
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.buffers.multi_agent_view import AgentsView
 from diskreplay.buffers.options import (
-    AgentOptions,
     AgentsCreateOptions,
     AgentsEitherOptions,
-    LayoutOptions,
-    check_run,
-    pick,
+    AgentsSpec,
+    OpenOptions,
+    of,
     shared,
 )
 from diskreplay.buffers.sampled import SampledBuffer
+from diskreplay.engine.inputs import Freedoms
 from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import Schema
+from diskreplay.schema import StoreSpec
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.view import View
 
@@ -55,7 +53,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         *,
         capacity: int,
         num_envs: int = 1,
-        view: View | None = None,
+        view: View[Any] | None = None,
         sampler: Sampler | None = None,
         **options: Unpack[AgentsCreateOptions],
     ) -> Self:
@@ -80,9 +78,9 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
-        check_run(options)
-        schema, own = cls._plan(observation_space, action_space, n_agents, capacity, num_envs, options)
-        return cls._make(path, schema, own, view, sampler, options)
+        agents = observation_space, action_space, n_agents
+        spec = cls._spec(agents, options, capacity=capacity, num_envs=num_envs)
+        return cls._create(path, spec, options, view=view, sampler=sampler)
 
     @classmethod
     @shared(AgentsEitherOptions)
@@ -95,37 +93,46 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         *,
         capacity: int,
         num_envs: int = 1,
-        view: View | None = None,
+        view: View[Any] | None = None,
         sampler: Sampler | None = None,
         **options: Unpack[AgentsEitherOptions],
     ) -> Self:
         """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
-        check_run(options)
-        schema, own = cls._plan(observation_space, action_space, n_agents, capacity, num_envs, options)
-        return cls._either(path, schema, own, view, sampler, options)
+        agents = observation_space, action_space, n_agents
+        spec = cls._spec(agents, options, capacity=capacity, num_envs=num_envs)
+        return cls._open_or_create(path, spec, options, view=view, sampler=sampler)
+
+    @classmethod
+    @shared(OpenOptions)
+    def open(
+        cls,
+        path: PathLike,
+        *,
+        num_envs: int | None = None,
+        capacity: int | None = None,
+        view: View[Any] | None = None,
+        sampler: Sampler | None = None,
+        **options: Unpack[OpenOptions],
+    ) -> Self:
+        """Opens the store at ``path`` at its last commit, or at a checkpoint; as :meth:`diskreplay.ReplayBuffer.open`.
+
+        NotAStoreError where the store is not of this class.
+        """
+        return cls._open(path, options, num_envs, capacity, view=view, sampler=sampler)
 
     @staticmethod
-    def _plan(
-        observation_space: Any, action_space: Any, n_agents: int, capacity: int, num_envs: int,
-        options: AgentsCreateOptions,
-    ) -> tuple[Schema, dict[str, Any]]:  # fmt: skip
-        """The schema of a new store, and the settings that this class keeps in it."""
-        agents, obs_space, act_space = layout.lay_out(
-            observation_space, action_space, n_agents, **pick(options, AgentOptions)
-        )
-        options["columns"] = agents.columns(options["columns"])
-        schema = schemas.build(
-            obs_space, act_space, capacity=capacity, num_envs=num_envs, **pick(options, LayoutOptions)
-        )
-        return schema, {layout.KEY: agents.to_json()}
+    def _spec(of_agents: tuple[Any, Any, int], options: Mapping[str, Any], **sizes: int) -> StoreSpec:
+        """Of a new store; ``of_agents`` are one agent's spaces and the number of agents."""
+        agents, *spaces = layout.lay_out(*of_agents, of(AgentsSpec, options))
+        columns, settings = agents.columns(options["columns"]), {layout.KEY: agents.to_json()}
+        return of(StoreSpec, options, *spaces, **sizes, columns=columns, settings=settings)
 
     @classmethod
     def _check_kind(cls, stored: Mapping[str, Any]) -> None:
         layout.from_json(stored.get(layout.KEY))
 
-    @property
-    def _shown(self) -> View:
-        return AgentsView(self._view, self._agents)
+    def _showing(self, view: View[Any]) -> AgentsView:
+        return AgentsView(view, self._agents)
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,
@@ -153,4 +160,4 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         given = agents.observation(obs, state, available_actions)
         following = agents.observation(next_obs, next_state, next_available_actions, "next_")
         rewards, columns = agents.values(lead, reward, agent_mask, mean_action, extra)
-        self._add(given, action, rewards, following, terminated, truncated, valid, columns)
+        self.engine.add(given, action, rewards, following, terminated, truncated, valid, columns)

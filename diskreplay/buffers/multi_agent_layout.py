@@ -19,8 +19,9 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from diskreplay.buffers.inputs import rounded
+from diskreplay.buffers.options import AgentsSpec
 from diskreplay.checks import check_count, check_flag
+from diskreplay.engine.inputs import rounded
 from diskreplay.errors import InputError, NotAStoreError, SchemaError
 from diskreplay.schema import Schema
 from diskreplay.spaces import discrete
@@ -116,47 +117,40 @@ class Agents:
 
 
 def lay_out(
-    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], n_agents: int,
-    state_space: gymnasium.Space[Any] | None, available_actions: bool, rewards: str,
-    mean_action_shape: tuple[int, ...] | None,
-) -> tuple[Agents, gymnasium.Space[Any], gymnasium.Space[Any]]:  # fmt: skip
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], n_agents: int, spec: AgentsSpec
+) -> tuple[Agents, gymnasium.Space[Any], gymnasium.Space[Any]]:
     """The layout, and the store's observation and action spaces; InputError or SchemaError for a bad argument."""
-    agents = _checked(
-        observation_space, action_space, n_agents, state_space, available_actions, rewards, mean_action_shape
-    )
+    agents = _checked(observation_space, action_space, n_agents, spec)
     parts = [(OBS, _of_all(observation_space, agents.n_agents))]
-    if state_space is not None:
-        parts.append((STATE, state_space))
+    if spec.state_space is not None:
+        parts.append((STATE, spec.state_space))
     if agents.available_actions:
         parts.append((AVAILABLE, spaces.MultiBinary((agents.n_agents, agents.n_actions or 0))))
     return agents, spaces.Dict(parts), _of_all(action_space, agents.n_agents)
 
 
-def _checked(
-    observation_space: Any, action_space: Any, n_agents: int, state_space: Any, available_actions: bool, rewards: str,
-    mean_action_shape: tuple[int, ...] | None,
-) -> Agents:  # fmt: skip
+def _checked(observation_space: Any, action_space: Any, n_agents: int, spec: AgentsSpec) -> Agents:
     count = check_count("n_agents", n_agents, most=MAX_AGENTS)
     if not isinstance(observation_space, gymnasium.Space) or not isinstance(action_space, gymnasium.Space):
         raise SchemaError("observation_space and action_space must be Gymnasium spaces, those of one agent")
-    if state_space is not None and not isinstance(state_space, gymnasium.Space):
-        raise SchemaError(f"state_space must be a Gymnasium space, or None, got {state_space!r}")
-    if rewards not in ("team", "agent"):
-        raise InputError(f"rewards must be 'team' or 'agent', got {rewards!r}")
-    available_actions = check_flag("available_actions", available_actions)
+    if spec.state_space is not None and not isinstance(spec.state_space, gymnasium.Space):
+        raise SchemaError(f"state_space must be a Gymnasium space, or None, got {spec.state_space!r}")
+    if spec.rewards not in ("team", "agent"):
+        raise InputError(f"rewards must be 'team' or 'agent', got {spec.rewards!r}")
+    available_actions = check_flag("available_actions", spec.available_actions)
     n_actions, first_action = None, 0
     if isinstance(action_space, spaces.Discrete):
         n_actions, first_action = int(action_space.n), int(action_space.start)
     if available_actions and n_actions is None:
         raise InputError(f"available_actions needs a Discrete action space, got {action_space}")
+    mean_action_shape = spec.mean_action_shape
     if mean_action_shape is not None:
         try:
             mean_action_shape = tuple(check_count("mean_action_shape", n) for n in mean_action_shape)
         except TypeError as error:
             raise InputError(f"mean_action_shape must be a shape, got {mean_action_shape!r}") from error
     return Agents(
-        count, "team" if rewards == "team" else "agent", state_space is not None, available_actions, mean_action_shape,
-        n_actions, first_action,
+        count, spec.rewards, spec.state_space is not None, available_actions, mean_action_shape, n_actions, first_action
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
 import gymnasium
@@ -10,16 +11,16 @@ from numpy.typing import NDArray
 
 from diskreplay import returns
 from diskreplay.buffers import multi_agent_layout as layout
-from diskreplay.buffers.inputs import Freedoms
 from diskreplay.buffers.multi_agent_batch import MultiAgentRolloutBatch
 from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD, AVAILABLE, MEAN_ACTION, OBS, STATE
 from diskreplay.buffers.multi_agent_view import onehot_later
 from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
-from diskreplay.buffers.options import AgentOptions, AgentsCreateOptions, AgentsEitherOptions, pick, shared
+from diskreplay.buffers.options import AgentsCreateOptions, AgentsEitherOptions, AgentsSpec, of, shared
 from diskreplay.checks import check_share
+from diskreplay.engine.inputs import Freedoms
 from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
-from diskreplay.schema import Schema
+from diskreplay.schema import StoreSpec
 from diskreplay.storage.store import Checkpoint, Store
 
 Array = NDArray[Any]
@@ -72,9 +73,11 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
-        own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
-        agents = observation_space, action_space, n_agents
-        return cls._make(path, *cls._plan_agents(agents, steps, num_envs, own, td_lambda, options), options)
+        spec = cls._agents_spec(
+            (observation_space, action_space, n_agents), steps, num_envs, options, td_lambda=td_lambda,
+            gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
+        )  # fmt: skip
+        return cls._create(path, spec, options)
 
     @classmethod
     @shared(AgentsEitherOptions)
@@ -94,21 +97,23 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
         **options: Unpack[AgentsEitherOptions],
     ) -> Self:
         """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
-        own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
-        agents = observation_space, action_space, n_agents
-        return cls._either(path, *cls._plan_agents(agents, steps, num_envs, own, td_lambda, options), options)
+        spec = cls._agents_spec(
+            (observation_space, action_space, n_agents), steps, num_envs, options, td_lambda=td_lambda,
+            gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
+        )  # fmt: skip
+        return cls._open_or_create(path, spec, options)
 
     @classmethod
-    def _plan_agents(
-        cls, of: tuple[Any, Any, int], steps: int, num_envs: int, own: dict[str, Any], td_lambda: float | None,
-        options: AgentsCreateOptions,
-    ) -> tuple[Schema, dict[str, Any]]:  # fmt: skip
-        """The schema of a new store, and its settings; ``of`` are one agent's spaces and the number of agents."""
-        td_lambda = None if td_lambda is None else check_share("td_lambda", td_lambda)
-        agents, obs_space, act_space = layout.lay_out(*of, **pick(options, AgentOptions))
-        options["columns"] = agents.columns(options["columns"])
-        own = {**own, "td_lambda": td_lambda, layout.KEY: agents.to_json()}
-        return cls._plan(obs_space, act_space, steps, num_envs, (agents.n_agents,), own, options)
+    def _agents_spec(
+        cls, of_agents: tuple[Any, Any, int], steps: int, num_envs: int, options: Mapping[str, Any], **own: Any
+    ) -> StoreSpec:  # fmt: skip
+        """Of a new store; ``of_agents`` are one agent's spaces and the number of agents."""
+        if own["td_lambda"] is not None:
+            own["td_lambda"] = check_share("td_lambda", own["td_lambda"])
+        agents, *spaces = layout.lay_out(*of_agents, of(AgentsSpec, options))
+        options = {**options, "columns": agents.columns(options["columns"])}
+        own[layout.KEY] = agents.to_json()
+        return cls._spec((spaces[0], spaces[1]), steps, num_envs, (agents.n_agents,), options, **own)
 
     @property
     def td_lambda(self) -> float | None:

@@ -27,9 +27,9 @@ from diskreplay.buffers.multi_agent_layout import (
     onehot,
 )
 from diskreplay.ids import Ids
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import Schema
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
@@ -38,7 +38,7 @@ Array = NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class AgentsView(View):
+class AgentsView(View[MultiAgentBatch]):
     """Items of ``view`` as :class:`MultiAgentBatch`."""
 
     view: View

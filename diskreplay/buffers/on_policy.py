@@ -12,34 +12,24 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar, Unpack
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import returns, spaces
-from diskreplay import schema as schemas
-from diskreplay.buffers.either import open_or_make, reopening
-from diskreplay.buffers.inputs import Freedoms, rounded
-from diskreplay.buffers.opening import create_store, open_store
-from diskreplay.buffers.options import (
-    FrameOptions,
-    LayoutOptions,
-    OpenOptions,
-    RunOptions,
-    check_run,
-    pick,
-    shared,
-)
+from diskreplay.buffers.options import OpenOptions, of, shared
 from diskreplay.buffers.passes import Passes, Slices
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_count, check_flag, check_share
+from diskreplay.engine.engine import Engine
+from diskreplay.engine.hooks import State
+from diskreplay.engine.inputs import Freedoms, rounded
 from diskreplay.errors import CorruptionError, InputError, NotAStoreError, NotEnoughDataError, StateError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.samples import Samples
-from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Schema
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Schema, StoreSpec
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
 
@@ -66,7 +56,7 @@ class Finished:
 
 
 @dataclasses.dataclass(frozen=True)
-class Collected:
+class RolloutRows:
     """The steps of a rollout, rows ``begin`` to ``end``; arrays ``(T, num_envs, ...)``."""
 
     begin: int
@@ -83,6 +73,35 @@ class Collected:
     """Whether the next step does not continue this one."""
 
 
+class Estimates:
+    """What :meth:`OnPolicyBuffer.finish` computed last; a hook of its engine, to which it does not refer.
+
+    Args:
+        engine: the store.
+
+    Attributes:
+        finished: what was computed; None before.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.finished: Finished | None = None
+        self._streams = engine.streams
+
+    def of(self, stream: OpenStream) -> dict[str, Array]:
+        """Advantages and returns of the rows that a stream holds; empty where they are not computed."""
+        finished, log = self.finished, stream.log
+        if finished is None or (finished.begin, finished.end) != (log.begin, log.end):
+            return {}
+        return finished.estimates
+
+    def state(self) -> State:
+        arrays = {name: array.ravel() for name, array in self.of(self._streams.shown).items()}
+        return {"finished": bool(arrays)}, arrays
+
+    def forget(self) -> None:
+        self.finished = None
+
+
 class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     """A store whose window is one rollout."""
 
@@ -96,28 +115,28 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     ) -> None:
         """Not for users. ``options`` are those of :class:`StoredBuffer`."""
         self._settings = self._stored_settings(store.settings)
-        self._finished: Finished | None = None
         super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
+        self._computed = Estimates(self.engine)
+        self.engine.hooks.append(self._computed)
         if checkpoint and checkpoint.state.get("finished"):
             self._restore(store.read_arrays(checkpoint), checkpoint.name)
 
     @classmethod
-    def _stored_settings(cls, stored: Mapping[str, Any], schema: Schema | None = None) -> Mapping[str, Any]:
+    def _stored_settings(cls, stored: Mapping[str, Any]) -> Mapping[str, Any]:
         settings = stored.get(cls.KIND)
         if not isinstance(settings, dict):
             raise NotAStoreError(f"the store is none of a {cls.__name__}; open it with the class that made it")
         return settings
 
     @classmethod
-    def _plan(
-        cls, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], steps: int, num_envs: int,
-        value_shape: tuple[int, ...], own: dict[str, Any], options: Mapping[str, Any],
-    ) -> tuple[Schema, dict[str, Any]]:  # fmt: skip
-        """The schema of a new store, and its settings, ``own`` once they are checked.
+    def _spec(
+        cls, spaces: tuple[Any, Any], steps: int, num_envs: int, value_shape: tuple[int, ...],
+        options: Mapping[str, Any], **own: Any,
+    ) -> StoreSpec:  # fmt: skip
+        """Of a new store; ``own`` are settings that the class keeps in it.
 
-        InputError or SchemaError where an argument breaks its rule.
+        InputError where an argument breaks its rule.
         """
-        check_run(options)
         steps, num_envs = check_count("steps", steps), check_count("num_envs", num_envs)
         for name in ("gamma", "gae_lambda"):
             own[name] = check_share(name, own[name])
@@ -127,30 +146,20 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         if taken:
             raise InputError(f"columns: {taken[0]!r} is a name of the rollout's own; choose another")
         value = value_shape, np.float32
-        layout = pick(options, FrameOptions, LayoutOptions)
-        layout["columns"] = {VALUE: value, LOG_PROB: value, FINAL_VALUE: value, **given}
-        schema = schemas.build(observation_space, action_space, capacity=steps * num_envs, num_envs=num_envs, **layout)
-        return schema, {cls.KIND: own}
-
-    @classmethod
-    def _make(cls, path: PathLike, schema: Schema, own: dict[str, Any], options: Mapping[str, Any]) -> Self:
-        """A new store, opened for writing."""
-        store, stream = create_store(path, schema, own, options)
-        return cls(store, stream=stream, **pick(options, RunOptions))
-
-    @classmethod
-    def _either(cls, path: PathLike, schema: Schema, own: dict[str, Any], options: Mapping[str, Any]) -> Self:
-        """The store that is there, or a new one."""
-        return open_or_make(
-            path, schema, own, options, lambda: cls._make(path, schema, own, options),
-            lambda: cls._open_same(path, schema, options),
+        columns = {VALUE: value, LOG_PROB: value, FINAL_VALUE: value, **given}
+        return of(
+            StoreSpec, options, *spaces, capacity=steps * num_envs, num_envs=num_envs, columns=columns,
+            settings={cls.KIND: own},
         )  # fmt: skip
 
     @classmethod
-    def _open_same(cls, path: PathLike, schema: Schema, options: Mapping[str, Any]) -> Self:
+    def _check_kind(cls, stored: Mapping[str, Any]) -> None:
+        cls._stored_settings(stored)
+
+    @classmethod
+    def _open_same(cls, path: PathLike, schema: Schema, options: Mapping[str, Any], **shown: Any) -> Self:
         """The store that is there; InputError where it has other steps or environments than the schema."""
-        opening = reopening(options)
-        buffer = cls.open(path, **opening)
+        buffer = cls._open(path, options)
         if buffer.num_envs != schema.num_envs or buffer.steps * buffer.num_envs != schema.capacity:
             has = f"steps={buffer.steps}, num_envs={buffer.num_envs}"
             buffer.close()
@@ -165,9 +174,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         At a checkpoint advantages and returns are as they were; otherwise :meth:`finish` is to be called again.
         NotAStoreError where the store is not of this class.
         """
-        check_run(options)
-        store, writes, cut = open_store(path, None, None, cls._stored_settings, options)
-        return cls(store, stream=writes, checkpoint=cut, **pick(options, RunOptions))
+        return cls._open(path, options)
 
     # Facts
 
@@ -194,7 +201,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     @property
     def full(self) -> bool:
         """Whether the rollout takes no more steps until it is cleared."""
-        with self._lock:
+        with self.engine.lock:
             return self._stream.log.end - self._stream.log.begin >= self._stream.log.rows
 
     @property
@@ -205,17 +212,13 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     @property
     def _estimates(self) -> dict[str, Array]:
         """Advantages and returns of the rows that are held; empty where they are not computed."""
-        finished = self._finished
-        if finished is None or self._closed:
-            return {}
-        log = self._stream.log
-        return finished.estimates if (finished.begin, finished.end) == (log.begin, log.end) else {}
+        return {} if self.engine.closed else self._computed.of(self._stream)
 
     @property
     def _stream(self) -> OpenStream:
         """The stream that is written; opened with mode "r", the first."""
-        self._check_open()
-        return self._streams.written or self._streams.all[0]
+        self.engine.check_open()
+        return self.engine.streams.shown
 
     # Collecting
 
@@ -224,8 +227,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         final_value: Any, extra: dict[str, Any],
     ) -> None:  # fmt: skip
         """Adds one step of each environment; StateError where the rollout is full."""
-        with self._write_lock:
-            self._writable()
+        with self.engine.write_lock:
+            self.engine.writable()
             if self.full:
                 raise StateError(f"the rollout is full ({self.steps} steps): call clear() before adding more")
             if final_value is None:
@@ -233,7 +236,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             extra = {**extra, FINAL_VALUE: final_value}
             for name in OWN_COLUMNS:
                 extra[name] = rounded(name, extra[name])  # unlike data, estimates lose nothing that counts
-            self._add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            self.engine.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
 
     @property
     def _lead(self) -> tuple[int, ...]:
@@ -248,10 +251,11 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
 
         Raises ReadOnlyError, ClosedError or StateError when this buffer takes no rows.
         """
-        with self._write_lock:
-            self._writable().check()
-            with self._lock.exclusive:
-                self._clear()
+        engine = self.engine
+        with engine.write_lock:
+            engine.writable().check()
+            with engine.lock.change:
+                engine.empty()
 
     # Returns and advantages
 
@@ -292,11 +296,11 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         following = np.where(cut, final, np.concatenate([value[1:], newest[None]]))
         estimates = self._estimate(widen(steps.reward), value, following, terminated, cut)
         rounded_off = {name: rounded(name, array) for name, array in estimates.items()}
-        self._finished = Finished(steps.begin, steps.end, rounded_off)
+        self._computed.finished = Finished(steps.begin, steps.end, rounded_off)
 
-    def _collected(self) -> Collected:
+    def _collected(self) -> RolloutRows:
         """The steps of the window; NotEnoughDataError where there is none."""
-        with self._lock:
+        with self.engine.lock:
             log = self._stream.log
             if log.begin == log.end:
                 raise NotEnoughDataError("the rollout is empty; add some steps")
@@ -314,7 +318,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         def grid(array: Array) -> Array:
             return array.reshape(end - begin, log.num_envs, *array.shape[1:])
 
-        return Collected(
+        return RolloutRows(
             begin, end, ids, grid(reward), grid(value), grid(final_value), grid(terminated), grid(cut)
         )  # fmt: skip
 
@@ -344,7 +348,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
                 f"step {row} of environment {env} ended without terminating, and the value of its final observation is "
                 "not known: give add(..., final_value=...) or finish(last_value, value_fn)"
             )
-        with self._lock:
+        with self.engine.lock:
             samples = Samples(self.schema, [self._stream], ids[missing.ravel()])
             last = [rows for _, _, rows, _ in samples.groups]
             leaves = [samples.observe(leaf, last)[1] for leaf in range(len(self.schema.stacks))]
@@ -368,7 +372,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         Raises StateError when the rollout is not finished, or was cleared meanwhile.
         """
         batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
-        with self._lock:
+        with self.engine.lock:
             self._check_finished()
             log = self._stream.log
             ids = np.arange(log.first_id, log.stop_id)
@@ -387,7 +391,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         """
         batch_size, epochs = check_count("batch_size", batch_size), check_count("epochs", epochs)
         length = self.steps if max_length is None else check_count("max_length", max_length)
-        with self._lock:
+        with self.engine.lock:
             self._check_finished()
             ids = self._episode_ids()
         return self._batches(ids, batch_size, epochs, drop_last, lambda chosen: self._episodes(chosen, length))
@@ -398,7 +402,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         if ids.dtype.kind not in "iu" or ids.ndim != 1:
             raise InputError(f"index must be integers of shape (B,), got {ids.dtype} {ids.shape}")
         ids = ids.astype(np.int64)
-        with self._lock:
+        with self.engine.lock:
             self._check_finished()
             log = self._stream.log
             if not ((ids >= log.first_id) & (ids < log.stop_id)).all():
@@ -419,7 +423,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         def held(stream: OpenStream, rows: Ids, envs: Ids) -> Ids:
             return stream.spans().stop(rows, envs) - rows
 
-        with self._lock:
+        with self.engine.lock:
             self._check_finished()
             samples, mask = unroll(self.schema, [self._stream], ids, held, length)
             batch = self._batch(samples, ids, mask)
@@ -429,8 +433,8 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         self, ids: Ids, batch_size: int, epochs: int, drop_last: bool, read: Callable[[Ids], SomeBatch]
     ) -> Iterator[SomeBatch]:
         def begin() -> Iterator[SomeBatch]:
-            with self._lock:
-                order = self._rng.permutation(ids)
+            with self.engine.lock:
+                order = self.engine.rng.permutation(ids)
             return Slices(order, batch_size, drop_last, read)
 
         return Passes(begin, epochs)
@@ -481,22 +485,18 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         return mask
 
     def _check_finished(self) -> None:
-        self._check_open()
+        self.engine.check_open()
         if not self._estimates:
             raise StateError("the rollout has no advantages: call finish(last_value) after the last step")
 
     # State
-
-    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        arrays = {name: array.ravel() for name, array in self._estimates.items()}
-        return {"finished": bool(arrays)}, arrays
 
     def _restore(self, arrays: Mapping[str, Array], name: str) -> None:
         log = self._stream.log
         shape = (log.end - log.begin, log.num_envs, *self._value_shape)
         try:
             estimates = {key: np.array(arrays[key], np.float32).reshape(shape) for key in ("advantage", "returns")}
-            self._finished = Finished(log.begin, log.end, estimates)
+            self._computed.finished = Finished(log.begin, log.end, estimates)
         except (KeyError, ValueError) as error:
             raise CorruptionError(f"the advantages of checkpoint {name!r} cannot be read: {error!r}") from error
 

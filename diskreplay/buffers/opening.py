@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from diskreplay.buffers import provenance, taking_over
-from diskreplay.buffers.options import OpenOptions
-from diskreplay.checks import check_count, check_flag
+from diskreplay.buffers.options import Opening
+from diskreplay.checks import check_flag
 from diskreplay.errors import CheckpointError, InputError, StoreNotFoundError
 from diskreplay.paths import PathLike, full_path
-from diskreplay.remote import joining
+from diskreplay.remote import membership
 from diskreplay.remote.objects import ObjectStore, checked_url, is_url
 from diskreplay.remote.place import place
-from diskreplay.schema import Schema
-from diskreplay.storage.files import LocalFiles
+from diskreplay.schema import Schema, StoreSpec
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store, newest
 
 APPEND = "a"
@@ -24,85 +25,89 @@ LATEST = "latest"
 
 
 def create_store(
-    path: PathLike, schema: Schema, settings: Mapping[str, Any], options: Mapping[str, Any]
+    path: PathLike, spec: StoreSpec, schema: Schema, settings: Mapping[str, Any], opening: Opening, url: str | None
 ) -> tuple[Store, str]:
     """A new store at ``path``, and its one stream."""
     if is_url(path):
         raise InputError(
             f"rows are added to a local store, which is pushed: create(path, ..., remote={checked_url(path)!r})"
         )
-    stream = options["stream"] or FIRST_STREAM
-    kept = {**settings, **provenance.setting(options)}
-    objects = ObjectStore(options["remote"]) if options["remote"] is not None else None
+    stream = opening.stream or FIRST_STREAM
+    kept = {**settings, **provenance.setting(spec.provenance)}
+    objects = ObjectStore(url) if url is not None else None
 
     def claim(document: dict[str, Any]) -> None:
         if objects is not None:
-            joining.claim(objects, document, stream)
+            membership.claim(objects, document, stream)
 
-    store = Store.create(full_path(path), options["files"] or LocalFiles(), schema, kept, stream, claim=claim)
+    store = Store.create(full_path(path), opening.files or LocalFiles(), schema, kept, stream, claim=claim)
     return store, stream
 
 
 def open_store(
-    path: PathLike, num_envs: int | None, capacity: int | None,
-    check: Callable[[Mapping[str, Any], Schema], object], options: OpenOptions, modes: tuple[str, ...] = ("r", "r+"),
+    path: PathLike, opening: Opening, url: str | None, modes: tuple[str, ...], num_envs: int | None,
+    capacity: int | None, check: Callable[[Mapping[str, Any], Schema], object],
 ) -> tuple[Store, str | None, Checkpoint | None]:  # fmt: skip
     """The store at ``path``, the stream to write in it, made where it is new, and the checkpoint to return to.
 
-    ``check`` is given the settings that were stored and the schema, before a stream is made; ``modes`` are allowed.
+    Args:
+        url: that it is pushed to.
+        modes: that are allowed.
+        num_envs, capacity: of a new stream, and the capacity that one has at the least.
+        check: is given the settings that were stored and the schema, before a stream is made.
     """
-    mode, checkpoint = options["mode"], options["checkpoint"]
-    take_over = check_flag("take_over", options["take_over"])
+    mode, checkpoint = opening.mode, opening.checkpoint
+    take_over = check_flag("take_over", opening.take_over)
     if mode not in modes:
         raise InputError(f"mode must be {' or '.join(map(repr, modes))}, got {mode!r}")
     if mode == APPEND and checkpoint is not None:
         raise InputError(f"mode='a' goes on from the last commit; open the checkpoint {checkpoint!r} with mode='r+'")
-    if options["remote"] is not None and mode == "r":
+    if capacity is not None and mode == "r":
+        raise InputError("capacity is that of the stream that is written: a buffer with mode='r' takes none")
+    if url is not None and mode == "r":
         raise InputError("remote= is where a buffer that writes is pushed to; to read a remote store, open its URL")
     if mode != "r" and is_url(path):
         raise InputError(
             "a store under a URL is opened with mode='r'; to add rows, open a local one with "
             f"remote={checked_url(path)!r}"
         )
-    full, files = place(path, options["files"], options["mirror"], options["mirror_bytes"])
+    full, files = place(path, opening.files, opening.mirror, opening.mirror_bytes)
     try:
         store = Store(full, files)
     except StoreNotFoundError:
-        new = checkpoint is None or (checkpoint == LATEST and options["or_last_commit"])
-        if options["remote"] is None or not new:
+        new = checkpoint is None or (checkpoint == LATEST and opening.or_last_commit)
+        if url is None or not new:
             raise
-        objects = ObjectStore(options["remote"])
-        joined = joining.join(objects, full, files, options["stream"], num_envs, capacity, check)
+        joined = membership.join(ObjectStore(url), full, files, opening.stream, num_envs, capacity, check)
         if joined is None:
             raise
         store = joined
-        options = {**options, "stream": store.stream_names()[0]}
-    stream = written_stream(store, options)
-    cut = find_checkpoint(store, checkpoint, stream, options["or_last_commit"]) if checkpoint is not None else None
+        opening = dataclasses.replace(opening, stream=store.stream_names()[0])
+    stream = written_stream(store, opening)
+    cut = find_checkpoint(store, checkpoint, stream, opening.or_last_commit) if checkpoint is not None else None
     check({**store.settings, **(cut.state if cut else {})}, store.schema)
     if stream is None:
         return store, None, cut
     if store.has_stream(stream):
-        store.check_stream(stream, num_envs, capacity)
+        store.check_stream(stream, num_envs, capacity, cut)
         if take_over:
             taking_over.close_writer(store, stream)
     elif cut is not None:
         raise CheckpointError(f"checkpoint {cut.name!r} knows no stream {stream!r}")
     else:
-        store.create_stream(
-            stream,
-            check_count("num_envs", num_envs if num_envs is not None else store.schema.num_envs),
-            check_count("capacity", capacity if capacity is not None else store.schema.capacity),
-        )
+        if num_envs is None or capacity is None:
+            first = store.first_commit()
+            num_envs = first.num_envs if num_envs is None else num_envs
+            capacity = first.capacity if capacity is None else capacity
+        store.create_stream(stream, num_envs, capacity)
     return store, stream, cut
 
 
-def written_stream(store: Store, options: Mapping[str, Any]) -> str | None:
-    """The stream that ``open`` with these options writes: the store's first where none is named; None with mode "r"."""
-    if options.get("mode", "r+") == "r":
+def written_stream(store: Store, opening: Opening) -> str | None:
+    """The stream that ``open`` writes: the store's first where none is named; None with mode "r"."""
+    if opening.mode == "r":
         return None
-    named: str | None = options.get("stream")
-    return store.stream_names()[0] if named is None else named
+    return store.stream_names()[0] if opening.stream is None else opening.stream
 
 
 def find_checkpoint(

@@ -1,10 +1,17 @@
-"""The options that the buffers' ``create`` and ``open`` share: names, types and defaults, once.
+"""The options that the buffers' ``create`` and ``open`` share.
 
 What each means is said at :meth:`diskreplay.ReplayBuffer.create` and :meth:`diskreplay.ReplayBuffer.open`.
+
+1. An option is a field of the frozen dataclass of what it is about, with its type and its default:
+   :class:`~diskreplay.schema.StoreSpec`, :class:`AgentsSpec`, :class:`Opening` or :class:`~diskreplay.engine.run.Run`.
+2. Type checkers learn from a TypedDict here which options a call takes; ``tests/buffers/test_options.py`` holds its
+   types to those of the fields.
+3. :func:`shared` shows them to ``help``; :func:`of` gives each dataclass its own.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import inspect
@@ -12,23 +19,38 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 import gymnasium
-import numpy as np
 
-from diskreplay.checks import check_count
-from diskreplay.errors import InputError
+from diskreplay.engine.run import Run
 from diskreplay.paths import PathLike
-from diskreplay.remote.objects import checked_url
-from diskreplay.schema import Codec, Continuity
+from diskreplay.schema import Codec, Continuity, StoreSpec
 from diskreplay.storage.files import Files
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
-CACHE_BYTES = 256 << 20
-COMMIT_ROWS = 10_000
-COMMIT_SECONDS = 10.0
-PUSH_SECONDS = 40.0
-"""What still grows is sent whole by each push: at 1,000 steps a second a sixth more bytes than the store has."""
+
+@dataclasses.dataclass(frozen=True)
+class AgentsSpec:
+    """What each step of several agents holds; see :meth:`diskreplay.MultiAgentReplayBuffer.create`."""
+
+    state_space: gymnasium.Space[Any] | None = None
+    available_actions: bool = False
+    rewards: Literal["team", "agent"] = "team"
+    mean_action_shape: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Opening:
+    """Where in a store a buffer stands, and through what it reaches the store."""
+
+    mode: Literal["r", "r+", "a"] = "r+"
+    stream: str | None = None
+    checkpoint: str | None = None
+    or_last_commit: bool = False
+    take_over: bool = False
+    files: Files | None = None
+    mirror: PathLike | None = None
+    mirror_bytes: int | None = None
 
 
 class RunOptions(TypedDict, total=False):
@@ -42,8 +64,8 @@ class RunOptions(TypedDict, total=False):
     push_seconds: float
 
 
-class LayoutOptions(TypedDict, total=False):
-    """Of a new store: what it holds beside observations, actions and rewards, and how it is cut and compressed."""
+class StoreOptions(RunOptions, total=False):
+    """Of a new store, whoever acts in it."""
 
     columns: Mapping[str, Any] | None
     later: Mapping[str, Any] | None
@@ -52,10 +74,13 @@ class LayoutOptions(TypedDict, total=False):
     shard_rows: int | Mapping[str, int] | None
     finite: bool
     continuity: Continuity
+    provenance: Mapping[str, Any] | None
+    stream: str | None
+    files: Files | None
 
 
-class FrameOptions(TypedDict, total=False):
-    """Of a new store: frame stacks, and the reward's dtype."""
+class CreateOptions(StoreOptions, total=False):
+    """Of a new store."""
 
     frame_stack: int | Mapping[str, int]
     stack_axis: Literal["auto", 0, -1] | None
@@ -63,31 +88,15 @@ class FrameOptions(TypedDict, total=False):
     reward_dtype: Any
 
 
-class StoreOptions(TypedDict, total=False):
-    """Of a new store: where its steps come from, the name of its first stream, and what it is written through."""
-
-    provenance: Mapping[str, Any] | None
-    stream: str | None
-    files: Files | None
-
-
-class ResumeOptions(TypedDict, total=False):
+class EitherOptions(CreateOptions, total=False):
     """Of a store that is opened, or made where there is none."""
 
     checkpoint: str | None
     take_over: bool
 
 
-class CreateOptions(FrameOptions, LayoutOptions, StoreOptions, RunOptions, total=False):
-    """Of a new store."""
-
-
-class EitherOptions(CreateOptions, ResumeOptions, total=False):
-    """Of a store that is opened, or made where there is none."""
-
-
-class AgentOptions(TypedDict, total=False):
-    """Of a new store of several agents: what each step holds; see :meth:`diskreplay.MultiAgentReplayBuffer.create`."""
+class AgentsCreateOptions(StoreOptions, total=False):
+    """Of a new store of several agents."""
 
     state_space: gymnasium.Space[Any] | None
     available_actions: bool
@@ -95,45 +104,28 @@ class AgentOptions(TypedDict, total=False):
     mean_action_shape: tuple[int, ...] | None
 
 
-class AgentsCreateOptions(AgentOptions, LayoutOptions, StoreOptions, RunOptions, total=False):
-    """Of a new store of several agents."""
-
-
-class AgentsEitherOptions(AgentsCreateOptions, ResumeOptions, total=False):
+class AgentsEitherOptions(AgentsCreateOptions, total=False):
     """Of a store of several agents that is opened, or made where there is none."""
 
+    checkpoint: str | None
+    take_over: bool
 
-class PlaceOptions(TypedDict, total=False):
-    """Where in a store a buffer stands when it is opened."""
+
+class OpenOptions(RunOptions, total=False):
+    """Of a store that is opened."""
 
     mode: Literal["r", "r+", "a"]
     stream: str | None
     checkpoint: str | None
     or_last_commit: bool
     take_over: bool
-
-
-class OpenOptions(PlaceOptions, RunOptions, total=False):
-    """Of a store that is opened."""
-
     files: Files | None
     mirror: PathLike | None
     mirror_bytes: int | None
 
 
-RUN_DEFAULTS: RunOptions = {
-    "cache_bytes": CACHE_BYTES, "commit_rows": COMMIT_ROWS, "commit_seconds": COMMIT_SECONDS, "seed": None,
-    "remote": None, "push_seconds": PUSH_SECONDS,
-}  # fmt: skip
-DEFAULTS: dict[str, Any] = {
-    **RUN_DEFAULTS,
-    "columns": None, "later": None, "codec": None, "chunk_rows": None, "shard_rows": None, "finite": False,
-    "continuity": "observations", "provenance": None,
-    "state_space": None, "available_actions": False, "rewards": "team", "mean_action_shape": None,
-    "frame_stack": 1, "stack_axis": "auto", "stack_padding": "zero", "reward_dtype": np.float32,
-    "files": None, "mode": "r+", "stream": None, "checkpoint": None, "or_last_commit": False, "take_over": False,
-    "mirror": None, "mirror_bytes": None,
-}  # fmt: skip
+FIELDS = {field.name: field for kind in (AgentsSpec, StoreSpec, Opening, Run) for field in dataclasses.fields(kind)}
+"""Of all options, in the order in which ``help`` shows them."""
 
 
 def shared(options: type) -> Callable[[Callable[Given, Made]], Callable[Given, Made]]:
@@ -141,16 +133,15 @@ def shared(options: type) -> Callable[[Callable[Given, Made]], Callable[Given, M
 
     Help and completion show them one by one. Another name is refused with TypeError, and the option it may be for.
     """
-    names = list(options.__annotations__)
+    fields = [field for name, field in FIELDS.items() if name in options.__annotations__]
+    defaults = {field.name: field.default for field in fields}
 
     def decorate(function: Callable[Given, Made]) -> Callable[Given, Made]:
         signature = inspect.signature(function)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         more = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=annotation.__forward_arg__
-            )
-            for name, annotation in options.__annotations__.items()
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+            for field in fields
         ]
         known = [one.name for one in (*own, *more)]
 
@@ -163,7 +154,7 @@ def shared(options: type) -> Callable[[Callable[Given, Made]], Callable[Given, M
                         f"{function.__qualname__}() has no argument {name!r}"
                         + (f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(known[1:])}")
                     )
-            given: Any = {**{name: DEFAULTS[name] for name in names}, **kwargs}
+            given: Any = {**defaults, **kwargs}
             return function(*args, **given)
 
         shown: Any = called
@@ -173,21 +164,8 @@ def shared(options: type) -> Callable[[Callable[Given, Made]], Callable[Given, M
     return decorate
 
 
-def pick(options: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
-    """Those of the options that are of some kinds."""
-    return {name: value for name, value in options.items() if any(name in kind.__annotations__ for kind in kinds)}
-
-
-def check_run(options: Mapping[str, Any]) -> None:
-    """InputError where one of the run's options breaks its rule."""
-    check_count("cache_bytes", options["cache_bytes"], least=0)
-    check_count("commit_rows", options["commit_rows"])
-    for name, least in (("commit_seconds", "above 0"), ("push_seconds", "from 0 on")):
-        seconds = options[name]
-        number = isinstance(seconds, int | float | np.integer | np.floating)
-        if not number or not (seconds > 0 or (seconds == 0 and name == "push_seconds")):
-            raise InputError(f"{name} must be a number {least}, got {seconds!r}")
-    if options["remote"] is not None:
-        checked_url(options["remote"])
-    if options["seed"] is not None:
-        check_count("seed", options["seed"], least=0, most=1 << 128)
+def of(kind: Callable[..., Made], options: Mapping[str, Any], *first: Any, **more: Any) -> Made:
+    """A dataclass of its first fields, of ``more``, and of those of the options that are fields of it."""
+    known: Any = kind
+    names = [field.name for field in dataclasses.fields(known)]
+    return kind(*first, **{**{name: options[name] for name in names if name in options}, **more})

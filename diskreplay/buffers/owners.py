@@ -7,22 +7,20 @@ It is free again when its buffer is closed: for the same store, whose priorities
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from diskreplay.engine.engine import Engine
 from diskreplay.errors import InputError
-from diskreplay.sampling.mixture import SamplerMixture
+from diskreplay.sampling.sampler_mixture import SamplerMixture
 from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.schema import Schema
 
-if TYPE_CHECKING:
-    from diskreplay.buffers.stored import StoredBuffer
-
 
 class Owned(NamedTuple):
-    """A sampler, its newest buffer, and that one's store."""
+    """A sampler, the newest open store that it draws from, and that one's key."""
 
     sampler: weakref.ref[Prioritized]
-    buffer: weakref.ref[StoredBuffer]
+    engine: weakref.ref[Engine]
     store: str
 
 
@@ -56,10 +54,10 @@ def _check_free(sampler: Sampler | None, store: str | None, take_over: bool) -> 
     owned = _owned.get(id(sampler))
     if not isinstance(sampler, Prioritized) or owned is None or owned.sampler() is not sampler:
         return
-    buffer = owned.buffer()
-    if buffer is not None and not buffer._closed and not (take_over and owned.store == store):
+    engine = owned.engine()
+    if engine is not None and not engine.closed and not (take_over and owned.store == store):
         raise InputError(
-            f"{sampler!r} holds the priorities of the open buffer {buffer.path!r}; give each buffer one of its own"
+            f"{sampler!r} holds the priorities of the open buffer {engine.path!r}; give each buffer one of its own"
         )
     if owned.store != store and not sampler.is_new:
         raise InputError(
@@ -68,14 +66,14 @@ def _check_free(sampler: Sampler | None, store: str | None, take_over: bool) -> 
         )
 
 
-def take(sampler: Sampler, buffer: StoredBuffer) -> None:
-    """Makes a buffer the one that a sampler belongs to."""
+def take(sampler: Sampler, engine: Engine) -> None:
+    """Makes an open store the one that a sampler belongs to."""
     for part in _with_parts(sampler):
         if isinstance(part, Prioritized):
-            _take(part, buffer)
+            _take(part, engine)
 
 
-def _take(sampler: Prioritized, buffer: StoredBuffer) -> None:
+def _take(sampler: Prioritized, engine: Engine) -> None:
     key = id(sampler)
     gone = weakref.ref(sampler, lambda _: _owned.pop(key, None))
-    _owned[key] = Owned(gone, weakref.ref(buffer), store_key(buffer.schema, buffer.path))
+    _owned[key] = Owned(gone, weakref.ref(engine), store_key(engine.schema, engine.path))

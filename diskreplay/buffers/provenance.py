@@ -44,9 +44,9 @@ def checked(given: Any) -> dict[str, Any]:
     return plain("provenance", given)
 
 
-def setting(options: Mapping[str, Any]) -> dict[str, Any]:
+def setting(given: Any) -> dict[str, Any]:
     """The setting of a new store, where one is given; InputError as of :func:`checked`."""
-    given = checked(options["provenance"])
+    given = checked(given)
     return {PROVENANCE: given} if given else {}
 
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import gymnasium
+from typing_extensions import TypeVar
 
-from diskreplay import schema as schemas
-from diskreplay.buffers.options import (
-    CreateOptions,
-    EitherOptions,
-    FrameOptions,
-    LayoutOptions,
-    check_run,
-    pick,
-    shared,
-)
+from diskreplay.buffers.options import CreateOptions, EitherOptions, OpenOptions, of, shared
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.paths import PathLike
 from diskreplay.sampling.window import Sampler
-from diskreplay.views.batch import Batch
+from diskreplay.schema import StoreSpec
+from diskreplay.views.batch import Batch, SomeBatch
 from diskreplay.views.view import View
 
+Shown = TypeVar("Shown", bound=Batch, default=Batch)
+"""The batch of the view that is given. Of one in the buffer's own variable pyright would not learn the batch."""
 
-class ReplayBuffer(SampledBuffer[Batch]):
+
+class ReplayBuffer(SampledBuffer[SomeBatch]):
     """A replay buffer on disk, made by :meth:`create` or :meth:`open`.
+
+    Its batches are those of its view: with ``Sequence(20)`` it is a ``ReplayBuffer[SequenceBatch]``.
 
     One thread may add while several sample. Rows that no commit holds are sampled like all others, and are lost when
     the process dies; :meth:`commit` is called by itself every ``commit_rows`` rows or ``commit_seconds`` seconds
@@ -34,17 +32,17 @@ class ReplayBuffer(SampledBuffer[Batch]):
     @classmethod
     @shared(CreateOptions)
     def create(
-        cls,
+        cls: type[ReplayBuffer[Any]],
         path: PathLike,
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         *,
         capacity: int,
         num_envs: int = 1,
-        view: View | None = None,
+        view: View[Shown] | None = None,
         sampler: Sampler | None = None,
         **options: Unpack[CreateOptions],
-    ) -> Self:
+    ) -> ReplayBuffer[Shown]:
         """Makes a new store at ``path`` and opens it for writing.
 
         Args:
@@ -97,30 +95,28 @@ class ReplayBuffer(SampledBuffer[Batch]):
             StoreExistsError: when something is at ``path``.
             WriteFailedError: when the file system refuses.
         """
-        check_run(options)
-        layout = pick(options, FrameOptions, LayoutOptions)
-        schema = schemas.build(observation_space, action_space, capacity=capacity, num_envs=num_envs, **layout)
-        return cls._make(path, schema, {}, view, sampler, options)
+        spec = of(StoreSpec, options, observation_space, action_space, capacity=capacity, num_envs=num_envs)
+        return cls._create(path, spec, options, view=view, sampler=sampler)
 
     @classmethod
     @shared(EitherOptions)
     def open_or_create(
-        cls,
+        cls: type[ReplayBuffer[Any]],
         path: PathLike,
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         *,
         capacity: int,
         num_envs: int = 1,
-        view: View | None = None,
+        view: View[Shown] | None = None,
         sampler: Sampler | None = None,
         **options: Unpack[EitherOptions],
-    ) -> Self:
+    ) -> ReplayBuffer[Shown]:
         """The one line of a program that is started again: opens the store at ``path``, or makes it as :meth:`create`.
 
         Args:
             path, observation_space, action_space, capacity, num_envs, view, sampler and all others: as of
-                :meth:`create`.
+                :meth:`create`. A store with less ``capacity`` grows, one with more is not shrunk (InputError).
             stream: to write, the store's first if None.
             provenance: of a store that is made; not compared with what one that is there has.
             checkpoint: as of :meth:`open`; "latest" opens the last commit where there is no checkpoint yet.
@@ -130,10 +126,59 @@ class ReplayBuffer(SampledBuffer[Batch]):
         options than these (of ``codec``, ``chunk_rows`` and ``shard_rows`` those that are given), and what
         :meth:`create` and :meth:`open` raise.
         """
-        check_run(options)
-        layout = pick(options, FrameOptions, LayoutOptions)
-        schema = schemas.build(observation_space, action_space, capacity=capacity, num_envs=num_envs, **layout)
-        return cls._either(path, schema, {}, view, sampler, options)
+        spec = of(StoreSpec, options, observation_space, action_space, capacity=capacity, num_envs=num_envs)
+        return cls._open_or_create(path, spec, options, view=view, sampler=sampler)
+
+    @classmethod
+    @shared(OpenOptions)
+    def open(
+        cls: type[ReplayBuffer[Any]],
+        path: PathLike,
+        *,
+        num_envs: int | None = None,
+        capacity: int | None = None,
+        view: View[Shown] | None = None,
+        sampler: Sampler | None = None,
+        **options: Unpack[OpenOptions],
+    ) -> ReplayBuffer[Shown]:
+        """Opens the store at ``path`` at its last commit, or at a checkpoint.
+
+        Priorities and random state come back with a checkpoint; at a last commit, a buffer that writes goes on with the
+        priorities that ``close`` kept. In a process that is forked later, a buffer with mode "r" draws batches of its
+        own, as follows from its seed, its draws and the number of the fork; one that writes raises StateError.
+
+        Args:
+            path: of the store; or a URL (``s3://bucket/name``) with mode "r", which is read through a mirror.
+            mode: "r+" to write one stream and sample from all; "r" to sample beside a live writer, changing nothing;
+                "a" to write one stream of many: only its rows are opened and sampled, so that memory and time to
+                open do not grow with those of the others.
+            stream: to write, the store's first if None; a new name makes a new stream, for another process. Ignored
+                with mode "r".
+            checkpoint: name of one to return to: data, sampler and random state are just as they were. With "r+" the
+                rows of ``stream`` after it are discarded, unless a later checkpoint needs them. "latest" is, unless
+                one has that name, the newest that a writer of ``stream`` made; with mode "r" the newest that a reader
+                of a URL made, and where there is none the newest of all.
+            or_last_commit: where there is no checkpoint "latest" yet, open at the last commit.
+            take_over: where another buffer of this process writes the stream, commit and close that one first, so that
+                a notebook's cell can be run again. Other processes, and mode "r", are not concerned.
+            num_envs: of a new stream, as of the first if None; that of one that exists does not change.
+            capacity: of a new stream, as of the first if None. A stream that has less grows, and keeps its rows; one
+                that has more, here or at the checkpoint, is not shrunk (InputError): :meth:`resize` does that.
+            view, sampler: as the store was created with (or as of the checkpoint) if None. A new sampler that is given
+                draws by its own arguments, and goes on with the priorities and counts of the checkpoint, or of
+                ``close``, where they are those of one of its class; where it cannot, a SamplerWarning says so.
+            mirror: directory for copies of a remote store's shards; one of its own below the user's cache directory if
+                None. Several processes may share it.
+            mirror_bytes: that the copies may take; 16 GiB if None.
+            cache_bytes, commit_rows, commit_seconds, remote, push_seconds, seed, files: as of ``create``; ``seed`` is
+                not used with a checkpoint, which has its own random state.
+
+        Raises:
+            StoreNotFoundError, NotAStoreError, FormatVersionError, CheckpointError: when there is no such thing.
+            LockedError: when another writer holds the stream.
+            CorruptionError: when what was committed cannot be read.
+        """
+        return cls._open(path, options, num_envs, capacity, view=view, sampler=sampler)
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
@@ -162,7 +207,7 @@ class ReplayBuffer(SampledBuffer[Batch]):
             ReadOnlyError, ClosedError, StateError: when this buffer takes no rows.
             WriteFailedError: when an automatic commit failed; the row is in RAM, the last commit intact.
         """
-        self._add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+        self.engine.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
 
     def extend(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
@@ -179,4 +224,4 @@ class ReplayBuffer(SampledBuffer[Batch]):
             ReadOnlyError, ClosedError, StateError: when this buffer takes no rows.
             WriteFailedError: when an automatic commit failed; the steps up to it are in RAM, the last commit intact.
         """
-        self._extend(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+        self.engine.extend(obs, action, reward, next_obs, terminated, truncated, valid, extra)

@@ -50,8 +50,11 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
 
         Raises SchemaError, InputError, StoreExistsError and WriteFailedError as that does.
         """
-        own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
-        return cls._make(path, *cls._plan(observation_space, action_space, steps, num_envs, (), own, options), options)
+        spec = cls._spec(
+            (observation_space, action_space), steps, num_envs, (), options,
+            gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
+        )  # fmt: skip
+        return cls._create(path, spec, options)
 
     @classmethod
     @shared(EitherOptions)
@@ -69,9 +72,11 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
         **options: Unpack[EitherOptions],
     ) -> Self:
         """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
-        own = {"gamma": gamma, "gae_lambda": gae_lambda, "normalize_advantage": normalize_advantage}
-        plan = cls._plan(observation_space, action_space, steps, num_envs, (), own, options)
-        return cls._either(path, *plan, options)
+        spec = cls._spec(
+            (observation_space, action_space), steps, num_envs, (), options,
+            gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
+        )  # fmt: skip
+        return cls._open_or_create(path, spec, options)
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,

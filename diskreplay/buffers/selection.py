@@ -14,7 +14,7 @@ from diskreplay.index.episodes import table as table_of
 from diskreplay.index.facts import Facts
 from diskreplay.index.selecting import chosen_rows
 from diskreplay.index.where import Where
-from diskreplay.reading.stream import OpenStream
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.sampling.selected import Ranges
 
 

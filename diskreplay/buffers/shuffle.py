@@ -20,16 +20,15 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.streams import beside_writers
+from diskreplay.engine.engine import Engine
 from diskreplay.errors import CorruptionError
 from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import NOW
 from diskreplay.reading import gather
 from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.stream import OpenStream
-from diskreplay.schema import Schema
-from diskreplay.views.batch import Batch
+from diskreplay.views.batch import SomeBatch
 from diskreplay.views.view import View
 
 POOL_BYTES = 128 << 20
@@ -62,39 +61,34 @@ class Cursor:
         return self.stop if chunk_end >= self.stop else chunk_end - 1
 
 
-class Pass(Iterator[Batch]):
-    """The batches of one pass; see the module's docstring. Takes the buffer's lock for each batch.
+class Pass(Iterator[SomeBatch]):
+    """The batches of one pass; see the module's docstring. Takes the engine's lock for each batch.
 
-    ``streams`` gives the streams, which a refresh may replace; ``caught_up`` is as of :func:`beside_writers`. What left
-    the window is left out; so is what ``among`` says no to.
+    What left the window is left out; so is what ``among`` says no to.
     """
 
     def __init__(
-        self, schema: Schema, streams: Callable[[], Sequence[OpenStream]], view: View, rng: np.random.Generator,
-        batch_size: int, pool_bytes: int, drop_last: bool, lock: contextlib.AbstractContextManager[object],
-        caught_up: Callable[[bool], bool], among: Callable[[Ids], NDArray[np.bool_]] | None = None,
+        self, engine: Engine, view: View[SomeBatch], batch_size: int, pool_bytes: int, drop_last: bool,
+        among: Callable[[Ids], NDArray[np.bool_]] | None = None,
     ) -> None:  # fmt: skip
-        self._schema = schema
+        self._engine = engine
         self._pool = ChunkCache(POOL_SLACK * pool_bytes + POOL_SPARE_BYTES)
-        self._current = streams
         self._seen: Sequence[OpenStream] = ()
         self._over_pool: Sequence[OpenStream] = ()
         self._view = view
-        self._rng = rng
         self._batch_size = batch_size
         self._drop_last = drop_last
-        self._lock = lock
-        self._caught_up = caught_up
         self._among = among
-        wide = [column for column in schema.columns if not column.resident]
-        self._chunk_rows = max((column.chunk_rows for column in wide), default=SMALL_CHUNK_ROWS)
-        chunk_bytes = max(1, sum(column.item_bytes for column in wide)) * self._chunk_rows
-        with lock:
-            cursors = _cut(streams(), rng, max(1, pool_bytes // (2 * chunk_bytes)), self._chunk_rows)
+        with engine.lock:
+            streams = self._streams()
+            wide = {reader.column for stream in streams for reader in stream.large_columns()}
+            self._chunk_rows = max((column.chunk_rows for column in wide), default=SMALL_CHUNK_ROWS)
+            chunk_bytes = max(1, sum(column.item_bytes for column in wide)) * self._chunk_rows
+            cursors = _cut(streams, engine.rng, max(1, pool_bytes // (2 * chunk_bytes)), self._chunk_rows)
         self._left: tuple[Sequence[Cursor], Ids] = cursors, np.empty(0, np.int64)
         """The cursors with rows that are left, and the ids of rounds that wait to be given out."""
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> SomeBatch:
         while True:
             cursors, waiting = self._left
             if cursors and len(waiting) < self._batch_size:
@@ -102,14 +96,19 @@ class Pass(Iterator[Batch]):
                 continue
             if not len(waiting) or (self._drop_last and len(waiting) < self._batch_size):
                 raise StopIteration
-            batch = self._batch(waiting[: self._batch_size])
+            batch = self._engine.read(self._draft, waiting[: self._batch_size])
             self._left = cursors, waiting[self._batch_size :]
             if len(batch):
                 return batch
 
+    def _streams(self) -> list[OpenStream]:
+        """The streams as they are open now, which a refresh may replace. Needs the lock."""
+        self._engine.check_open()
+        return self._engine.streams.all
+
     def _pooled(self) -> Sequence[OpenStream]:
         """The streams with the pool as their cache. Needs the lock."""
-        seen = self._current()
+        seen = self._streams()
         if list(seen) != list(self._seen):
             self._over_pool = [stream.with_cache(self._pool) for stream in seen]
             self._seen = seen
@@ -118,31 +117,24 @@ class Pass(Iterator[Batch]):
     def _round(self, cursors: Sequence[Cursor], waiting: Ids) -> tuple[Sequence[Cursor], Ids]:
         """Moves every cursor on; those that are left, and the ids that wait with the round's among them."""
         rows = [cursor.next_row(self._chunk_rows) for cursor in cursors]
-        with self._lock:
+        engine = self._engine
+        with engine.lock:
             streams = self._pooled()
             ids = np.concatenate([cursor.ids_to(row) for cursor, row in zip(cursors, rows, strict=True)])
             if self._among is not None:
                 ids = ids[self._among(ids)]
-            waiting = np.concatenate([waiting, _shuffled(streams, ids, self._view, self._rng)])
+            waiting = np.concatenate([waiting, _shuffled(streams, ids, self._view, engine.rng)])
             with contextlib.suppress(CorruptionError):  # the batch that needs it will say so
-                _load(self._pool, streams, waiting, self._schema.context, self._view.reach)
+                _load(self._pool, streams, waiting, engine.schema.context, self._view.reach)
         moved = [dataclasses.replace(cursor, row=row) for cursor, row in zip(cursors, rows, strict=True)]
         return [cursor for cursor in moved if cursor.row < cursor.stop], waiting
 
-    def _batch(self, ids: Ids) -> Batch:
+    def _draft(self, ids: Ids, reads: Reads) -> SomeBatch:
         """The batch of those of the ids that have not left the window."""
-
-        def batch() -> Batch:
-            reads = Reads()
-            with self._lock:
-                streams = self._pooled()
-                present = ids[in_windows(streams, ids)]
-                weight = np.ones(len(present), np.float32)
-                drafted = self._view.draft(self._schema, streams, present, weight, self._rng, reads)
-            reads.finish()
-            return drafted
-
-        return beside_writers(batch, self._caught_up)
+        streams = self._pooled()
+        present = ids[in_windows(streams, ids)]
+        weight = np.ones(len(present), np.float32)
+        return self._view.draft(self._engine.schema, streams, present, weight, self._engine.rng, reads)
 
 
 def _cut(streams: Sequence[OpenStream], rng: np.random.Generator, count: int, chunk_rows: int) -> list[Cursor]:
@@ -189,15 +181,15 @@ def _load(pool: ChunkCache, streams: Sequence[OpenStream], ids: Ids, context: in
         for column in stream.disk.patches.values():
             pool.drop(column)
         for column in stream.large_columns():
-            chunk_rows = column.column.chunk_rows
+            chunk_rows, groups = column.column.chunk_rows, column.groups
             steps = np.append(np.arange(-context, reach, chunk_rows), reach)
             wanted = np.clip(rows[:, None] + steps, stream.log.floor, stream.log.end - 1) // chunk_rows
-            lanes = np.unique(wanted * stream.log.num_envs + envs[:, None])
-            chunk, group = np.divmod(lanes, stream.log.num_envs)
+            lanes = np.unique(wanted * groups + envs[:, None] // column.group_envs)
+            chunk, group = np.divmod(lanes, groups)
             pool.drop_but(column, chunk, group)
             committed = column.committed // chunk_rows
             on_disk = chunk < committed
             gather.load(column, chunk[on_disk], group[on_disk], pool)
-            chunk, group = np.divmod(np.setdiff1d(lanes + stream.log.num_envs, lanes), stream.log.num_envs)
+            chunk, group = np.divmod(np.setdiff1d(lanes + groups, lanes), groups)
             on_disk = chunk < committed
             gather.advise(column, chunk[on_disk], group[on_disk])

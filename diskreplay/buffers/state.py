@@ -1,4 +1,4 @@
-"""What a buffer finds again beside its rows: view, sampler and random state, as JSON."""
+"""What a buffer finds again beside its rows: view and sampler, as JSON."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ from diskreplay.storage.metadata import plain
 from diskreplay.views import registry
 from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
+
+UPDATED = "updated"
+"""Whether priorities were ever given to the sampler of a state; where it is missing, they may have been."""
 
 
 def settings(stored: Mapping[str, Any], view: View | None, sampler: Sampler | None) -> tuple[View, Sampler]:
@@ -75,17 +78,17 @@ def sampler_state(sampler: Sampler) -> tuple[dict[str, Any] | None, dict[str, ND
 
 
 def resume_sampler(
-    sampler: Sampler, view: View, stored: Mapping[str, Any], arrays: Callable[[], dict[str, NDArray[Any]]], name: str
+    sampler: Sampler, view: View, stored: Mapping[str, Any], arrays: Callable[[], dict[str, NDArray[Any]]], what: str
 ) -> bool:
-    """Has a sampler that was given go on from a checkpoint's state, or warns that it begins anew; whether it goes on.
+    """Has a sampler go on from a state that was stored, or warns that it begins anew; whether it goes on.
 
     One without a state has nothing to go on with. One that was used before keeps what it knows.
 
     Args:
-        sampler, view: as they were given.
-        stored: the checkpoint's ``sampler``, ``view`` and ``priorities``.
-        arrays: reads the checkpoint's arrays.
-        name: of the checkpoint.
+        sampler, view: as they are now.
+        stored: ``sampler``, ``view`` and ``priorities`` of a checkpoint, or of what closing kept.
+        arrays: reads the arrays that go with it.
+        what: that is, in words.
     """
     if not isinstance(sampler, Prioritized) or not sampler.is_new:
         return False
@@ -100,8 +103,13 @@ def resume_sampler(
             return True
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"its priorities cannot be taken over: {error}"
-    warn_outside(f"{sampler!r} begins anew, without the state of checkpoint {name!r}: {why}", SamplerWarning)
+    begins_anew(sampler, what, why)
     return False
+
+
+def begins_anew(sampler: Sampler, what: str, why: str) -> None:
+    """Warns that a sampler goes on without ``what`` was stored."""
+    warn_outside(f"{sampler!r} begins anew, without {what}: {why}", SamplerWarning)
 
 
 def _named(kinds: list[Any]) -> str:
@@ -124,19 +132,3 @@ def restore_sampler(sampler: Sampler, facts: Any, arrays: dict[str, NDArray[Any]
             sampler.restore(facts, arrays)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptionError(f"the priorities of checkpoint {name!r} cannot be read: {error!r}") from error
-
-
-def rng_to_json(rng: np.random.Generator) -> dict[str, Any]:
-    """The state of a PCG64 generator; its 128-bit numbers as text, for JSON readers that lack them."""
-    state = rng.bit_generator.state
-    numbers = {key: str(value) for key, value in state["state"].items()}
-    return {**{key: state[key] for key in ("bit_generator", "has_uint32", "uinteger")}, "state": numbers}
-
-
-def set_rng(rng: np.random.Generator, state: Mapping[str, Any], name: str) -> None:
-    try:
-        stored = state["rng"]
-        numbers = {key: int(value) for key, value in stored["state"].items()}
-        rng.bit_generator.state = {**stored, "state": numbers}
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CorruptionError(f"the random state of checkpoint {name!r} cannot be read: {error!r}") from error

@@ -1,67 +1,42 @@
-"""What every buffer is: a store that is open, its streams, and the one that is written.
+"""What every buffer has: facts of its store, rows that are added, commits and checkpoints.
 
-Rows come in by :meth:`StoredBuffer._add`, become durable by ``commit``, and get a name by ``checkpoint``. What a sample
-looks like is the business of the classes over this one.
+An :class:`~diskreplay.engine.engine.Engine` does the work. What a sample looks like is the business of the classes over
+this one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
-import time
-import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay import notebooks
-from diskreplay.buffers import checkpointing, copies, forks, pushes, unclosed
-from diskreplay.buffers.appender import Appender
-from diskreplay.buffers.companion import Companion
-from diskreplay.buffers.facts import annotate, begin
-from diskreplay.buffers.inputs import NO_FREEDOMS, Freedoms
-from diskreplay.buffers.later import LaterWriter
-from diskreplay.buffers.options import RUN_DEFAULTS, RunOptions
+from diskreplay import schema as schemas
+from diskreplay.buffers import copies
+from diskreplay.buffers.comparing import is_there
+from diskreplay.buffers.opening import APPEND, create_store, open_store
+from diskreplay.buffers.options import Opening, of
 from diskreplay.buffers.selection import Selection
-from diskreplay.buffers.state import set_rng
-from diskreplay.buffers.steps import checked, one
-from diskreplay.buffers.streams import Streams, beside_writers
 from diskreplay.buffers.subscripts import Subscripted
-from diskreplay.errors import (
-    CheckpointError,
-    ClosedError,
-    CorruptionError,
-    DiskReplayError,
-    InputError,
-    ReadOnlyError,
-    RemoteWarning,
-    StateError,
-)
+from diskreplay.engine import checkpointing, forks, unclosed
+from diskreplay.engine.engine import Engine
+from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
+from diskreplay.engine.run import Run
+from diskreplay.errors import CheckpointError, InputError, StateError, StoreExistsError
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.where import Where
-from diskreplay.interrupts import Lock, undisturbed
-from diskreplay.reading import blocks
-from diskreplay.reading.reads import Empty, Reads
-from diskreplay.remote import checkpoints
-from diskreplay.remote.files import RemoteFiles
-from diskreplay.remote.objects import connect
-from diskreplay.schema import INFO, LATER, Schema
+from diskreplay.interrupts import undisturbed
+from diskreplay.paths import PathLike
+from diskreplay.schema import Schema, StoreSpec
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
-from diskreplay.storage.stream import StreamWriter
-from diskreplay.views.batch import Batch
 
 if TYPE_CHECKING:
     import zarr
-
-COMMIT_BYTES = 64 << 20
-"""Encoded bytes that may wait in RAM for a commit."""
-WAITING_ROWS = 64
-"""After every so many rows it is counted how many bytes wait."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +55,14 @@ class Restored:
 class StoredBuffer(Subscripted):
     """What the buffers share. One thread may add while several sample.
 
-    Whatever ends a call half-way, Ctrl-C at any line or an error out of the program's own code, the next call finds it
-    done, or finds nothing of it done, or says what to do; each begins with :meth:`_settled`.
+    Attributes:
+        engine: the open store, for adapters of other libraries; see docs/architecture.md, "The engine's interface".
     """
-
-    _forked = ""
-    """Why a copy in a forked process cannot be used."""
 
     FREEDOMS: Freedoms = NO_FREEDOMS
     """Of ``add``."""
+    MODES: tuple[str, ...] = ("r", "r+")
+    """That it is opened with."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         if not (args and isinstance(args[0], Store)):
@@ -103,86 +77,110 @@ class StoredBuffer(Subscripted):
         *,
         stream: str | None,
         checkpoint: Checkpoint | None = None,
+        run: Run = Run(),  # noqa: B008  # frozen
         forget: Callable[[int], None] = lambda stream: None,
         only_written: bool = False,
-        **options: Unpack[RunOptions],
+        capacity: int | None = None,
     ) -> None:
         """``stream`` is the one to write, None for none; ``forget`` is told of a stream whose rows were taken back.
 
-        ``only_written``: open no other stream.
+        ``only_written``: open no other stream. ``capacity``: that the stream to write is to have, if it has less.
         """
-        options = {**RUN_DEFAULTS, **options}
-        self._store = store
-        self._rng = np.random.Generator(np.random.PCG64(options["seed"]))
-        if checkpoint:
-            set_rng(self._rng, checkpoint.state, checkpoint.name)
-        self._commit_rows = options["commit_rows"]
-        self._commit_seconds = options["commit_seconds"]
-        self._lock = Lock(f"the buffer {store.path!r}")
-        """Held while the index in RAM is read or changed; never during a write to disk."""
-        self._write_lock = Lock(f"the buffer {store.path!r}", then=self._lock)
-        """Held by whoever adds, commits or checkpoints; taken before the other one."""
-        self._closed = False
-        self._ending = False
-        """Whether the last commit was made, and the buffer is open until it is pushed."""
-        self._warned_later = 0
-        """Blocks of :func:`pushes.warned_later` that are under way, under the lock of writers."""
-        self._companion: Companion | None = None
-        self._restored = checkpoint
-        self._checkpoint = checkpoint if stream is None else None
-        """Stay there until a refresh: what it pins cannot be outrun."""
-        self._streams = Streams(store, options["cache_bytes"], forget, only_written)
-        try:
-            self._pushing = pushes.prepare(store, stream, options["remote"], options["push_seconds"])
-            self._streams.open(stream, checkpoint, self._pushing.check_going_back if self._pushing else None)
-            written = self._streams.written
-            if self._streams.writer is not None and written is not None:
-                self._appender = Appender(
-                    store.schema, self._streams.writer, written.log, written.facts, self.FREEDOMS
-                )  # fmt: skip
-                self._appender.resume(written.pending())
-                self._later = LaterWriter(store.schema, written, self._streams.writer)
-            self._last_commit = time.monotonic()
-            pushes.committed(self)
-            forks.watch(self)
-            self._call_off = unclosed.watch(self) if self._streams.writer is not None else None
-        except BaseException:
-            self._streams.release()
-            raise
+        self.engine = Engine(
+            store, run, stream=stream, checkpoint=checkpoint, freedoms=self.FREEDOMS, forget=forget,
+            only_written=only_written, capacity=capacity,
+        )  # fmt: skip
+        forks.watch(self.engine)
+        unclosed.watch(self, self.engine)
 
-    # What the classes over this one add
+    # Making and opening: ``shown`` are arguments of the constructor, of what a class shows of the rows
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """What a checkpoint must hold beside rows and random state: facts for JSON, and arrays (n,)."""
-        return {}, {}
+    @classmethod
+    def _create(cls, path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any) -> Self:
+        """A new store, opened for writing."""
+        run, schema = of(Run, options), schemas.build(spec)
+        kept = {**cls._kept(schema, **shown), **spec.settings}
+        store, stream = create_store(path, spec, schema, kept, of(Opening, options), run.remote)
+        return cls(store, stream=stream, run=run, **shown)
+
+    @classmethod
+    def _open(
+        cls, path: PathLike, options: Mapping[str, Any], num_envs: int | None = None, capacity: int | None = None,
+        **shown: Any,
+    ) -> Self:  # fmt: skip
+        """The store that is there; ``num_envs`` and ``capacity`` are those of the stream to write."""
+        run, opening = of(Run, options), of(Opening, options)
+
+        def check(stored: Mapping[str, Any], schema: Schema) -> None:
+            cls._check_kind(stored)
+            cls._check_shown(stored, schema, path, opening.take_over, **shown)
+
+        store, stream, cut = open_store(path, opening, run.remote, cls.MODES, num_envs, capacity, check)
+        return cls(
+            store, stream=stream, checkpoint=cut, run=run, only_written=opening.mode == APPEND, capacity=capacity,
+            **shown,
+        )  # fmt: skip
+
+    @classmethod
+    def _open_or_create(cls, path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any) -> Self:
+        """The store that is there, which must be as the spec says, or a new one."""
+        run, schema = of(Run, options), schemas.build(spec)
+
+        def there() -> bool:
+            return is_there(path, spec, schema, options["files"], run.remote)
+
+        if not there():
+            try:
+                return cls._create(path, spec, options, **shown)
+            except StoreExistsError:  # another process was first
+                if not there():
+                    raise
+        return cls._open_same(path, schema, {**options, "or_last_commit": True}, **shown)
+
+    @classmethod
+    def _open_same(cls, path: PathLike, schema: Schema, options: Mapping[str, Any], **shown: Any) -> Self:
+        """The store that is there, with the environments of the schema, and its capacity at the least."""
+        return cls._open(path, options, schema.num_envs, schema.capacity, **shown)
+
+    @classmethod
+    def _kept(cls, schema: Schema) -> dict[str, Any]:
+        """What of ``shown`` a new store keeps in its settings."""
+        return {}
+
+    @classmethod
+    def _check_kind(cls, stored: Mapping[str, Any]) -> None:
+        """NotAStoreError where the settings are those of another class's store."""
+
+    @classmethod
+    def _check_shown(cls, stored: Mapping[str, Any], schema: Schema, path: PathLike, take_over: bool) -> None:
+        """InputError where ``shown`` do not go with a store that is there."""
 
     # Facts
 
     @property
     def path(self) -> str:
         """The store's directory."""
-        return self._store.path
+        return self.engine.path
 
     @property
     def schema(self) -> Schema:
-        """Spaces, columns, capacity: what does not change."""
-        return self._store.schema
+        """Spaces, columns, the capacity that the store was made with: what does not change."""
+        return self.engine.schema
 
     @property
     def provenance(self) -> dict[str, Any]:
         """Where the steps come from, as ``create`` was told; empty where it was not. A copy."""
-        return copy.deepcopy(self._store.provenance)
+        return copy.deepcopy(self.engine.store.provenance)
 
     @property
     def stream(self) -> str | None:
         """Name of the stream that is written; None with mode "r"."""
-        writer = self._streams.writer
-        return writer.name if writer else None
+        return self.engine.stream
 
     @property
     def num_envs(self) -> int:
         """Environments of the stream that is written, or of the first."""
-        writer = self._streams.writer
+        writer = self.engine.streams.writer
         return writer.commit_record.num_envs if writer else self.schema.num_envs
 
     @property
@@ -191,8 +189,10 @@ class StoredBuffer(Subscripted):
 
         Of a rollout that is ``steps * num_envs``. ``stats()["capacity"]`` adds up all streams.
         """
-        writer = self._streams.writer
-        return writer.commit_record.capacity if writer else self.schema.capacity
+        if self.engine.streams.writer is not None:
+            return self.engine.appender.log.capacity
+        first = next(iter(self.engine.streams), None)
+        return self.schema.capacity if first is None else first.log.capacity
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -206,18 +206,18 @@ class StoredBuffer(Subscripted):
 
     def __len__(self) -> int:
         """Transitions in the windows of all streams, committed or not; ClosedError after :meth:`close`."""
-        with self._lock:
-            if self._closed:
-                self._check_open()
-            return len(self._settled())
+        with self.engine.lock:
+            if self.engine.closed:
+                self.engine.check_open()
+            return len(self.engine.whole())
 
     def __repr__(self) -> str:
-        held = "closed" if self._closed else f"{len(self):,} transitions"
+        held = "closed" if self.engine.closed else f"{len(self):,} transitions"
         return f"<{type(self).__name__} {self.path!r}: {held}>"
 
     def _repr_html_(self) -> str:
         """For notebooks: what the buffer holds, and thumbnails of observations that are pictures."""
-        if self._closed:
+        if self.engine.closed:
             return notebooks.heading(repr(self))
         facts, every = self.stats(), self.episodes
         done = [episode.total_reward for episode in every if episode.complete_start and episode.ended]
@@ -238,8 +238,8 @@ class StoredBuffer(Subscripted):
     @property
     def episodes(self) -> list[Episode]:
         """Episodes in the windows of all streams, in the order of streams, first rows and environments."""
-        with self._lock:
-            return [episode for stream in self._settled() for episode in episodes(stream.log, stream.facts)]
+        with self.engine.lock:
+            return [episode for stream in self.engine.whole() for episode in episodes(stream.log, stream.facts)]
 
     def select(self, where: str) -> Selection:
         """The episodes for which a condition holds, for ``sample`` and ``shuffled`` to keep to: ``within=selection``.
@@ -253,14 +253,14 @@ class StoredBuffer(Subscripted):
         Raises InputError, which names the character, for what is not in the language.
         """
         read = Where(where)
-        with self._lock:
-            self._check_open()
-            return Selection(read, self._streams.all)
+        with self.engine.lock:
+            self.engine.check_open()
+            return Selection(read, self.engine.streams.all)
 
     @property
     def checkpoints(self) -> list[str]:
         """Names of the checkpoints of all makers, oldest first: by their numbers, whatever clocks say."""
-        return self._store.checkpoint_names()
+        return self.engine.store.checkpoint_names()
 
     def zarr(self) -> zarr.Group:
         """The committed store as zarr-python sees it, read-only.
@@ -271,10 +271,7 @@ class StoredBuffer(Subscripted):
         with undisturbed():
             import zarr
 
-        files = self._store.files
-        if isinstance(files, RemoteFiles):
-            return zarr.open_group(zarr.storage.ObjectStore(connect(self.path), read_only=True), mode="r")
-        return zarr.open_group(self.path, mode="r")
+        return zarr.open_group(self.engine.store.files.zarr(self.path), mode="r")
 
     def stats(self) -> dict[str, Any]:
         """Facts about the open buffer: transitions, capacity, bytes cached; of each stream rows, commits, and ``ends``.
@@ -282,51 +279,31 @@ class StoredBuffer(Subscripted):
         ``ends`` counts the episodes of its window by what ended them: "terminated", "truncated", or "cut off" by an
         observation that was not the next one of the step before, or by :meth:`cut`.
         """
-        with self._lock:
+        with self.engine.lock:
             streams = {
                 stream.disk.name: {
                     "begin": stream.log.begin,
                     "end": stream.log.end,
                     "committed": stream.disk.commit_record.end,
                     "num_envs": stream.log.num_envs,
+                    "capacity": stream.log.capacity,
                     "patches": stream.log.patch_end - stream.log.patch_begin,
                     "ends": ends(stream.log),
                     "sequence": stream.disk.commit_record.sequence,
                 }
-                for stream in self._settled()
+                for stream in self.engine.whole()
             }
-            files = self._store.files
-            remote = self._pushing or (files if isinstance(files, RemoteFiles) else None)
+            remote = (self.engine.pushes.pushing or self.engine.store.files).stats()
             return {
-                "transitions": len(self._streams),
-                "capacity": sum(stream.disk.commit_record.capacity for stream in self._streams),
+                "transitions": len(self.engine.streams),
+                "capacity": sum(stream.log.capacity for stream in self.engine.streams),
                 "streams": streams,
-                "cache_bytes": self._streams.cache.budget_bytes,
-                "cache_used_bytes": self._streams.cache.used_bytes,
-                **({"remote": remote.stats()} if remote is not None else {}),
+                "cache_bytes": self.engine.streams.cache.budget_bytes,
+                "cache_used_bytes": self.engine.streams.cache.used_bytes,
+                **({"remote": remote} if remote else {}),
             }
 
     # Adding
-
-    def _add(
-        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
-        extra: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        """Adds one row, and commits where that is due."""
-        with self._write_lock:
-            self._add_row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
-            self._warn()
-
-    def _warn(self) -> None:
-        """Says what looks like a mistake, where something does."""
-        if self._appender.watch.to_say is not None:
-            self._appender.watch.say()
-
-    def _add_row(self, *row: Any) -> None:
-        self._writable()
-        with self._lock.exclusive:
-            self._appender.add(*row)
-        self._added()
 
     def cut(self, envs: Any = None) -> None:
         """Ends the episodes of environments without a flag: their next step begins a new one.
@@ -344,10 +321,7 @@ class StoredBuffer(Subscripted):
         wanted = np.ones(self.num_envs, bool) if envs is None else np.atleast_1d(np.asarray(envs))
         if wanted.dtype != bool or wanted.shape != (self.num_envs,):
             raise InputError(f"envs must be bool of shape ({self.num_envs},), got {wanted.dtype} {wanted.shape}")
-        with self._write_lock:
-            self._writable()
-            with self._lock.exclusive:
-                self._appender.cut(wanted)
+        self.engine.cut(wanted)
 
     def begin_episode(self, env: int | None = None, **facts: Any) -> None:
         """Says that the next step begins a new episode, and what is known of it: its seed, tags, the policy's version.
@@ -361,10 +335,7 @@ class StoredBuffer(Subscripted):
 
         Raises InputError, before anything changes, and what :meth:`add` raises where this buffer takes no rows.
         """
-        with self._write_lock:
-            self._writable().check()
-            with self._lock.exclusive:
-                begin(self._appender, env, facts)
+        self.engine.begin_episode(env, facts)
 
     def annotate_episode(self, episode: Episode | None = None, /, env: int | None = None, **facts: Any) -> None:
         """Says more of an episode, as at its end: facts are added, and those of the same name replaced.
@@ -380,10 +351,7 @@ class StoredBuffer(Subscripted):
         Raises InputError, before anything changes, where there is no such episode (any more), and what
         :meth:`begin_episode` raises.
         """
-        with self._write_lock:
-            self._writable().check()
-            with self._lock.exclusive:
-                annotate(self._appender, episode, env, facts)
+        self.engine.annotate_episode(episode, env, facts)
 
     def write(self, name: str, index: Any, values: Any) -> None:
         """Gives rows that are already there values of a column that was declared as ``later``, in the place of others.
@@ -402,51 +370,7 @@ class StoredBuffer(Subscripted):
         or one of another writer's stream, and NaN or infinity with ``finite=True``; and what :meth:`add` raises where
         this buffer takes no rows.
         """
-        with self._write_lock:
-            self._writable().check()
-            with self._lock.exclusive:
-                self._later.write(name, index, values)
-            if self._later.waiting_bytes > COMMIT_BYTES:
-                self.commit()
-
-    def _check_write(self, name: str, index: Any, values: Any) -> None:
-        """Raises what :meth:`write` would, and writes nothing."""
-        with self._lock:
-            self._writable().check()
-            self._later.checked(name, index, values)
-
-    def _extend(
-        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
-        extra: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        """Adds many rows, and commits wherever that is due."""
-        with self._write_lock, pushes.warned_later(self):
-            writer, appender = self._writable(), self._appender
-            steps = checked(appender, obs, action, reward, next_obs, terminated, truncated, valid, extra)
-            appender.check(len(steps))
-            at = 0
-            while at < len(steps):
-                if not (at and appender.single_frames and steps.follows[at]):
-                    self._add_row(*one(appender, steps, at))
-                    at += 1
-                    continue
-                stop = at + int(np.argmin(np.append(steps.follows[at:], False)))
-                left = self._commit_rows - (appender.log.end - writer.commit_record.end)
-                with self._lock.exclusive:
-                    at += appender.add_run(steps.values, steps.next_obs, steps.ended, at, min(stop, at + left))
-                self._added()
-            self._warn()
-        pushes.warn(self)
-
-    def _added(self) -> None:
-        """Commits after rows were added, where that is due. Needs the lock of writers alone: nobody else adds."""
-        end, writer = self._appender.log.end, self._appender.writer
-        if (
-            end - writer.commit_record.end >= self._commit_rows
-            or time.monotonic() - self._last_commit >= self._commit_seconds
-            or (not end % WAITING_ROWS and writer.waiting_bytes() > COMMIT_BYTES)
-        ):
-            self.commit()
+        self.engine.write(name, index, values)
 
     def commit(self) -> None:
         """Makes everything added so far durable.
@@ -454,14 +378,7 @@ class StoredBuffer(Subscripted):
         Raises ReadOnlyError, ClosedError or StateError when this buffer writes nothing, WriteFailedError when the file
         system refuses; the last commit is then intact, and the store takes no more rows until it is reopened.
         """
-        with self._write_lock:
-            writer = self._writable()
-            with self._write_lock.exclusive:
-                self._commit(writer)
-            if self._companion is not None:
-                self._companion.committed()
-            pushes.committed(self)
-        pushes.warn(self)
+        self.engine.commit()
 
     def push(self, timeout: float | None = None) -> None:
         """Commits, and waits until the remote store has everything: rows, and the checkpoints of this store.
@@ -472,39 +389,7 @@ class StoredBuffer(Subscripted):
         Raises InputError where the buffer was opened without ``remote``, RemoteError when the time has passed,
         RemoteConflictError where the remote stream is another writer's; and what :meth:`commit` raises.
         """
-        with self._write_lock:
-            self._writable()
-            if self._pushing is None:
-                raise InputError("there is nowhere to push to: open the buffer with remote='s3://bucket/name'")
-            with pushes.warned_later(self):
-                self.commit()
-        self._pushing.wait(timeout)
-        pushes.warn_of_names(self, self._pushing, 4)
-
-    def _commit(self, writer: StreamWriter) -> None:
-        log = self._appender.log
-        self._last_commit = time.monotonic()
-        facts, same = self._appender.facts, log.end == writer.commit_record.end
-        unwritten = facts.unwritten or self._later.unwritten
-        if same and log.begin == writer.commit_record.begin and not unwritten:
-            writer.commit_counts(self._lock.exclusive)
-            writer.reclaim(self._lock.exclusive)  # a checkpoint may have been dropped
-            return
-        with self._lock.exclusive:
-            self._appender.patch_pending()
-            patch_begin = log.drop_patches()
-            lines = facts.lines(log.begin)
-            at = writer.put_info(lines.data)
-            begins = {INFO: at if lines.begin < 0 else lines.begin, LATER: self._later.before_commit()}
-        writer.commit(log.begin, patch_begin, self._lock.exclusive, begins)
-        with self._lock.exclusive:
-            facts.written(lines, at)
-            self._later.written()
-            self._streams.size_cache()
-
-    def _clear(self) -> None:
-        """Empties the window of the stream that is written; the next commit gives its space back. Needs the locks."""
-        self._appender.log.slide(self._appender.log.end)
+        self.engine.push(timeout)
 
     def checkpoint(
         self,
@@ -532,31 +417,25 @@ class StoredBuffer(Subscripted):
         Raises InputError or CheckpointError for a bad name, metadata, attachment or ``keep``, and what a function for
         an attachment and :meth:`commit` raise; there is no such checkpoint then, and the store goes on.
         """
-        checkpointing.make(self, checkpointing.wanted(self._store, name, metadata, attachments, keep))
-        pushes.warn(self)
+        engine = self.engine
+        checkpointing.make(engine, checkpointing.wanted(engine.store, name, metadata, attachments, keep))
+        engine.pushes.warn()
 
     def drop_checkpoint(self, name: str) -> None:
         """Forgets a checkpoint; the next commit gives back the space that only it needed.
 
         Of a remote store that was opened by its URL, `diskreplay gc` gives it back.
         """
-        files = self._store.files
-        if isinstance(files, RemoteFiles):
-            checkpoints.drop(self._store, files, name)
-            return
-        with self._write_lock:
-            writer = self._writable()
-            with self._write_lock.exclusive:
-                self._store.drop_checkpoint(name, writer)
+        checkpointing.drop(self.engine, name)
 
     def checkpoint_metadata(self, name: str) -> dict[str, Any]:
         """The metadata that the checkpoint was made with; CheckpointError when there is none of that name."""
-        return self._store.checkpoint(name).metadata
+        return self.engine.store.checkpoint(name).metadata
 
     @property
     def restored(self) -> Restored | None:
         """The checkpoint that this buffer was opened at; None where it was opened at a last commit, or made."""
-        found = self._restored
+        found = self.engine.restored
         return None if found is None else Restored(found.name, copy.deepcopy(found.metadata))
 
     def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
@@ -570,65 +449,19 @@ class StoredBuffer(Subscripted):
         where a byte is not what was written.
         """
         if checkpoint is not None:
-            found = self._store.checkpoint(checkpoint)
-        elif self._restored is None:
+            found = self.engine.store.checkpoint(checkpoint)
+        elif self.engine.restored is None:
             raise CheckpointError(
                 f"the buffer {self.path!r} was not opened at a checkpoint; name one: "
                 f"attachment({name!r}, checkpoint=...)"
             )
         else:
-            found = self._store.checkpoint(self._restored.name)
-            if found.id != self._restored.id:
+            found = self.engine.store.checkpoint(self.engine.restored.name)
+            if found.id != self.engine.restored.id:
                 raise CheckpointError(
                     f"the checkpoint {found.name!r} that the buffer was opened at was dropped; another has its name now"
                 )
-        return self._store.open_attachment(found, name)
-
-    # Reading
-
-    def _beside_writers(self, draft: Callable[[Reads], Batch]) -> Batch:
-        """A batch; made again after a refresh where another process changed meanwhile what was to be read."""
-
-        def batch() -> Batch:
-            reads, drafted = self._drafted(draft)
-            reads.finish()
-            return drafted
-
-        return beside_writers(batch, self._caught_up)
-
-    def _drafted(self, draft: Callable[[Reads], Batch], empty: Empty = blocks.empty) -> tuple[Reads, Batch]:
-        """A batch whose large arrays are still to be read."""
-        reads = Reads(empty)
-        with self._lock:
-            self._check_open()
-            return reads, draft(reads)
-
-    def _begun(self, draft: Callable[[Reads], Batch], empty: Empty = blocks.empty) -> Callable[[], Batch]:
-        """As :meth:`_beside_writers`, in two halves: the batch is drawn now, and what is remote begins to come.
-
-        ``empty`` makes its large arrays.
-        """
-        begun: list[tuple[Reads, Batch]] = []
-        with contextlib.suppress(CorruptionError):  # the other half looks again
-            begun.append(self._drafted(draft, empty))
-            begun[0][0].begin()
-
-        def batch() -> Batch:
-            reads, drafted = begun.pop() if begun else self._drafted(draft, empty)
-            reads.finish()
-            return drafted
-
-        return lambda: beside_writers(batch, self._caught_up)
-
-    def _caught_up(self, any_commit: bool) -> bool:
-        """Goes on to the newest commits where other writers have evicted what this buffer still held for there.
-
-        Likewise, if ``any_commit``, where there are just newer ones: a shard may have been compacted since.
-        """
-        with self._lock:
-            if self._checkpoint or not self._streams.outrun(any_commit):
-                return False
-        return self.refresh()
+        return self.engine.store.open_attachment(found, name)
 
     def refresh(self) -> bool:
         """Goes on to the newest commits of the streams that others write; whether anything changed.
@@ -636,79 +469,23 @@ class StoredBuffer(Subscripted):
         Of a store under a URL, raises RemoteError where the storage fails, StoreNotFoundError where the store was
         removed and RemoteConflictError where another has taken its place; the buffer stays where it was.
         """
-        files = self._store.files
-        if isinstance(files, RemoteFiles) and not self._closed:
-            files.refresh()
-        with self._write_lock:
-            torn = self._streams.torn
-            self._check_open()
-            with self._lock.exclusive:
-                before = self._streams.commits
-                self._checkpoint = None
-                self._streams.open_readers(None)
-                return torn or before != self._streams.commits
+        return self.engine.refresh()
 
     # End
 
     def close(self) -> None:
         """Commits, and gives the stream to the next writer. Closing twice does nothing.
 
-        Priorities of a sampler are not kept; a checkpoint keeps them. A buffer that is forgotten is closed, and what
-        is still open when the interpreter ends is committed; see :mod:`diskreplay.buffers.unclosed`.
+        Priorities are kept for the next opening to write, as long as no other rows are committed before it. A buffer
+        that is forgotten is closed, and what is still open when the interpreter ends is committed, and its priorities
+        kept; see :mod:`diskreplay.engine.unclosed`.
 
         A Ctrl-C meanwhile is acted on when it is done. Raises what a commit raises, and StateError where rows are lost
         because an earlier commit was cut short; the buffer is closed all the same. Of a commit that failed with
         WriteFailedError the program knows already. What else ends it half-way leaves the buffer open, to be closed
         again.
         """
-        unsent = self._end_pushing()  # before signals wait: the network may take its time
-        pushing = None if self._closed else self._pushing
-        with self._write_lock:
-            try:
-                if not (self._closed or self._ending) and self._streams.writer is not None:
-                    with pushes.warned_later(self):
-                        self._commit_last(self._streams.writer)
-            except DiskReplayError:
-                self._finish()
-                raise
-            self._finish()
-        if isinstance(self._store.files, RemoteFiles):
-            self._store.files.stop()
-        if pushing is not None:
-            pushes.warn_of_names(self, pushing, 4)
-        if unsent is not None:
-            warnings.warn(
-                f"not everything of {self.path!r} is pushed, and all of it is here; 'diskreplay push' sends the rest: "
-                f"{unsent}", RemoteWarning, stacklevel=2,
-            )  # fmt: skip
-
-    def _end_pushing(self) -> Exception | None:
-        """Commits and pushes what is left; what kept that from being done."""
-        return pushes.end(self)
-
-    def _commit_last(self, writer: StreamWriter) -> None:
-        """The commit of :meth:`close`; StateError where there can be none, and something is lost by that."""
-        if writer.failure is None:
-            if self._companion is None:
-                self.commit()
-            else:
-                self._companion.save()
-            return
-        self._settled()
-        log, record = self._appender.log, writer.commit_record
-        unwritten = self._appender.facts.unwritten or self._later.unwritten
-        lost = (log.begin, log.end) != (record.begin, record.end) or unwritten
-        if writer.cut_short and (self._companion is not None or lost):
-            writer.check()
-
-    def _finish(self) -> None:
-        """Gives everything back; rows that no commit holds are gone. Doing it again does no harm."""
-        with self._lock.exclusive:
-            self._closed = True
-            self._companion = None
-            self._streams.release()
-            if self._call_off is not None:
-                self._call_off()
+        self.engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -723,58 +500,8 @@ class StoredBuffer(Subscripted):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A buffer with mode "r" is copied and pickled by its path; see :mod:`diskreplay.buffers.copies`."""
-        return copies.reduce(self, self._opened_with())
+        return copies.reduce(type(self), self.engine, self._opened_with())
 
     def _opened_with(self) -> dict[str, Any]:
         """What ``open`` of this class is told beside the options of all buffers, to make one like this."""
         return {}
-
-    # Inside
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
-        if self._forked:
-            raise StateError(self._forked)
-        if self._torn():
-            self._settled()
-
-    def _settled(self) -> Streams:
-        """The streams, after what an interrupted call left half-done was taken back, or done."""
-        if self._torn():
-            with self._lock.exclusive:
-                self._settle()
-        return self._streams
-
-    def _torn(self) -> bool:
-        """Whether a call was interrupted half-way; also while another thread is in it, which has the lock."""
-        return (
-            self._streams.torn
-            or (self._streams.writer is not None and (self._appender.torn or self._later.torn))
-            or (self._companion is not None and self._companion.torn)
-        )
-
-    def _settle(self) -> None:
-        """Takes back, or does, what an interrupted call left half-done. Needs the lock; can be interrupted itself."""
-        if self._streams.torn:
-            self._checkpoint = None
-            self._streams.open_readers(None)
-        if self._streams.writer is not None:
-            self._appender.take_back()
-            self._later.settle()
-        if self._companion is not None:
-            self._companion.settle()
-
-    @property
-    def _read_only(self) -> bool:
-        """Whether it was opened with mode "r"; ClosedError after :meth:`close`."""
-        self._check_open()
-        return self._streams.writer is None
-
-    def _writable(self) -> StreamWriter:
-        self._check_open()
-        if self._streams.writer is None:
-            raise ReadOnlyError(f"the buffer {self.path!r} was opened with mode='r'; open it with mode='r+' to write")
-        if self._ending:
-            raise ClosedError(f"the buffer {self.path!r} is being closed, and takes no more rows")
-        return self._streams.writer

@@ -7,7 +7,7 @@ A thread that is in the middle of a call of that buffer ends this call first; it
 
 from __future__ import annotations
 
-from diskreplay.buffers import forks
+from diskreplay.engine import forks
 from diskreplay.storage.store import Store
 
 
@@ -16,7 +16,7 @@ def close_writer(store: Store, stream: str) -> None:
 
     Raises what ``close`` of that buffer raises; it is closed all the same.
     """
-    for buffer in forks.opened():
-        writer = buffer._streams.writer
+    for engine in forks.opened():
+        writer = engine.streams.writer
         if writer is not None and writer.writes(store.stream_path(stream)):
-            buffer.close()
+            engine.close()

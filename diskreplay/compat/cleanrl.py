@@ -22,27 +22,30 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("diskreplay.compat.cleanrl needs torch: pip install 'diskreplay[torch]'") from error
 
+from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat import given
-from diskreplay.compat.arrays import DiskArray
-from diskreplay.compat.draws import draw
-from diskreplay.compat.keeper import Keeper, drop_saved
-from diskreplay.compat.opening import check_checkpoint, open_or_create
-from diskreplay.compat.place import Place, close_with
-from diskreplay.compat.rows import Positions, ids_of, ignore_resets, position_array
+from diskreplay.compat.disk_array import DiskArray
+from diskreplay.compat.keeper import newest_checkpoint
+from diskreplay.compat.location import Location, close_with
+from diskreplay.compat.positions import RingPositions, rows_of_ring
+from diskreplay.compat.rows import ids_of, ignore_resets
+from diskreplay.compat.sampler_draws import draw
 from diskreplay.compat.stacks import images_of, stacks_named, stacks_seen
+from diskreplay.compat.stores import check_checkpoint, open_or_create
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
 from diskreplay.sampling.proportional import Proportional
+from diskreplay.spaces import unbounded
 from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 
 __all__ = ["PrioritizedBatch", "PrioritizedReplayBuffer", "ReplayBuffer", "ReplayBufferSamples"]
 
 CACHE_BYTES = 256 << 20
-ANY_ACTION = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (), np.int64)
+ANY_ACTION = unbounded((), np.int64)
 """Rainbow's buffer is not told how many actions there are."""
 
 FrameStack = int | Literal["auto"]
@@ -96,7 +99,8 @@ class _Rows:
     Args:
         owner: the buffer; the store is closed when it is forgotten.
         path: where the store is, or is to be made; None for a temporary directory.
-        checkpoint: of the store at ``path`` to go back to.
+        checkpoint: of the store at ``path`` to go back to; "latest" is the newest, or the last commit where there is
+            none yet, or a new store.
         frame_stack: as of :class:`ReplayBuffer`.
         facts: what the store is for: arguments of ``create``.
         settings: arguments of ``create`` and ``open``.
@@ -109,16 +113,17 @@ class _Rows:
     ) -> None:  # fmt: skip
         self.store: Store | None = None
         self._facts, self._settings, self._options = facts, settings, options
-        self._place = Place(path, owner)
+        self._place = Location(path, owner)
         self._images = images_of(facts["observation_space"])
         self.finite = bool(options.get("finite", False))
+        if checkpoint == LATEST:
+            checkpoint = newest_checkpoint([self._place])
         if checkpoint is not None:
             check_checkpoint(self._place, checkpoint)
-            drop_saved(Store, self._place)
         if self._place.exists:
             self._open(owner, {}, checkpoint)
         elif frame_stack != "auto":
-            self._open(owner, _stacked(*stacks_named(self._images, frame_stack)))
+            self._open(owner, stacks_named(self._images, frame_stack))
         elif not self._images:
             self._open(owner, {})
 
@@ -126,16 +131,11 @@ class _Rows:
         """Opens the store that is there, or makes one."""
         settings = {**self._settings, **({} if checkpoint is None else {"checkpoint": checkpoint})}
         create = {**self._facts, **stacked}
-        store = open_or_create(Store, self._place, self._options, create, self._facts, **settings)
-        if "sampler" in self._facts:
-            keeper = Keeper(store)
-            with keeper.opening(owner):
-                if checkpoint is None:
-                    keeper.restore(draws=False)
-        else:
-            close_with(owner, store)
+        ring = "sampler" in self._facts  # priorities that are kept by places
+        store = open_or_create(Store, self._place, self._options, create, self._facts, grows=not ring, **settings)
+        close_with(owner, store)
         ignore_resets(store)
-        self._positions = Positions(store)
+        self._ring = RingPositions.of_rows(store)
         self.store = store
 
     def add(self, owner: object, steps: Sequence[tuple[Array, ...]]) -> None:
@@ -148,10 +148,10 @@ class _Rows:
         if not steps:
             return
         if self.store is None:
-            self._open(owner, _stacked(*stacks_seen(self._images, steps[0][0], steps[0][3])))
+            self._open(owner, stacks_seen(self._images, steps[0][0], steps[0][3]))
         store = self.store
         assert store is not None
-        self._positions.look()
+        self._ring.look()
         if store.num_envs == 1:
             steps = [tuple(part[0] for part in step) for step in steps]
         if len(steps) == 1:
@@ -160,17 +160,17 @@ class _Rows:
             store.extend(*(np.stack(parts) for parts in zip(*steps, strict=True)))
 
     @property
-    def positions(self) -> Positions | None:
-        """Of the rows; None before there is a store."""
-        return None if self.store is None else self._positions
+    def ring(self) -> RingPositions | None:
+        """The positions of the rows; None before there is a store."""
+        return None if self.store is None else self._ring
 
     @property
     def pos(self) -> int:
-        return 0 if self.store is None else self._positions.pos
+        return 0 if self.store is None else self._ring.pos
 
     @property
     def full(self) -> bool:
-        return self.store is not None and self._positions.full
+        return self.store is not None and self._ring.full
 
     def filled(self) -> Store:
         """The store; NotEnoughDataError where it holds nothing."""
@@ -196,7 +196,8 @@ class ReplayBuffer:
         handle_timeout_termination: do not give out dones that ``infos`` calls ``TimeLimit.truncated``. Without it
             ``infos`` is not looked at.
         path: where the store is, or is to be made; None for a temporary directory that goes away with the buffer.
-        checkpoint: of the store at ``path`` to go back to.
+        checkpoint: of the store at ``path`` to go back to; "latest" is the newest, or the last commit where there is
+            none yet, or a new store.
         frame_stack: frames of an image observation; "auto" sees it from the first step.
         cache_bytes: RAM for decoded frames.
         **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
@@ -309,15 +310,15 @@ class ReplayBuffer:
     def sample(self, batch_size: int) -> ReplayBufferSamples:
         """``batch_size`` transitions, drawn with replacement; NotEnoughDataError where there is none."""
         store = self._rows.filled()
-        batch_size, positions = check_count("batch_size", batch_size), self._rows.positions
-        assert positions is not None
-        _, pos, full = positions.look()
+        batch_size, ring = check_count("batch_size", batch_size), self._rows.ring
+        assert ring is not None
+        _, pos, full = ring.look()
         if full and self.optimize_memory_usage and self.buffer_size > 1:
             drawn = (np.random.randint(1, self.buffer_size, batch_size) + pos) % self.buffer_size
         else:
             drawn = np.random.randint(0, self.buffer_size if full else pos, batch_size)
         envs = np.random.randint(0, self.n_envs, batch_size)
-        batch = store.get(ids_of(store, positions.rows(drawn)[0], envs))
+        batch = store.get(ids_of(store, ring.entries(drawn)[0], envs))
         dones = batch.terminated if self.handle_timeout_termination else batch.terminated | batch.truncated
         return ReplayBufferSamples(
             observations=_tensor(batch.obs.reshape(-1, *self.obs_shape), self.device),
@@ -356,7 +357,7 @@ class ReplayBuffer:
     def _array(self, pick: Callable[[Batch], NDArray[Any]], shape: tuple[int, ...], dtype: Any) -> DiskArray:
         """A field of the transitions by position; zeros where there is none."""
         whole = (self.buffer_size, self.n_envs, *shape)
-        return position_array(self._rows.filled, lambda: self._rows.positions, whole, dtype, pick)
+        return rows_of_ring(self._rows.filled, lambda: self._rows.ring, whole, dtype, pick)
 
 
 class PrioritizedReplayBuffer:
@@ -486,10 +487,6 @@ def _sampler(store: Store) -> Proportional:
     return store.sampler
 
 
-def _stacked(frames: Mapping[str, int], axis: int) -> dict[str, Any]:
-    return {"frame_stack": frames, "stack_axis": axis}
-
-
 def _shape(what: str, space: spaces.Space[Any]) -> tuple[int, ...]:
     """Of a space's arrays; InputError where it is nested."""
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -502,10 +499,7 @@ def _flat(space: spaces.Space[Any]) -> spaces.Space[Any]:
     """The space of actions as they are stored: continuous ones flat, unbounded, and never float64."""
     if not isinstance(space, spaces.Box):
         return space
-    dtype: Any = np.float32 if space.dtype == np.float64 else space.dtype
-    dtype = np.dtype(dtype)
-    limits: Any = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return spaces.Box(limits[0], limits[1], (int(np.prod(space.shape)),), dtype.type)
+    return unbounded((int(np.prod(space.shape)),), np.float32 if space.dtype == np.float64 else space.dtype)
 
 
 def _device(device: Any) -> torch.device:

@@ -23,22 +23,23 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
-from diskreplay.compat.arrays import DiskArray
+from diskreplay.compat.disk_array import DiskArray
 from diskreplay.compat.given import array, number
-from diskreplay.compat.opening import open_or_create
-from diskreplay.compat.place import Place, close_with, global_seed
-from diskreplay.compat.rows import Window, invalid_rows, transitions, window
+from diskreplay.compat.location import Location, close_with, global_seed
+from diskreplay.compat.rows import RowWindow, invalid_rows, transitions, window
+from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
-from diskreplay.reading.stream import OpenStream
+from diskreplay.reading.open_stream import OpenStream
+from diskreplay.spaces import unbounded
 from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 
 __all__ = ["ReplayBuffer"]
 
 CACHE_BYTES = 256 << 20
-ACTIONS = spaces.Box(np.iinfo(np.int32).min, np.iinfo(np.int32).max, (), np.int32)
+ACTIONS = unbounded((), np.int32)
 
 Array = NDArray[Any]
 
@@ -105,7 +106,7 @@ class ReplayBuffer:
         self.frame_history_len = check_count("frame_history_len", frame_history_len, most=1024)
         self._rng = np.random.default_rng(global_seed() if seed is None else seed)
         self._options = {"cache_bytes": cache_bytes, **options}
-        self._place = Place(path, self)
+        self._place = Location(path, self)
         self._newest: _Newest | None = None
         self.store: Store | None = None
         if self._place.exists:
@@ -117,31 +118,24 @@ class ReplayBuffer:
         """Opens the store, or makes it for frames like the first one."""
         create: dict[str, Any] = {}
         if frame is not None:
-            low, high = (0, 255) if frame.dtype == np.uint8 else (-np.inf, np.inf)
             count = 1 if frame.ndim == 1 else self.frame_history_len
             create = {
-                "observation_space": spaces.Box(low, high, self._stack_shape(frame.shape), frame.dtype.type),
+                "observation_space": unbounded(self._stack_shape(frame.shape), frame.dtype),
                 "action_space": ACTIONS, "capacity": self.size - 1, "frame_stack": count,
                 "stack_axis": -1 if count > 1 else None, "seed": 0,
             }  # fmt: skip
-        self._take(open_or_create(Store, self._place, self._options, create, facts={}, view=_EveryRow()))
+        store = open_or_create(Store, self._place, self._options, create, facts={}, view=_EveryRow())
+        with closed_on_failure(store):
+            self._check_store(store)
+            close_with(self, store)
+        self.store = store
 
     def _stack_shape(self, frame_shape: tuple[int, ...]) -> tuple[int, ...]:
         """A state has no history."""
         return frame_shape if len(frame_shape) == 1 else (*frame_shape[:2], frame_shape[2] * self.frame_history_len)
 
-    def _take(self, store: Store) -> None:
-        """Goes on where the store ends; InputError, the store closed again, where it is not of such a buffer."""
-        try:
-            self._check_store(store)
-            close_with(self, store)
-            self.store = store
-        except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
-            self.store = None
-            store.close()
-            raise
-
     def _check_store(self, store: Store) -> None:
+        """InputError where a store is not of such a buffer."""
         schema, stack = store.schema, store.schema.stacks[0]
         image = len(schema.observation_space.shape or ()) > 1
         frames = self.frame_history_len if image else 1
@@ -169,7 +163,7 @@ class ReplayBuffer:
         if self.store is None:
             return
         try:
-            newest = None if self.store._closed else self._waiting()
+            newest = None if self.store.engine.closed else self._waiting()
             if newest is not None and newest.ended:
                 self._append(newest, None)
         except DiskReplayError:
@@ -179,8 +173,8 @@ class ReplayBuffer:
 
     # What is held
 
-    def _window(self) -> Window:
-        return Window(0, 0) if self.store is None else window(self.store)
+    def _window(self) -> RowWindow:
+        return RowWindow(0, 0) if self.store is None else window(self.store)
 
     def _waiting(self) -> _Newest | None:
         """The newest frame, where it is no row yet."""

@@ -15,7 +15,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.buffers.inputs import check_range
+from diskreplay.compat.disk_array import squeezed
+from diskreplay.engine.inputs import check_range
 from diskreplay.errors import InputError
 from diskreplay.spaces import choices
 
@@ -63,7 +64,7 @@ def numbers(
     if given.dtype.kind not in "biuf":
         raise InputError(f"{what} must be numbers of the shape {shape}, got {given.dtype} {value!r:.80}")
     if given.shape != shape:
-        if given.size != math.prod(shape) or _squeezed(given.shape) != _squeezed(shape):
+        if given.size != math.prod(shape) or squeezed(given.shape) != squeezed(shape):
             raise InputError(f"{what} must have the shape {shape}, got {given.shape}")
         given = given.reshape(shape)
     kind = np.dtype(dtype)
@@ -122,7 +123,7 @@ def actions(what: str, value: Any, space: spaces.Space[Any], lead: Shape, dtype:
     found = array(what, value)
     if found.shape != shape and found.size == math.prod(shape):
         flat = (*lead, math.prod(space.shape or ()))
-        if _squeezed(found.shape) == _squeezed(flat):
+        if squeezed(found.shape) == squeezed(flat):
             found = found.reshape(shape)
     return numbers(what, found, shape, dtype, within=space, finite=finite)
 
@@ -168,10 +169,6 @@ def _lengths(what: str, value: Any) -> list[int]:
 
 def _at(value: Any, step: int) -> Any:
     return {key: _at(part, step) for key, part in value.items()} if isinstance(value, Mapping) else value[step]
-
-
-def _squeezed(shape: Shape) -> Shape:
-    return tuple(length for length in shape if length != 1)
 
 
 def _shown(value: Any) -> str:

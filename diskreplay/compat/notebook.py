@@ -15,22 +15,22 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from diskreplay.buffers.inputs import check_range
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
-from diskreplay.compat import draws
+from diskreplay.compat import sampler_draws
 from diskreplay.compat.given import array, number
 from diskreplay.compat.keeper import Keeper
-from diskreplay.compat.opening import open_or_create
-from diskreplay.compat.place import Place
+from diskreplay.compat.location import Location
 from diskreplay.compat.rows import read_once, window
+from diskreplay.compat.stores import open_or_create
+from diskreplay.engine.inputs import check_range
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike
@@ -38,6 +38,7 @@ from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Prioritized, Sampler
+from diskreplay.spaces import unbounded
 from diskreplay.views.batch import Batch
 from diskreplay.views.transition import Transition
 
@@ -145,14 +146,14 @@ class _PendingErrors(Keeper):
 
     def give(self, identity: int, error: float) -> None:
         """A transition's TD error, which counts from the next draw on."""
-        with self.buffer._lock:
+        with self.buffer.engine.write_lock:
             many = len(self._waiting) >= min(MOST_WAITING, self.buffer.schema.capacity)
             if many or (identity in self._waiting and identity < window(self.buffer).end):
                 self.flush()  # the first one counts for the largest error so far
             self._waiting[identity] = error
 
     def flush(self) -> None:
-        with self.buffer._lock:
+        with self.buffer.engine.write_lock:
             end = window(self.buffer).end
             known = {identity: error for identity, error in self._waiting.items() if identity < end}
             if known:
@@ -162,8 +163,8 @@ class _PendingErrors(Keeper):
     def values(self) -> NDArray[np.float64]:
         """What the sampler's index holds for each row of the window: ``p^alpha``, or TD errors where ranks count."""
         self.flush()
-        with self.buffer._lock:
-            draws.probabilities(self.buffer, np.empty(0, np.int64))  # shows the sampler the newest rows
+        with self.buffer.engine.lock:
+            sampler_draws.probabilities(self.buffer, np.empty(0, np.int64))  # shows the sampler the newest rows
             sampler = self.buffer.sampler
             assert isinstance(sampler, Prioritized)
             _, arrays = sampler.state()
@@ -173,21 +174,18 @@ class _PendingErrors(Keeper):
 class _Memory(Sequence[Transition5 | None]):
     """The transitions by their place in the ring, read when they are indexed; None where there is none."""
 
-    def __init__(self, buffer: Replay_Buffer) -> None:
-        self._buffer = buffer
+    def __init__(self, capacity: int, read: Callable[[int], Transition5 | None]) -> None:
+        self._capacity = capacity
+        self._read = read
 
     def __len__(self) -> int:
-        return self._buffer.capacity
+        return self._capacity
 
     def __getitem__(self, index: Any) -> Any:
         places = range(len(self))[index]
         if isinstance(places, range):
             return [self[place] for place in places]
-        buffer = self._buffer
-        if places >= len(buffer):
-            return None
-        batch = buffer._opened.get([buffer._newest(places)])
-        return batch.obs[0], batch.action[0], batch.reward[0], batch.next_obs[0], bool(batch.terminated[0])
+        return self._read(places)
 
 
 class Replay_Buffer:
@@ -224,7 +222,7 @@ class Replay_Buffer:
         self.batch_size = None if batch_size is None else check_count("batch_size", batch_size)
         self._options = {"cache_bytes": cache_bytes, **options}
         self._seed = seed
-        self._place = Place(path, self)
+        self._place = Location(path, self)
         self.store: ReplayBuffer | None = None
         if self._place.exists:
             self._open()
@@ -239,8 +237,7 @@ class Replay_Buffer:
         facts = {"num_envs": 1, "capacity": self.capacity, "columns": {}, "sampler": self._sampler()}
         create: dict[str, Any] = {}
         if state is not None and action is not None:
-            low, high = (0, 255) if state.dtype == np.uint8 else (-np.inf, np.inf)
-            space = spaces.Box(low, high, state.shape, state.dtype.type)
+            space = unbounded(state.shape, state.dtype)
             create = {**facts, "observation_space": space, "action_space": _actions(action.shape)}
         seed = random.getrandbits(31) if self._seed is None else self._seed
         store = open_or_create(ReplayBuffer, self._place, self._options, create, facts, view=Transition(), seed=seed)
@@ -282,7 +279,13 @@ class Replay_Buffer:
 
     @property
     def memory(self) -> Sequence[Transition5 | None]:
-        return _Memory(self)
+        return _Memory(self.capacity, self._at)
+
+    def _at(self, place: int) -> Transition5 | None:
+        if place >= len(self):
+            return None
+        batch = self._opened.get([self._newest(place)])
+        return batch.obs[0], batch.action[0], batch.reward[0], batch.next_obs[0], bool(batch.terminated[0])
 
     def __len__(self) -> int:
         return min(self.ind_max, self.capacity)
@@ -350,7 +353,7 @@ class Replay_Buffer:
         k = check_count("k", k)
         if k > len(self):
             raise NotEnoughDataError(f"sample({k}): the buffer holds {len(self)} transitions; remember more")
-        return tuple(_fields(tensor, self._opened.get(draws.draw_unique(self._opened, k))))
+        return tuple(_fields(tensor, self._opened.get(sampler_draws.draw_unique(self._opened, k))))
 
 
 class _PrioritisedBuffer(Replay_Buffer):
@@ -376,9 +379,9 @@ class _PrioritisedBuffer(Replay_Buffer):
         """What ``sample`` returns for so many transitions."""
         store = self._opened
         self._keeper.flush()
-        ids, _ = draws.draw(store, size)
+        ids, _ = sampler_draws.draw(store, size)
         places: list[int] = (ids % self.capacity).tolist()
-        probabilities = draws.probabilities(store, ids)[:, None]
+        probabilities = sampler_draws.probabilities(store, ids)[:, None]
         found = (places, *_fields(tensor, read_once(store, ids)), tensor(probabilities).float())
         self._drawn = dict(zip(places, ids.tolist(), strict=True))
         return found

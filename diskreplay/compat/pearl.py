@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat import given
-from diskreplay.compat.arrays import DiskArray
-from diskreplay.compat.opening import closed_on_failure, open_or_create
-from diskreplay.compat.place import Place, close_with, global_seed
-from diskreplay.compat.rows import Positions, ids_of_all, position_array, transitions, window
+from diskreplay.compat.disk_array import DiskArray
+from diskreplay.compat.location import Location, close_with, global_seed
+from diskreplay.compat.positions import RingPositions, rows_of_ring
+from diskreplay.compat.rows import ids_of_all, transitions, window
+from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.paths import PathLike
 from diskreplay.reading.reads import Reads
@@ -134,7 +135,7 @@ class BaseBuffer(ABC):
         self.action_shape, self._action_dtype = _layout(self._action_space)
         self.batch_shape = (self.buffer_size,) if self.num_envs == 1 else (self.buffer_size, self.num_envs)
         self._rng = np.random.default_rng(global_seed() if seed is None else seed)
-        self._place = Place(path, self)
+        self._place = Location(path, self)
         self._make()
 
     def _make(self) -> None:
@@ -229,20 +230,20 @@ class _DiskBuffer(BaseBuffer):
             "capacity": self.buffer_size * self.num_envs, "num_envs": self.num_envs,
         }  # fmt: skip
         self.store = open_or_create(
-            Store, self._place, self._options, create, view=self._view(), sampler=Uniform(),
+            Store, self._place, self._options, create, grows=True, view=self._view(), sampler=Uniform(),
             seed=int(self._rng.integers(1 << 31)),
         )  # fmt: skip
         with closed_on_failure(self.store):
             close_with(self, self.store)
-            self._positions = Positions(self.store)
+            self._ring = RingPositions.of_rows(self.store)
 
     @property
     def pos(self) -> int:  # type: ignore[override]  # counted by the store
-        return self._positions.pos
+        return self._ring.pos
 
     @property
     def full(self) -> bool:  # type: ignore[override]
-        return self._positions.full
+        return self._ring.full
 
     @property
     def observations(self) -> DiskArray:
@@ -280,7 +281,7 @@ class _DiskBuffer(BaseBuffer):
         for rewards that are not finite.
         """
         step = self._checked(observation, action, reward, next_observation, done)
-        self._positions.look()
+        self._ring.look()
         self.store.add(*step)
 
     def add_batch_trajectories(
@@ -289,7 +290,7 @@ class _DiskBuffer(BaseBuffer):
         """Adds several at once; every array leads with their number. Raises what :meth:`add_trajectory` raises."""
         steps = [self._checked(*step) for step in _by_step(observations, actions, rewards, next_observations, dones)]
         if steps:
-            self._positions.look()
+            self._ring.look()
             self.store.extend(*(given.stacked(parts) for parts in zip(*steps, strict=True)))
 
     def _checked(self, observation: Any, action: Any, reward: Any, next_observation: Any, done: Any) -> tuple[Any, ...]:
@@ -309,7 +310,7 @@ class _DiskBuffer(BaseBuffer):
 
     def _array(self, pick: Callable[[Batch], Any], shape: tuple[int, ...], dtype: Any) -> DiskArray:
         """A field of the trajectories by position; zeros where there is none."""
-        return position_array(lambda: self.store, lambda: self._positions, (*self.batch_shape, *shape), dtype, pick)
+        return rows_of_ring(lambda: self.store, lambda: self._ring, (*self.batch_shape, *shape), dtype, pick)
 
     def _count(self, batch_size: int, flatten_env: bool) -> tuple[int, int, int]:
         """Rows that hold ``batch_size`` trajectories, and the window; NotEnoughDataError where fewer are held."""
@@ -460,11 +461,7 @@ class HERBuffer(_DiskBuffer):
         return self._array(pick, shape, dtype)
 
     def _batch(self, ids: NDArray[np.int64], recorded: bool) -> Batch:
-        batch = (
-            self.store.get(ids)
-            if recorded or not len(ids)
-            else self.store._beside_writers(lambda reads: self._draft(ids, reads))
-        )
+        batch = self.store.get(ids) if recorded or not len(ids) else self.store.engine.read(self._draft, ids)
         goals = batch.obs[DESIRED]
         obs, next_obs = ({OBSERVATION: whole[OBSERVATION], DESIRED: goals} for whole in (batch.obs, batch.next_obs))
         return dataclasses.replace(batch, obs=obs, next_obs=next_obs)
@@ -475,7 +472,7 @@ class HERBuffer(_DiskBuffer):
         if len(ids) > held:
             raise NotEnoughDataError(f"the buffer holds {held} trajectories, {len(ids)} were asked for; add more")
         weights = np.ones(len(ids), np.float32)
-        return store.view.draft(store.schema, store._streams.all, ids, weights, store._rng, reads)
+        return store.view.draft(store.schema, store.engine.streams.all, ids, weights, store.engine.rng, reads)
 
     def _kind(self) -> Any:
         return DictTrajectories

@@ -18,23 +18,24 @@ def images_of(space: spaces.Space[Any]) -> dict[str, tuple[int, ...]]:
     return {key: part.shape for key, part in parts.items() if part.shape is not None and len(part.shape) >= 3}
 
 
-def stacks_named(
-    images: Mapping[str, tuple[int, ...]], frame_stack: int | Mapping[str, int]
-) -> tuple[dict[str, int], int]:
-    """Frames of each, and their axis, as a caller names them: the shorter one of the first and the last."""
+def stacks_named(images: Mapping[str, tuple[int, ...]], frame_stack: int | Mapping[str, int]) -> dict[str, Any]:
+    """Frames of each, and their axis, as a caller names them: the shorter one of the first and the last.
+
+    They are arguments of ``create``, as those of :func:`stacks_seen` are.
+    """
     frames = dict(frame_stack) if isinstance(frame_stack, Mapping) else dict.fromkeys(images, frame_stack)
     shapes = [images[key] for key, count in frames.items() if key in images and count != 1]
-    return frames, 0 if all(shape[0] <= shape[-1] for shape in shapes) else -1
+    return {"frame_stack": frames, "stack_axis": 0 if all(shape[0] <= shape[-1] for shape in shapes) else -1}
 
 
-def stacks_seen(images: Mapping[str, tuple[int, ...]], before: Any, after: Any) -> tuple[dict[str, int], int]:
+def stacks_seen(images: Mapping[str, tuple[int, ...]], before: Any, after: Any) -> dict[str, Any]:
     """Frames of each, and their axis, as the first step shows them."""
     seen = {}
     for key, shape in images.items():
         pair = (before, after) if key == OBS and not isinstance(before, Mapping) else (before[key], after[key])
         seen[key] = next(((axis, count) for axis in _axes(shape) if (count := _frames(*pair, axis)) > 1), (0, 1))
     axis = next((axis for axis, count in seen.values() if count > 1), 0)
-    return {key: count if at == axis else 1 for key, (at, count) in seen.items()}, axis
+    return {"frame_stack": {key: count if at == axis else 1 for key, (at, count) in seen.items()}, "stack_axis": axis}
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ base class draws the batches and walks along episodes, so that with the same see
    has its own ring (``docs/design/0024-tianshou.md``). The first step makes them, and says what observations look like.
 2. Observations are read from disk. What Tianshou walks along (rewards, flags, actions) is in RAM too, in the base
    class's arrays; they are filled from the stores when these are opened, or when an interrupted call left them behind.
-3. A position of an environment's ring is translated into the id of a transition by :class:`~rows.Positions`.
+3. A position of an environment's ring is translated into the id of a transition by :class:`~positions.RingPositions`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import dataclasses
 import operator
 import pathlib
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 from gymnasium import spaces
@@ -38,16 +38,22 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("diskreplay.compat.tianshou needs Tianshou 2: pip install 'tianshou>=2,<3'") from error
 
+from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.buffers.stored import Restored
 from diskreplay.checks import check_count
 from diskreplay.compat import given
-from diskreplay.compat.keeper import NAMES, Keeper, RamState, drop_saved
-from diskreplay.compat.opening import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpoint, closed_on_failure, open_or_create
-from diskreplay.compat.place import Place
-from diskreplay.compat.rows import Positions, column, read_pairs, window
-from diskreplay.errors import CheckpointError, InputError
+from diskreplay.compat.keeper import Keeper, RamState, newest_checkpoint
+from diskreplay.compat.location import Location
+from diskreplay.compat.positions import RingPositions
+from diskreplay.compat.rows import column, read_pairs, window
+from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, check_checkpoint, closed_on_failure, open_or_create
+from diskreplay.engine import checkpointing
+from diskreplay.errors import CheckpointError, InputError, SamplerWarning, warn_outside
 from diskreplay.paths import PathLike, full_path
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
+from diskreplay.spaces import unbounded
+from diskreplay.storage.attachments import Given
 from diskreplay.views.batch import map_arrays
 
 __all__ = ["DiskPrioritizedVectorReplayBuffer", "DiskVectorReplayBuffer"]
@@ -63,19 +69,15 @@ Array = NDArray[Any]
 
 @dataclasses.dataclass
 class _Kept(RamState):
-    """What goes with the rows of an environment: weights, the position of the next row, and how draws go on.
+    """What goes with the rows of an environment: weights, and how draws go on.
 
     Attributes:
         generators: that draw: of its ring and, kept with the first environment, of the buffer.
-        positions: of its rows, known before anything is saved.
     """
 
     generators: Sequence[np.random.RandomState] = ()
-    positions: Positions | None = None
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        assert self.positions is not None
-        self.ptr = self.positions.pos
         facts, arrays = super().to_state()
         states: list[Any] = [generator.get_state() for generator in self.generators]
         return {**facts, "random": [(keys.tolist(), *rest) for _, keys, *rest in states]}, arrays
@@ -92,19 +94,14 @@ class _Env:
 
     Attributes:
         store: a ``diskreplay.ReplayBuffer`` of one environment.
-        positions: of its rows in the ring; the next one is at ``pos`` where the ring is full.
+        ring: the positions of its rows.
         left: the rows before this one are of an episode that nobody goes on with.
+        restored: whether what is in RAM goes on from what was kept of these rows.
     """
 
-    def __init__(self, store: Store, pos: int | None = None) -> None:
-        self.store = store
-        self.positions = Positions(store, pos)
+    def __init__(self, store: Store, ring: RingPositions, restored: bool) -> None:
+        self.store, self.ring, self.restored = store, ring, restored
         self.left = window(store).end
-
-    @property
-    def size(self) -> int:
-        begin, end = window(self.store)
-        return end - begin
 
     def leave(self) -> None:
         """The environment is reset: the next step begins an episode."""
@@ -113,7 +110,7 @@ class _Env:
 
     def small(self) -> tuple[Array, dict[str, Array]]:
         """The positions of all rows, oldest first, and what they hold that is kept in RAM: ``(rows, *shape)``."""
-        (begin, end), pos, _ = self.positions.look()
+        (begin, end), pos, _ = self.ring.look()
         size = len(self.store) if end > begin else 0
         capacity = self.store.schema.capacity
         columns = {
@@ -146,7 +143,7 @@ class _Meta(Batch):  # type: ignore[misc]  # Tianshou is not followed by mypy
         return found
 
     def items(self) -> Any:
-        return {**self.__dict__, **self._owner()._shapes()}.items()
+        return {**self.__dict__, **self._owner().shapes()}.items()
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
@@ -157,14 +154,24 @@ class _Meta(Batch):  # type: ignore[misc]  # Tianshou is not followed by mypy
         return found
 
 
+def _refused(why: str) -> Any:
+    """A method of Tianshou's that raises NotImplementedError; braces stand for the name of the class."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(why.format(type(self).__name__))
+
+    return method
+
+
 class _Ring:
     """The ring of one environment, as Tianshou's managers have it; its observations are read by the whole buffer."""
 
     maxsize: int
-    _whole: Any
-    """A weak reference to the whole buffer."""
-    _first: int
-    """The position of the whole buffer at which this ring begins."""
+
+    def join(self, whole: Any, first: int) -> None:
+        """Makes the ring a part of the whole buffer, in which it begins at position ``first``."""
+        self._whole: Callable[[], Any] = weakref.ref(whole)
+        self._first = first
 
     def get(self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None) -> Any:
         if key not in ON_DISK:
@@ -189,20 +196,13 @@ class _Ring:
     def set_batch(self, batch: Any) -> None:
         self._meta = _Meta.of(self, batch)
 
-    def _shapes(self) -> dict[str, Any]:
-        return {key: value[: self.maxsize] for key, value in self._whole()._shapes().items()}
+    def shapes(self) -> dict[str, Any]:
+        return {key: value[: self.maxsize] for key, value in self._whole().shapes().items()}
 
-    def add(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError("steps are added to the whole buffer, with the numbers of their environments")
-
-    def update(self, buffer: Any) -> None:
-        raise NotImplementedError("the whole buffer takes steps, by add alone")
-
-    def dropnull(self) -> None:
-        raise NotImplementedError("rows that are on disk are not dropped; refuse NaN where it is made")
-
-    def save_hdf5(self, path: str, compression: str | None = None) -> None:
-        raise NotImplementedError("the rows are on disk already; checkpoint(name) of the whole buffer names this point")
+    add = _refused("steps are added to the whole buffer, with the numbers of their environments")
+    update = _refused("the whole buffer takes steps, by add alone")
+    dropnull = _refused("rows that are on disk are not dropped; refuse NaN where it is made")
+    save_hdf5 = _refused("the rows are on disk already; checkpoint(name) of the whole buffer names this point")
 
     def __reduce__(self) -> Any:
         raise TypeError("the ring of a buffer on disk is not pickled; open the whole buffer by its path again")
@@ -235,19 +235,24 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         self._ring_size = self.maxsize // buffer_num
         for number, ring in enumerate(self.buffers):
             ring.__class__ = _PrioritizedRing if isinstance(ring, PrioritizedReplayBuffer) else _PlainRing
-            ring._whole, ring._first = weakref.ref(self), number * self._ring_size
+            ring.join(self, number * self._ring_size)
         self._options = {"cache_bytes": max(1, cache_bytes // buffer_num), **options}
         self._read: tuple[Any, Any] | None = None
         paths = [None if path is None else pathlib.Path(full_path(path), f"env-{n}") for n in range(buffer_num)]
-        self._places = [Place(one, self) for one in paths]
+        self._places = [Location(one, self) for one in paths]
         self._reopened = self._places[0].exists
         if path is not None and pathlib.Path(full_path(path), f"env-{buffer_num}").exists():
             raise InputError(f"the store at {str(path)!r} has more than buffer_num={buffer_num} environments")
+        if checkpoint == LATEST:
+            checkpoint = newest_checkpoint(self._places)
         if checkpoint is not None:
             named = [set(check_checkpoint(place, checkpoint)) for place in self._places]
             whole = set.intersection(*named)
             for place, names in zip(self._places, named, strict=True):
-                drop_saved(Store, place, names - whole)  # some have them of a call that was killed
+                if left := names - whole:  # of a call that was killed
+                    with Store.open(place.path) as store:
+                        for name in left:
+                            store.drop_checkpoint(name)
         if self._reopened:
             self._open(None, checkpoint)
 
@@ -262,13 +267,16 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
     def checkpoints(self) -> list[str]:
         """Names of the checkpoints, oldest first: those that all environments have."""
         named = [store.checkpoints for store in self.stores] or [[]]
-        return [name for name in named[0] if name not in NAMES and all(name in other for other in named)]
+        return [name for name in named[0] if all(name in other for other in named)]
 
-    def checkpoint(self, name: str, metadata: Mapping[str, Any] | None = None) -> None:
+    def checkpoint(
+        self, name: str, metadata: Mapping[str, Any] | None = None, *, attachments: Given | None = None,
+        keep: int | None = None,
+    ) -> None:  # fmt: skip
         """Commits, and names this point in the stores of all environments; see ``diskreplay.ReplayBuffer.checkpoint``.
 
-        It counts once it is in all of them. Raises CheckpointError where the name is in use, InputError before the
-        first step.
+        It counts once it is in all of them. The first environment's store has the attachments. Raises CheckpointError
+        where the name is in use, InputError before the first step.
         """
         if not self._envs:
             raise InputError("there is nothing to make a checkpoint of; add a step first")
@@ -277,8 +285,26 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         for store in self.stores:
             if name in store.checkpoints:  # of a call that was killed
                 store.drop_checkpoint(name)
-        for store in self.stores:
-            store.checkpoint(name, metadata)
+        first, *others = (store.engine for store in self.stores)
+        wanted = checkpointing.wanted(first.store, name, metadata, attachments, keep)
+        with checkpointing.staging(first, wanted.attachments) as staged:
+            for engine in others:
+                checkpointing.take(engine, wanted, None)
+            checkpointing.take(first, wanted, staged)
+        whole = self.checkpoints
+        for older in checkpointing.outdated(first, wanted, lambda one: one.name in whole):
+            self.drop_checkpoint(older)
+
+    @property
+    def restored(self) -> Restored | None:
+        """The checkpoint that the buffer was opened at: its name and metadata; None where it was opened at none."""
+        return self.stores[0].restored if self._envs else None
+
+    def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
+        """Opens a file that a checkpoint took along, as ``diskreplay.ReplayBuffer.attachment``."""
+        if not self._envs:
+            raise CheckpointError("there is no checkpoint before the first step")
+        return self.stores[0].attachment(name, checkpoint)
 
     def drop_checkpoint(self, name: str) -> None:
         """Forgets a checkpoint."""
@@ -315,12 +341,10 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 settings = {"seed": 0} if checkpoint is None else {"seed": 0, "checkpoint": checkpoint}
                 store = open_or_create(Store, place, self._options, create, facts, **settings)
                 failing.enter_context(closed_on_failure(store))
-                ram = self._kept(number)
-                keeper = Keeper(store, ram)
+                keeper = Keeper(store, self._kept(number))
                 with keeper.opening(self):
                     restored = keeper.restore(draws=False, checkpoint=checkpoint)
-                    opened.append(_Env(store, ram.ptr if restored else None))
-                    ram.positions = opened[-1].positions
+                    opened.append(_Env(store, keeper.ring, restored))
             for number, env in enumerate(opened):
                 self._fill(number, env)
         self._envs = opened
@@ -342,7 +366,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         offset = int(self._offset[number])
         for name, value in columns.items():
             self._meta[name][offset + positions] = value
-        ring, pos, size = self.buffers[number], env.positions.pos, len(positions)
+        ring, pos, size = self.buffers[number], env.ring.pos, len(positions)
         ends = np.flatnonzero(columns["done"])
         running = size - 1 - int(ends[-1]) if len(ends) else size
         ring._insertion_idx, ring._size = pos, size
@@ -400,7 +424,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
                 map_arrays(operator.itemgetter(place), values[key]) for key in ("obs", "act", "rew", "obs_next", *FLAGS)
             ]
             env = self._envs[number]
-            env.positions.look()
+            env.ring.look()
             env.store.add(*step)
         # Observations of no entries: Tianshou's class keeps the rest as it always does.
         nothing = np.zeros((len(ids), 1, 0) if self._save_only_last_obs else (len(ids), 0))
@@ -449,17 +473,9 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
             raise InputError(f"{', '.join(kept)}: cannot be kept beside those of the steps before: {error}") from error
         return kept
 
-    def update(self, buffer: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} takes steps by add alone")
-
-    def set_batch(self, batch: Any) -> None:
-        raise NotImplementedError(f"{type(self).__name__} takes steps by add alone")
-
-    def dropnull(self) -> None:
-        raise NotImplementedError("rows that are on disk are not dropped; refuse NaN where it is made")
-
-    def save_hdf5(self, path: str, compression: str | None = None) -> None:
-        raise NotImplementedError("the rows are on disk already; checkpoint(name) names this point")
+    update = set_batch = _refused("{} takes steps by add alone")
+    dropnull = _refused("rows that are on disk are not dropped; refuse NaN where it is made")
+    save_hdf5 = _refused("the rows are on disk already; checkpoint(name) names this point")
 
     def __reduce__(self) -> Any:
         raise TypeError(f"a {type(self).__name__} is not pickled: its rows are on disk; open it by its path again")
@@ -550,7 +566,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         stores, rows, places = [], [], []
         for number in np.unique(numbers).tolist() or [0]:
             env, here = self._envs[number], np.flatnonzero(numbers == number)
-            newest, held = env.positions.rows(positions[here])
+            newest, held = env.ring.entries(positions[here])
             stores.append(env.store)
             rows.append(newest[held])
             places.append(here[held])
@@ -568,7 +584,7 @@ class _DiskVector(ReplayBufferManager):  # type: ignore[misc]  # Tianshou is not
         """All next observations, read from disk."""
         return self.get(np.arange(self.maxsize), "obs_next", stack_num=1)
 
-    def _shapes(self) -> dict[str, Any]:
+    def shapes(self) -> dict[str, Any]:
         """Arrays of the shapes and dtypes of ``obs`` and ``obs_next`` that take no room."""
         if not self._envs:
             return {}
@@ -588,7 +604,8 @@ class DiskVectorReplayBuffer(_DiskVector, VectorReplayBuffer):  # type: ignore[m
         stack_num, save_only_last_obs, sample_avail, random_seed: by keyword, as of Tianshou.
         ignore_obs_next: taken and ignored: frames are stored once in any case, and final observations kept.
         path: a directory for the stores; None for temporary ones that go away with the buffer.
-        checkpoint: of the stores at ``path`` to go back to.
+        checkpoint: of the stores at ``path`` to go back to; "latest" is the newest, or the last commits where there is
+            none yet, or new stores.
         cache_bytes: RAM for decoded observations, of all environments together.
         codec, chunk_rows, shard_rows, commit_rows, commit_seconds: by keyword, as of ``diskreplay.ReplayBuffer``, for
             each environment.
@@ -599,7 +616,7 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
     """Tianshou's ``PrioritizedVectorReplayBuffer`` with its observations on disk.
 
     Weights come back with a checkpoint, and when a buffer that was closed is opened again; after a crash all those of
-    an environment that has newer ones are new.
+    an environment that has newer ones are new, which a SamplerWarning says.
 
     Args:
         alpha, beta, weight_norm: by keyword, as of Tianshou.
@@ -630,6 +647,9 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
         super()._open(made_for, checkpoint)
         self._max_prio, self._min_prio = self._bounds.tolist()
         self._weigh()
+        if lost := [number for number, env in enumerate(self._envs) if env.ring.count and not env.restored]:
+            why = "the program that added their newest rows ended without close"
+            warn_outside(f"the weights of the environments {lost} begin anew: {why}", SamplerWarning)
 
     def _weigh(self) -> None:
         """Builds the tree over the leaves: those that are held and have no weight yet are new."""
@@ -671,8 +691,7 @@ def _space(key: str, value: Any) -> spaces.Space[Any]:
         return spaces.MultiBinary(shape or 1) if shape else spaces.Discrete(2)
     if dtype.kind not in "fiu":
         raise InputError(f"{key} must be numbers, got {dtype}")
-    limits: Any = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return spaces.Box(limits[0], limits[1], shape, dtype.type)
+    return unbounded(shape, dtype)
 
 
 def _leaf_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:

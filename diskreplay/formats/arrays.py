@@ -125,10 +125,12 @@ def from_sb3(buffer: Any) -> Source:
         return _EnvMajor(base, order, shape, np.dtype(dtype))
 
     def leaves(space: gymnasium.Space[Any], values: Any, root: str) -> dict[str, _EnvMajor]:
-        names = spaces.leaves(spaces.tree(space, root))
-        found = [values[name.removeprefix(f"{root}/")] if isinstance(values, dict) else values for name in names]
-        layouts = [spaces.leaf_layout(leaf, name) for leaf, name in zip(spaces.leaf_spaces(space), names, strict=True)]
-        return {name: flat(base, *layout) for name, base, layout in zip(names, found, layouts, strict=True)}
+        def base(name: str) -> Array:
+            found: Array = values[name.removeprefix(f"{root}/")] if isinstance(values, dict) else values
+            return found
+
+        named = spaces.named_leaves(space, root)
+        return {name: flat(base(name), *spaces.leaf_layout(leaf, name)) for name, leaf in named.items()}
 
     dones, rewards = flat(buffer.dones, (), bool)[:], flat(buffer.rewards, (), np.float32)
     timeouts = flat(buffer.timeouts, (), bool)[:] if hasattr(buffer, "timeouts") else np.zeros_like(dones)

@@ -84,7 +84,8 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
         for name, (shape, dtype) in layout.obs.items():
             finals = (steps.next_obs[name][steps.last] for steps in source.blocks())
             _write_member(archive, f"final_{name}", (int(ends.sum()), *shape), dtype, finals)
-        _write_text(archive, "layout", json.dumps(layout.to_json()))
+        text = np.array([json.dumps(layout.to_json())])
+        _write_member(archive, "layout", (), text.dtype, iter([text]))
 
 
 def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
@@ -105,11 +106,6 @@ def _write_member(
         np.lib.format.write_array_header_1_0(file, description)
         for part in parts:
             file.write(np.ascontiguousarray(part, dtype).data.cast("B") if part.size else b"")
-
-
-def _write_text(archive: zipfile.ZipFile, key: str, text: str) -> None:
-    array = np.array(text)
-    _write_member(archive, key, (), array.dtype, iter([array.reshape(1)]))
 
 
 @contextlib.contextmanager

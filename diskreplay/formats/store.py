@@ -9,15 +9,15 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterator
 
-from diskreplay.buffers.inputs import Freedoms
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.engine.inputs import Freedoms
 from diskreplay.errors import CorruptionError, OpenError
 from diskreplay.formats.core.format import Format, Holds
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.recorder import add_facts, add_steps
 from diskreplay.formats.core.selection import open_selected
 from diskreplay.formats.core.transitions import Source
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
 

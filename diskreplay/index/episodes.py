@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ids import Ids, unpack
-from diskreplay.index.facts import FactLog, Facts, copied
+from diskreplay.index.facts import EpisodeFacts, Facts, copied
 from diskreplay.index.log import StreamLog
 from diskreplay.schema import CONTINUES, REWARD, START, TERMINATED, TRUNCATED, VALID
 
@@ -141,7 +141,7 @@ def table(log: StreamLog) -> EpisodeTable:
     return EpisodeTable(log.stream, log.num_envs, *columns)
 
 
-def episodes(log: StreamLog, facts: FactLog | None = None) -> list[Episode]:
+def episodes(log: StreamLog, facts: EpisodeFacts | None = None) -> list[Episode]:
     """All episodes of a stream's window, by first row, then environment, with their ``facts`` if these are given."""
     found = table(log)
     return listed(found, facts.find(found.start, found.env) if facts else None)

@@ -5,7 +5,7 @@ one counts. They are the facts of the episode in which that row stands: the firs
 ``stop``, which is null as long as no other episode was seen to begin. So it is known of each line, without a look at
 the rows, which episodes of a window it can belong to, and when it belongs to none any more.
 
-Facts of an episode without a step wait; the step that begins it takes them along (:meth:`FactLog.begins`).
+Facts of an episode without a step wait; the step that begins it takes them along (:meth:`EpisodeFacts.begins`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.index.log import StreamLog
 from diskreplay.index.where import NAME
 
 SLACK_BYTES = 64 << 10
-"""By which the log may grow, beside doubling, before it is looked at what of it is dead."""
-SLACK_EPISODES = 1024
-"""By which the episodes in RAM may grow, beside doubling, before the dead are looked for."""
+"""By which the log may exceed twice what lives, before its oldest lines are looked through."""
 MAX_LINE = 8192
 """Bytes of a line: the facts of an episode have half of it at most."""
 MAX_NAME = 64
@@ -36,6 +35,7 @@ SHARED_LENGTH = 64
 """Characters of a text that is shared by all facts that have it."""
 NOWHERE = -1
 
+Bytes = NDArray[np.uint8]
 Facts = dict[str, Any]
 
 
@@ -50,6 +50,10 @@ class Noted(NamedTuple):
     """The first byte of its newest line; :data:`NOWHERE` before it has one."""
     size: int
 
+    @property
+    def after(self) -> int:
+        return self.at + self.size
+
     def line(self) -> bytes:
         text = json.dumps([self.row, self.stop, self.env, self.facts], separators=(",", ":"), allow_nan=False)
         return text.encode() + b"\n"
@@ -60,30 +64,18 @@ NOTHING = Noted(0, 0, None, {}, NOWHERE, 0)
 FACTS_OF: Callable[[Noted], Facts] = operator.attrgetter("facts")
 
 
-class Lines(NamedTuple):
-    """What a commit writes.
+class EpisodeFacts:
+    """The facts of one stream, the content of a :class:`~diskreplay.reading.bytelog.ByteLog`.
 
-    Attributes:
-        data: the lines.
-        begin: the first byte of the log that is needed; -1 for ``data``'s own first.
-        noted: what the lines are of, in order: key and bytes.
+    The lock of the buffer that owns it guards every call.
     """
 
-    data: bytes
-    begin: int
-    noted: list[tuple[int, Noted, int]]
+    what = "the facts of its episodes"
 
-
-class FactLog:
-    """The facts of one stream; the lock of the buffer that owns it guards every call.
-
-    Every change of what is here is one assignment, or can be done again, so that an interrupt leaves nothing between.
-    """
-
-    def __init__(self, num_envs: int) -> None:
-        self.num_envs = num_envs
-        self.begin = self.end = 0
-        """The bytes of the log that were taken over from disk, or written."""
+    def __init__(self, log: StreamLog) -> None:
+        self.log = log
+        self.num_envs = log.num_envs
+        self.slack = SLACK_BYTES
         self._noted: dict[int, Noted] = {}
         """By row and environment in one number."""
         self._open: dict[int, int] = {}
@@ -91,17 +83,14 @@ class FactLog:
         self._waiting: dict[int, Facts] = {}
         """By environment, of the episode that its next step begins; empty where one was begun without facts."""
         self._unwritten: dict[int, None] = {}
-        """What no commit holds as it is; may name what is gone."""
-        self._looked = 0, 0, 0
-        """The log's end when its dead lines were counted, and the bytes and number of the others then."""
-        self._undo: list[tuple[int, int | None, Noted | None, Facts | None, int]] = []
+        """What no line says as it is; may name what is gone."""
 
     def __len__(self) -> int:
         return len(self._noted)
 
     @property
     def unwritten(self) -> bool:
-        """Whether a commit has something to write."""
+        """Whether something is noted that no line says."""
         return bool(self._unwritten)
 
     def key(self, row: int, env: int) -> int:
@@ -136,14 +125,9 @@ class FactLog:
         self._unwritten[key] = None
         if stop is None:
             self._open[env] = key
-        self._noted[key] = one._replace(stop=stop, facts=shared(facts))  # the last: now it has happened
+        self._noted[key] = one._replace(stop=stop, facts=shared(facts))
 
     # A row that begins episodes
-
-    def mark(self) -> None:
-        """Before a row is added: what :meth:`take_back` takes back begins here."""
-        if self._undo:
-            self._undo = []
 
     def begins(self, row: int, envs: Iterable[int], valid: NDArray[np.bool_]) -> None:
         """A row that does not continue the one before it in these environments; ``valid`` where it is a transition."""
@@ -155,7 +139,6 @@ class FactLog:
             if old is None and given is None:
                 continue
             before = self._noted.get(old) if old is not None else None
-            self._undo.append((env, old, before, given, key))
             if old is not None:
                 if before is not None:
                     self._unwritten[old] = None
@@ -168,50 +151,27 @@ class FactLog:
             if given is not None:
                 self._waiting.pop(env, None)
 
-    def take_back(self) -> None:
-        """Takes back what :meth:`begins` did since :meth:`mark`; interrupted, it can be done again."""
-        for env, old, before, given, key in reversed(self._undo):
-            if given is not None:
-                self._waiting[env] = given
-                self._noted.pop(key, None)
-            if old is None:
-                self._open.pop(env, None)
-                continue
-            if before is not None:
-                self._noted[old] = before
-            self._open[env] = old
-        self._undo = []
-
     # The log
 
-    def restart(self, begin: int) -> None:
-        """Forgets what came from the log; lines are taken over from byte ``begin`` on."""
-        self._noted, self._open, self._unwritten, self._looked = {}, {}, {}, (begin, 0, 0)
-        self.begin = self.end = begin
+    def restart(self) -> None:
+        """Forgets what came from the log."""
+        self._noted, self._open, self._unwritten = {}, {}, {}
 
-    def take_over(self, data: bytes, first_row: int, end_row: int) -> None:
-        """Takes over lines read from disk, from byte ``end`` on; ``[first_row, end_row)`` is the window.
-
-        Raises ValueError for what are no such lines.
-        """
-        if not data.endswith(b"\n") and data:
-            raise ValueError("the last line has no end")
-        lines = data.split(b"\n")[:-1]
-        if any(len(line) > MAX_LINE for line in lines):
+    def records(self, data: Bytes, at: int) -> Iterator[Noted]:
+        """The whole lines that stand at byte ``at`` of the log. Raises ValueError for what are none."""
+        *lines, rest = data.tobytes().split(b"\n")
+        if any(len(line) > MAX_LINE for line in (*lines, rest)):
             raise ValueError(f"a line has more than {MAX_LINE:,} bytes")
-        found = json.loads(b"[" + b",".join(lines) + b"]", parse_constant=_no_number, parse_float=_finite)
-        if len(found) != len(lines):
-            raise ValueError("a line is not one value")
-        at = self.end
-        for line, stored in zip(lines, found, strict=True):
-            row, stop, env, facts = self._checked(stored)
-            if row < end_row:
-                stop = None if stop is None else min(stop, end_row)
-                self._take(Noted(row, env, stop, shared(facts), at, len(line) + 1))
-            at += len(line) + 1
-        self.end = at
-        if self._due:
-            self._forget(first_row)
+        try:
+            found = json.loads(b"[" + b",".join(lines) + b"]", parse_constant=_no_number, parse_float=_finite)
+            if len(found) != len(lines):
+                raise ValueError("a line is not one value")
+            for line, stored in zip(lines, found, strict=True):
+                row, stop, env, facts = self._checked(stored)
+                yield Noted(row, env, stop, shared(facts), at, len(line) + 1)
+                at += len(line) + 1
+        except (TypeError, RecursionError) as error:
+            raise ValueError(str(error)) from error
 
     def _checked(self, stored: Any) -> tuple[int, int | None, int, Facts]:
         row, stop, env, facts = stored
@@ -225,85 +185,64 @@ class FactLog:
             raise ValueError(f"there is no episode from row {row} to {stop} of environment {env}")
         return row, stop, env, facts
 
-    def _take(self, one: Noted) -> None:
+    def take(self, one: Noted) -> None:
+        """Takes over the next line; done twice, it is as done once. Of rows that are not there nothing is noted."""
+        if one.row >= self.log.end:
+            return
+        if one.stop is not None and one.stop > self.log.end:
+            one = one._replace(stop=self.log.end)
         key = self.key(one.row, one.env)
         self._noted[key] = one
         if one.stop is None:
             self._open[one.env] = key
         elif self._open.get(one.env) == key:
             del self._open[one.env]
+        self._unwritten.pop(key, None)
 
-    def lines(self, first_row: int) -> Lines:
-        """What a commit has to write; ``first_row`` is the window's."""
-        first = self.begin
-        if self._due:
-            first, held = self._forget(first_row)
-            if self.end - first > 2 * held + SLACK_BYTES:  # most of it is dead: what lives is written again
-                self._unwritten = dict.fromkeys(self._noted)
-                first = NOWHERE
-        looked, held, count = self._looked
-        if len(self._noted) - count > max(SLACK_EPISODES, count):  # those that died before they had a line
-            self._noted = {k: one for k, one in self._noted.items() if one.at != NOWHERE or _alive(one, first_row)}
-            self._looked = looked, held, len(self._noted)
-        written = []
-        for key in self._unwritten:
-            one = self._noted.get(key)
-            # Of one that is dead, a line must say where it stopped if an older one does not.
-            if one is not None and (one.at != NOWHERE or _alive(one, first_row)):
-                written.append((key, one, one.line()))
-        data = b"".join(line for _, _, line in written)
-        return Lines(data, first, [(key, one, len(line)) for key, one, line in written])
+    def news(self, at: int) -> tuple[Bytes, list[Noted]]:
+        """The lines of what no line says, from byte ``at`` of the log on."""
+        # Of one that is dead, a line must say where it stopped if an older one does not.
+        known = {key: one for key in self._unwritten if (one := self._noted.get(key)) is not None}
+        known = {key: one for key, one in known.items() if one.at != NOWHERE or self._lives(one)}
+        self._unwritten = dict.fromkeys(known)
+        lines = [one.line() for one in known.values()]
+        begins = itertools.accumulate(map(len, lines), initial=at)
+        records = [
+            one._replace(at=begin, size=len(line))
+            for one, line, begin in zip(known.values(), lines, begins, strict=False)
+        ]
+        return np.frombuffer(b"".join(lines), np.uint8), records
 
-    def written(self, lines: Lines, at: int) -> None:
-        """The lines are durable, and the first stands at byte ``at``."""
-        begin = at if lines.begin == NOWHERE else lines.begin
-        for key, one, size in lines.noted:
-            self._noted[key] = one._replace(at=at, size=size)
-            at += size
-        self._unwritten = {}
-        self.begin, self.end = begin, at
+    def again(self, one: Noted) -> bytes:
+        """The line of what is noted, where it lives and no newer one is of the same episode."""
+        newest = self._noted.get(self.key(one.row, one.env))
+        lives = newest is not None and newest.at == one.at and self._lives(one)
+        return one.line() if lives else b""
 
-    @property
-    def _due(self) -> bool:
-        """Whether the log has grown by what it held when it was looked at what of it is dead."""
-        looked, held, _ = self._looked
-        return self.end - looked > max(SLACK_BYTES, held)
+    def living_bytes(self) -> int:
+        """Bytes of the lines that count, of episodes in the window or to come; forgets what is noted of others."""
+        self._noted = {key: one for key, one in self._noted.items() if self._lives(one)}
+        return sum(one.size for one in self._noted.values())
 
-    def _forget(self, first_row: int) -> tuple[int, int]:
-        """Forgets the dead; the first byte of the log that is needed, and the bytes of those lines that are."""
-        kept = {
-            key: one
-            for key, one in self._noted.items()
-            if _alive(one, first_row) or (one.at != NOWHERE and key in self._unwritten)
-        }
-        held = sum(one.size for one in kept.values())
-        self._noted = kept
-        self._looked = self.end, held, len(kept)
-        return min((one.at for one in kept.values() if one.at != NOWHERE), default=self.end), held
+    def _lives(self, one: Noted) -> bool:
+        """Whether it is of an episode that is in the window, or may come to be."""
+        return one.stop is None or one.stop > self.log.begin
 
     # Reading
 
-    def living_bytes(self, first_row: int) -> int:
-        """Bytes of the lines that count, of episodes in a window from ``first_row`` on."""
-        return sum(one.size for one in self._noted.values() if _alive(one, first_row))
-
-    def overlapping(self) -> list[tuple[int, int]]:
-        """Row and environment of what is noted of an episode that others are noted of, too."""
+    def problems(self) -> Iterator[str]:
+        """What no writer may say: facts of an episode that others are of, too, other names, values of another kind."""
         places = sorted((one.env, one.row, one.stop) for one in self._noted.values())
-        return [
-            (row, env)
-            for (before, _, stop), (env, row, _) in itertools.pairwise(places)
-            if before == env and (stop is None or stop > row)
-        ]
-
-    def wrong(self) -> Iterator[tuple[int, int, str]]:
-        """Row and environment of what is noted and no writer may give, and what is wrong with it."""
+        for (before, _, stop), (env, row, _) in itertools.pairwise(places):
+            if before == env and (stop is None or stop > row):
+                yield f"the facts of row {row} of environment {env} are of an episode that others are of, too"
         for one in self._noted.values():
             for name, value in one.facts.items():
+                place = f"the facts of row {one.row} of environment {one.env}"
                 if not is_name(name):
-                    yield one.row, one.env, f"{name!r:.100} is no name of a fact"
+                    yield f"{place}: {name!r:.100} is no name of a fact"
                 elif value is not None and not _MEANINGS.get(name, _anything)(value):
-                    yield one.row, one.env, f"{name} cannot be {value!r:.100}"
+                    yield f"{place}: {name} cannot be {value!r:.100}"
 
     def find(self, starts: NDArray[np.int64], envs: NDArray[np.int64]) -> list[Facts]:
         """The facts of the episodes that begin, in the window, at these rows ``(n,)``; empty where there are none."""
@@ -346,11 +285,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text} is too large for a number")
     return number
-
-
-def _alive(one: Noted, first_row: int) -> bool:
-    """Whether it is an episode's that is in a window from ``first_row`` on, or may come to be."""
-    return one.stop is None or one.stop > first_row
 
 
 def shared(value: Any) -> Any:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.ids import Ids, pack, unpack
+from diskreplay.ids import STREAM_SHIFT, Ids, unpack
 from diskreplay.ring import Table
 from diskreplay.schema import CONTINUES, PATCHES, PLACE, REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Start
 
@@ -31,16 +31,6 @@ No column has a name that starts with a point.
 def place_of(name: str) -> str:
     """The table's array that says where in the log the values of a column that is written later stand; 0 for none."""
     return f".{name}"
-
-
-class Mark(NamedTuple):
-    """Where a log stood; see :meth:`StreamLog.take_back`."""
-
-    begin: int
-    end: int
-    patch_begin: int
-    patch_end: int
-    pending: bool
 
 
 class Standing(enum.IntEnum):
@@ -63,29 +53,37 @@ class StreamLog:
     Args:
         stream: its number.
         columns, patch_columns: of the schema; the resident ones are mirrored.
-        num_envs, rows, context: environments, rows of the window, rows kept before it.
+        num_envs, capacity, context: environments, transitions of the window, rows kept before it.
         later: columns that are written later; of all of them it is held where the values of rows stand.
     """
 
     def __init__(
         self, stream: int, columns: Iterable[Column], patch_columns: Iterable[Column],
-        num_envs: int, rows: int, context: int, later: Iterable[Column] = (),
+        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (),
     ) -> None:  # fmt: skip
         self.stream = stream
         self.num_envs = num_envs
-        self.rows = rows
+        self.capacity = capacity
+        """Changed by :meth:`resize`, as ``rows`` is."""
+        self.rows = max(1, capacity // num_envs)
+        """Rows that the window holds at most."""
         self.context = context
-        held = {c.name: ((num_envs, *c.shape), c.dtype) for c in columns if c.resident}
+        self._small = [c for c in (*columns, *later) if c.resident]
+        small = [c for c in columns if c.is_held(self.window)]
+        held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
         self.resident = tuple(held)
         """Names of the columns that are mirrored here."""
         written: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         written |= {place_of(c.name): ((num_envs,), np.dtype(np.int64)) for c in later}
-        written |= {c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.resident}
+        written |= {c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.is_held(self.window)}
         self.later = tuple(written)
         """Names of the arrays of the table that tell of values written later: zeros as long as a row has none."""
-        self.table = Table.new({**held, **written, NEXT_PATCH: ((num_envs,), np.int64)}, rows + context + 2)
+        self.held = frozenset(self.resident + self.later)
+        """Names of both."""
+        self.table = Table.new({**held, **written, NEXT_PATCH: ((num_envs,), np.int64)}, self.rows + context + 2)
         """``(length, num_envs, *shape)`` a resident column; replaced by a longer one when it grows."""
-        self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patch_columns if c.resident})
+        patched = [c for c in patch_columns if c.name == PLACE or c.name in held]
+        self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patched})
         """``(length, *shape)`` a resident column of the patch table, addressed by patch numbers."""
         self.older_patches: dict[tuple[int, int], int] = {}
         """Row and environment with ``Start.PATCHES`` -> id of the patch with the frame one step before."""
@@ -104,17 +102,39 @@ class StreamLog:
         return (self.end - self.begin) * self.num_envs - self.invalid
 
     @property
+    def window(self) -> int:
+        """Transitions that the window holds at most: those of whole rows."""
+        return self.rows * self.num_envs
+
+    def resize(self, capacity: int) -> None:
+        """Lets the window hold more, or fewer: then it moves on. Columns that are now too large for RAM leave it.
+
+        None comes back before the stream is opened again.
+        """
+        rows = max(1, capacity // self.num_envs)
+        self.slide(self.end - rows)
+        self.capacity, self.rows = capacity, rows
+        large = {c.name for c in self._small if not c.is_held(self.window)}
+        # Wherever this ends, all goes on: what leaves is read from disk before it is no longer written here.
+        self.held -= large
+        self.resident, self.later = (
+            tuple(name for name in names if name not in large) for names in (self.resident, self.later)
+        )
+        self.table = self.table.without(large, self.rows + self.context + 2)
+        self.patches = self.patches.without(large, self.patches.most)
+
+    @property
     def floor(self) -> int:
         """The first row held: of an empty window the newest row is, with its context."""
         return max(0, min(self.begin, self.end - 1) - self.context)
 
     @property
     def first_id(self) -> int:
-        return int(pack(self.stream, self.begin, 0, self.num_envs))
+        return (self.stream << STREAM_SHIFT) + self.begin * self.num_envs
 
     @property
     def stop_id(self) -> int:
-        return int(pack(self.stream, self.end, 0, self.num_envs))
+        return (self.stream << STREAM_SHIFT) + self.end * self.num_envs
 
     def locate(self, ids: Ids) -> tuple[Ids, Ids]:
         """Rows and environments of ids of this stream."""
@@ -204,23 +224,6 @@ class StreamLog:
     def _count_invalid(self, start: int, stop: int) -> int:
         valid = self.span(VALID, start, stop)
         return valid.size - int(np.count_nonzero(valid))
-
-    def mark(self) -> Mark:
-        """Where the log stands now."""
-        return Mark(self.begin, self.end, self.patch_begin, self.patch_end, self.pending)
-
-    def take_back(self, mark: Mark) -> None:
-        """Takes back the rows and patches that were added, and the eviction of rows, since a mark.
-
-        No more than one window's worth of rows must have been added since; what stands in row ``end`` is left alone.
-        """
-        for places in (self.older_patches, self.next_older_patches):
-            for place in [place for place, patch in places.items() if patch >= mark.patch_end]:
-                del places[place]
-        newest = self.table.arrays[NEXT_PATCH][(mark.end - 1) % self.table.length]
-        newest[newest >= mark.patch_end] = -1
-        self.begin, self.end, self.patch_begin, self.patch_end, self.pending = mark
-        self.invalid = self._count_invalid(self.begin, self.end)
 
     def add_patches(self, values: Mapping[str, NDArray[Any]]) -> None:
         """Takes over patches, ``(n, ...)`` a resident column, from ``patch_end`` on."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import MisuseWarning
 from diskreplay.index.episodes import Episode, EpisodeTable
-from diskreplay.index.facts import FactLog, Facts
+from diskreplay.index.facts import EpisodeFacts, Facts
 from diskreplay.index.where import MISSING, OWN, WORDS, Where, part_of
 
 End = Literal["terminated", "truncated", "both", "cut", "running"]
@@ -38,7 +38,7 @@ def end_of(episode: Episode) -> End:
 
 
 def chosen_rows(
-    where: Where, table: EpisodeTable, facts: FactLog, stream: str
+    where: Where, table: EpisodeTable, facts: EpisodeFacts, stream: str
 ) -> tuple[NDArray[np.bool_], list[Facts] | None]:
     """Which episodes of a table are selected: bool ``(n,)``; ``stream`` is the stream's name.
 

@@ -18,16 +18,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
-from numba import extending
 from numpy.typing import NDArray
 
-from diskreplay.index.jit import kernel
+from diskreplay.index.jit import intrinsic, kernel, types
 from diskreplay.index.log import NOW
 from diskreplay.index.slots import BASE, EVICTED, LANES, LOCAL, ROWS
 from diskreplay.index.slots import FIRST as FIRST_ID
@@ -39,10 +36,6 @@ Ints = NDArray[np.int64]
 FANOUT = 8
 SHIFT = 3
 
-intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
-types: Any = numba.types
-
-
 START, STOP, GROUP = range(3)
 """Columns of a table of ranges, int64 ``(R, 3)``: leaves ``[start, stop)``, and where in a list of maxima theirs is."""
 
@@ -50,7 +43,7 @@ START, STOP, GROUP = range(3)
 NO_SLOTS: Ints = np.empty(0, np.int64)
 
 
-class SumTree:
+class WideSumTree:
     """Masses of ``slots`` leaves, all 0 at first; memory is touched as leaves are."""
 
     def __init__(self, slots: int) -> None:
@@ -76,7 +69,7 @@ class SumTree:
     def grow(self, slots: int) -> None:
         """Makes room for ``slots`` leaves, no fewer than there are; those keep their places and masses."""
         if slots > self._offsets[1]:
-            larger = SumTree(max(slots, 2 * self._slots))
+            larger = WideSumTree(max(slots, 2 * self._slots))
             used = np.flatnonzero(self.leaves)
             larger.fill(used, self.leaves[used])
             self.__dict__ = larger.__dict__

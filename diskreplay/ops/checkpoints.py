@@ -18,12 +18,10 @@ from typing import Any
 from diskreplay.errors import CheckpointError, InputError, LockedError
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike
-from diskreplay.remote import checkpoints as remote
-from diskreplay.remote.files import RemoteFiles
-from diskreplay.remote.objects import is_url
-from diskreplay.remote.place import local, open_store, place
+from diskreplay.remote import trainer_checkpoints as remote
+from diskreplay.remote.place import local, open_store
 from diskreplay.storage import stream
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 
@@ -32,8 +30,8 @@ IMPORT_MARK = "import"
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointLine(Result):
-    """A checkpoint.
+class CheckpointSummary(Result):
+    """What is said of a checkpoint.
 
     Attributes:
         name: of it.
@@ -43,7 +41,6 @@ class CheckpointLine(Result):
         rows: of its window by stream, half-open.
         metadata: the user's.
         attachments: bytes of the files that it took along, by name.
-        import_into: the stream of an import that goes on or was killed; None for a checkpoint of another kind.
     """
 
     name: str
@@ -53,11 +50,21 @@ class CheckpointLine(Result):
     rows: dict[str, tuple[int, int]]
     metadata: dict[str, Any]
     attachments: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointLine(CheckpointSummary):
+    """A checkpoint in the list of all.
+
+    Attributes:
+        import_into: the stream of an import that goes on or was killed; None for a checkpoint of another kind.
+    """
+
     import_into: str | None
 
 
 @dataclasses.dataclass(frozen=True)
-class Restored(Result):
+class Restoration(Result):
     """What going back discarded.
 
     Attributes:
@@ -94,18 +101,13 @@ def drop(path: PathLike, names: Collection[str]) -> None:
     written: their writers can drop it. Of a remote store the documents are removed, and `gc` gives the space back; one
     that a local store still has comes back with its next push.
     """
-    if is_url(path):
-        url, files = place(path)
-        assert isinstance(files, RemoteFiles)
-        there = Store(url, files)
-        for name in names:
-            there.checkpoint(name)
-        for name in dict.fromkeys(names):
-            remote.drop(there, files, name)
-        return
     store = _open(path)
     for name in names:
         store.checkpoint(name)
+    if (there := remote.there(store)) is not None:
+        for name in dict.fromkeys(names):
+            there.drop(name)
+        return
     with _free_writers(store) as writers:
         for name in dict.fromkeys(names):
             store.drop_checkpoint(name, writers[0])
@@ -113,7 +115,7 @@ def drop(path: PathLike, names: Collection[str]) -> None:
             writer.reclaim(contextlib.nullcontext())
 
 
-def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restored:
+def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restoration:
     """Takes a stream of the store at ``path`` back to a checkpoint.
 
     Args:
@@ -141,7 +143,7 @@ def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restor
         row = writer.commit_record.end
     finally:
         writer.release()
-    return Restored(name, chosen, row, max(0, before - row), mark == chosen)
+    return Restoration(name, chosen, row, max(0, before - row), mark == chosen)
 
 
 def _open(path: PathLike, doing: str | None = None) -> Store:
@@ -149,12 +151,19 @@ def _open(path: PathLike, doing: str | None = None) -> Store:
     return open_store(path) if doing is None else Store(local(path, doing), LocalFiles())
 
 
+def summary(found: Checkpoint) -> dict[str, Any]:
+    """The values of a :class:`CheckpointSummary`."""
+    return {
+        "name": found.name, "number": found.number, "maker": found.maker, "time": found.time,
+        "rows": {name: (cut.begin, cut.end) for name, cut in found.cut.items()}, "metadata": found.metadata,
+        "attachments": {name: one.length for name, one in found.attachments.items()},
+    }  # fmt: skip
+
+
 def _line(found: Checkpoint) -> CheckpointLine:
     mark = found.metadata.get(IMPORT_MARK)
     into = mark if isinstance(mark, str) and mark in found.cut and found.name.startswith("before-import-") else None
-    rows = {name: (cut.begin, cut.end) for name, cut in found.cut.items()}
-    attached = {name: one.length for name, one in found.attachments.items()}
-    return CheckpointLine(found.name, found.number, found.maker, found.time, rows, found.metadata, attached, into)
+    return CheckpointLine(**summary(found), import_into=into)
 
 
 def _is_free(store: Store, name: str) -> bool:

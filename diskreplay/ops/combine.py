@@ -14,8 +14,8 @@ import numpy as np
 from diskreplay import formats
 from diskreplay.buffers.provenance import common
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.formats.core.output import replacing
 from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected
-from diskreplay.formats.core.target import replacing
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.ops.convert import (
     absolute,

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diskreplay.ops.disk import tree_bytes
+from diskreplay.ops.disk_usage import tree_bytes
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
 from diskreplay.paths import PathLike
@@ -31,7 +31,7 @@ from diskreplay.remote.place import local
 from diskreplay.storage import chunks, stream
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import SCRATCH, StreamWriter
 

@@ -28,13 +28,13 @@ from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError, WriteFailedError
 from diskreplay.formats.core.format import Format, Loss, check_holds, check_installed
 from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.output import replacing
 from diskreplay.formats.core.recorder import add_facts, add_steps
 from diskreplay.formats.core.selection import EVERYTHING, SelectedStore, Selection, open_selected
-from diskreplay.formats.core.target import replacing
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import Copy
 from diskreplay.ops.checkpoints import IMPORT_MARK, unfinished_imports
-from diskreplay.ops.disk import tree_bytes
+from diskreplay.ops.disk_usage import tree_bytes
 from diskreplay.ops.envs import make
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress, stoppable
@@ -298,7 +298,7 @@ def store_source(
                 with prefetched(newest.blocks) as steps:
                     transitions, episodes = add_steps(buffer, steps)
                 add_facts(buffer, source.facts, episodes + newest.episodes)
-                stream, evicted = FIRST_STREAM, transitions - held(buffer, FIRST_STREAM)
+                stream, evicted = FIRST_STREAM, transitions - len(buffer.engine.appender.log)
     return stream, transitions + newest.steps, episodes + newest.episodes, evicted + newest.steps
 
 
@@ -345,12 +345,10 @@ def appended(
     """Adds a source to the store at ``target``, or leaves that as it was."""
     with ReplayBuffer.open(target, mode="r", **PLAIN) as buffer:
         check_fits(source.layout, Layout.of(buffer.schema, stacked=True))
-        stats = buffer.stats()["streams"]
-        rows = stats[FIRST_STREAM]["end"] - stats[FIRST_STREAM]["begin"]
+        names, first = list(buffer.engine.streams.commits), buffer.engine.streams.commits[FIRST_STREAM]
         last = [episode for episode in buffer.episodes if not episode.stream][-1:]
-        fits = stats[FIRST_STREAM]["num_envs"] == 1 and capacity is None and rows + room <= buffer.schema.capacity
+        fits = first.num_envs == 1 and capacity is None and first.end - first.begin + room <= first.capacity
         open_end = fits and bool(last) and not (last[0].terminated or last[0].truncated)
-        names = list(stats)
     stream = FIRST_STREAM if fits else str(1 + max(int(name) for name in names if name.isdecimal()))
     name = f"before-import-{os.getpid()}"
     more: dict[str, Any] = {} if fits else {"num_envs": 1, "capacity": capacity or room}
@@ -360,7 +358,7 @@ def appended(
             with prefetched(newest.blocks) as steps:
                 counts = add_steps(buffer, steps, open_end=open_end)
             add_facts(buffer, source.facts, counts[1] + newest.episodes)
-            evicted = 0 if fits else counts[0] - held(buffer, stream)
+            evicted = 0 if fits else counts[0] - len(buffer.engine.appender.log)
             buffer.commit()
         except BaseException:
             take_back(buffer, target, stream, name)
@@ -392,12 +390,6 @@ def take_back(buffer: ReplayBuffer, target: pathlib.Path, stream: str, checkpoin
 def command(*words: object) -> str:
     """A command as it is typed."""
     return shlex.join(["diskreplay", *map(str, words)])
-
-
-def held(buffer: ReplayBuffer, stream: str) -> int:
-    """Transitions of a stream that are in the window."""
-    number = list(buffer.stats()["streams"]).index(stream)
-    return sum(episode.length for episode in buffer.episodes if episode.stream == number)
 
 
 def check_fits(layout: Layout, store: Layout) -> None:

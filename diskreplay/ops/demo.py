@@ -23,7 +23,7 @@ from diskreplay.ops.record import Report, record
 from diskreplay.ops.show import show
 from diskreplay.ops.verify import verify
 from diskreplay.paths import PathLike, checked_path
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.views.batch import Batch
 

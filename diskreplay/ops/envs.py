@@ -7,7 +7,7 @@ end resets that environment, ignores its action and is no transition. Both are r
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -21,26 +21,6 @@ from diskreplay.errors import InputError
 from diskreplay.recording import Record, VectorRecord
 
 
-class Stepper(Protocol):
-    """Environments that are stepped with random actions."""
-
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
-    provenance: dict[str, Any]
-
-    def record(self, buffer: ReplayBuffer) -> None:
-        """Every step from now on is added to a buffer."""
-
-    def reset(self, seed: int) -> None:
-        """Begins new episodes; environments and actions are seeded."""
-
-    def step(self) -> int:
-        """Steps all environments; how many episodes ended with that."""
-        raise NotImplementedError
-
-    def close(self) -> None: ...
-
-
 class Single:
     """One environment."""
 
@@ -51,13 +31,16 @@ class Single:
         self.provenance = provenance(env)
 
     def record(self, buffer: ReplayBuffer) -> None:
+        """Adds every step from now on to a buffer."""
         self._env = Record(self._env, buffer)
 
     def reset(self, seed: int) -> None:
+        """Begins new episodes; environments and actions are seeded."""
         self.action_space.seed(seed)
         self._env.reset(seed=seed)
 
     def step(self) -> int:
+        """Steps all environments with random actions; how many episodes ended with that."""
         _, _, terminated, truncated, _ = self._env.step(self.action_space.sample())
         ended = bool(terminated or truncated)
         if ended:
@@ -90,6 +73,9 @@ class Lockstep:
 
     def close(self) -> None:
         self._envs.close()
+
+
+Stepper = Single | Lockstep
 
 
 def make(env_id: str, num_envs: int, atari: bool) -> Stepper:

@@ -86,7 +86,7 @@ def line(number: int, stream: str, episode: Episode) -> EpisodeLine:
 
 
 @dataclasses.dataclass(frozen=True)
-class Head:
+class Head(Result):
     """Transitions of a store as a table.
 
     Attributes:

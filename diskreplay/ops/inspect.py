@@ -18,11 +18,13 @@ import numpy as np
 from diskreplay.buffers.mixture import FRACTIONS, GIVEN, KEEPER
 from diskreplay.buffers.mixture import STATE as MIXTURE
 from diskreplay.index.episodes import Episode, ends, episodes
-from diskreplay.ops.disk import store_bytes
+from diskreplay.index.later_values import counts
+from diskreplay.ops.checkpoints import CheckpointSummary, summary
 from diskreplay.ops.problems import DAMAGE
+from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike
 from diskreplay.reading.cache import ChunkCache
-from diskreplay.reading.opening import open_stream
+from diskreplay.reading.open_stream import open_stream
 from diskreplay.remote.place import open_store
 from diskreplay.schema import FORMAT_VERSION, Column
 from diskreplay.storage import column as columns
@@ -51,7 +53,7 @@ class Spread:
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodeFacts:
+class EpisodeTotals:
     """Episodes of all windows.
 
     Attributes:
@@ -133,30 +135,19 @@ class StreamFacts:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointFacts:
+class CheckpointFacts(CheckpointSummary):
     """One checkpoint.
 
     Attributes:
-        name, number, maker, time: as of :class:`diskreplay.ops.checkpoints.CheckpointLine`.
-        rows: of its window by stream, half-open.
-        metadata: the user's own.
-        attachments: bytes of the files that it took along, by name.
         mixture: what it holds of a :class:`diskreplay.Mixture`: ``fractions``, and what each part has ``given``; or the
             ``keeper``, the store with the part that does. None where it is of this store alone.
     """
 
-    name: str
-    number: int
-    maker: str | None
-    time: float
-    rows: dict[str, tuple[int, int]]
-    metadata: dict[str, Any]
-    attachments: dict[str, int]
     mixture: dict[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class Facts(Result):
     """All facts about a store.
 
     Attributes:
@@ -182,7 +173,7 @@ class Facts:
     transitions: int | None
     capacity: int
     streams: tuple[StreamFacts, ...]
-    episodes: EpisodeFacts | None
+    episodes: EpisodeTotals | None
     columns: tuple[ColumnFacts, ...]
     checkpoints: tuple[CheckpointFacts, ...]
     raw_bytes: int
@@ -197,7 +188,7 @@ class Facts:
 
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values, with the ratios."""
-        document = dataclasses.asdict(self)
+        document = super().to_json()
         document["ratio"] = self.ratio
         for stored, facts in zip(document["columns"], self.columns, strict=True):
             stored["ratio"] = facts.ratio
@@ -250,7 +241,7 @@ def inspect(path: PathLike) -> Facts:
         columns=tuple(found.columns.values()),
         checkpoints=checkpoints,
         raw_bytes=sum(facts.raw_bytes for facts in found.columns.values()),
-        stored_bytes=store_bytes(store),
+        stored_bytes=store.files.stored_bytes(store.path),
         health=tuple(dict.fromkeys(found.problems)),
         later={column.name: found.later[column.name] for column in store.schema.later},
     )
@@ -279,10 +270,10 @@ def spread(values: Sequence[float]) -> Spread | None:
     )  # fmt: skip
 
 
-def _episode_facts(found: Sequence[Episode]) -> EpisodeFacts:
+def _episode_facts(found: Sequence[Episode]) -> EpisodeTotals:
     complete = [e for e in found if e.complete_start and (e.terminated or e.truncated)]
     running = sum(not e.ended for e in found)
-    return EpisodeFacts(
+    return EpisodeTotals(
         count=len(found),
         complete=len(complete),
         running=running,
@@ -318,14 +309,14 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         commit, transitions, causes = part.disk.commit_record, len(part.log), ends(part.log)
         if found.episodes is not None:
             found.episodes += episodes(part.log, part.facts)
-        found.later.update(part.later.known())
+        found.later.update(counts(store.schema.later, part.log))
         for problem in _missing_files(store, name, commit):
             found.problems.append(problem)
     except DAMAGE as error:
         found.episodes = None
         found.problems.append(str(error))
         found.problems += _missing_files(store, name, commit)
-    for path, column in _arrays(store, commit).items():
+    for path, column in {**store.schema.arrays, **stream.logs(store.schema, commit)}.items():
         span = commit.span(path, store.schema.context)
         facts = _column_facts(store, f"{store.stream_path(name)}/{path}", path, column, span)
         found.columns[path] = _merge(found.columns.get(path), facts)
@@ -337,11 +328,6 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
             commit.sampled, writer if writer.startswith(("process", THIS_PROCESS)) else None,
         )
     )  # fmt: skip
-
-
-def _arrays(store: Store, commit: Commit) -> dict[str, Column]:
-    """The arrays of a stream, with those of its logs that it has."""
-    return {**store.schema.arrays, **{path: log for path, log in store.schema.logs.items() if path in commit.tails}}
 
 
 def _column_facts(store: Store, folder: str, path: str, column: Column, span: Span) -> ColumnFacts:
@@ -367,7 +353,7 @@ def _merge(known: ColumnFacts | None, more: ColumnFacts) -> ColumnFacts:
 def _missing_files(store: Store, name: str, commit: Commit) -> list[str]:
     """Shards that the commit needs and that are missing or too short."""
     problems = []
-    for path, column in _arrays(store, commit).items():
+    for path, column in {**store.schema.arrays, **stream.logs(store.schema, commit)}.items():
         folder = f"{store.stream_path(name)}/{path}"
         there = set(store.files.list(folder))
         span = commit.span(path, store.schema.context)
@@ -390,19 +376,7 @@ def _checkpoints(store: Store, found: _Found) -> tuple[CheckpointFacts, ...]:
     except DAMAGE as error:
         found.problems.append(str(error))
         return ()
-    return tuple(
-        CheckpointFacts(
-            c.name,
-            c.number,
-            c.maker,
-            c.time,
-            {s: (cut.begin, cut.end) for s, cut in c.cut.items()},
-            c.metadata,
-            {name: one.length for name, one in c.attachments.items()},
-            _mixture(c),
-        )
-        for c in checkpoints
-    )
+    return tuple(CheckpointFacts(**summary(one), mixture=_mixture(one)) for one in checkpoints)
 
 
 def _mixture(checkpoint: Checkpoint) -> dict[str, Any] | None:

@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.buffers.options import COMMIT_SECONDS
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
+from diskreplay.engine.run import COMMIT_SECONDS
 from diskreplay.errors import InputError, StoreExistsError
 from diskreplay.ops import envs, signals
-from diskreplay.ops.disk import tree_bytes
+from diskreplay.ops.disk_usage import tree_bytes
+from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.views.transition import Transition
 
@@ -36,7 +37,7 @@ SIZE_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Recorded:
+class Recorded(Result):
     """How far a recording is, or was when it ended.
 
     Attributes:
@@ -69,7 +70,7 @@ class Recorded:
         return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "ratio": self.ratio}
+        return {**super().to_json(), "ratio": self.ratio}
 
 
 Report = Callable[[Recorded], None]
@@ -100,7 +101,8 @@ def record(
         num_envs: environments in lockstep; 1, or those of the store, if None.
         atari: see :func:`diskreplay.ops.envs.make`.
         frame_stack: frames that a sample stacks; the frames are recorded once. 4 with ``atari``, else 1, if None.
-        capacity: steps that a new store keeps, older ones are evicted; a million, or ``steps`` if more, if None.
+        capacity: steps that the store keeps, older ones are evicted; a million, or ``steps`` if more, of a new one if
+            None. One that is there can grow.
         seed: of environments and actions.
         resume: go on with the store at ``path``; begin it when there is none yet.
         commit_seconds: how much may be lost to a SIGKILL.
@@ -124,7 +126,9 @@ def record(
             buffer = ReplayBuffer.open(path, view=Transition(), commit_seconds=commit_seconds)
             opened.callback(buffer.close)
             stepper = opened.enter_context(contextlib.closing(envs.make(env_id, buffer.num_envs, atari)))
-            _check_same(buffer, stepper, num_envs, frame_stack, capacity)
+            _check_same(buffer, stepper, num_envs, frame_stack)
+            if capacity is not None:
+                buffer.engine.grow(capacity)
         else:
             count = num_envs or 1
             stepper = opened.enter_context(contextlib.closing(envs.make(env_id, count, atari)))
@@ -151,8 +155,8 @@ def _check_arguments(
 
 
 def _check_same(
-    buffer: ReplayBuffer, stepper: envs.Stepper, num_envs: int | None, frame_stack: int | None, capacity: int | None
-) -> None:
+    buffer: ReplayBuffer, stepper: envs.Stepper, num_envs: int | None, frame_stack: int | None
+) -> None:  # fmt: skip
     """InputError when the store was not recorded from such environments."""
     schema = buffer.schema
     given = {
@@ -160,7 +164,6 @@ def _check_same(
         "action space": (stepper.action_space, schema.action_space),
         "number of environments": (num_envs, buffer.num_envs),
         "frame stack": (frame_stack, max(stack.frames for stack in schema.stacks)),
-        "capacity": (capacity, schema.capacity),
     }
     for what, (wanted, stored) in given.items():
         if wanted is not None and wanted != stored:
@@ -177,7 +180,8 @@ class _Recording:
         self.stepper = stepper
         self.num_envs = buffer.num_envs
         self.rows = -(-steps // self.num_envs)
-        self.first = self.row = self._facts("end")
+        self.log = buffer.engine.appender.log
+        self.first = self.row = self.log.end
         self.progress = progress
         self.episodes = 0
         self.started = self._reported = self._sized = time.perf_counter()
@@ -213,22 +217,19 @@ class _Recording:
             new_steps=(self.row - self.first) * self.num_envs,
             new_episodes=self.episodes,
             transitions=len(self.buffer),
-            resets=(self.row - self._facts("begin")) * self.num_envs - len(self.buffer),
+            resets=(self.row - self.log.begin) * self.num_envs - len(self.buffer),
             seconds=time.perf_counter() - self.started,
             raw_bytes=self._raw_bytes,
             stored_bytes=self._stored_bytes,
             stopped=stopped,
         )
 
-    def _facts(self, what: str) -> int:
-        streams = self.buffer.stats()["streams"]
-        return int(next(iter(streams.values()))[what])
-
     def _measure(self) -> None:
         self._sized = time.perf_counter()
         self._stored_bytes = tree_bytes(self.buffer.path)
         step_bytes = sum(column.item_bytes for column in self.buffer.schema.columns)
-        held = self._facts("committed") - self._facts("begin")
+        assert self.buffer.stream is not None
+        held = self.buffer.engine.streams.commits[self.buffer.stream].end - self.log.begin
         self._raw_bytes = max(0, held) * self.num_envs * step_bytes
 
 

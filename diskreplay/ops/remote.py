@@ -8,20 +8,21 @@ import time
 from collections.abc import Iterator
 
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.formats.core.target import replacing
+from diskreplay.formats.core.output import replacing
 from diskreplay.ops.convert import absolute, vacant
 from diskreplay.ops.result import Result
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify import verify
 from diskreplay.paths import PathLike
-from diskreplay.remote.collect import Collected, collect
-from diskreplay.remote.files import RemoteFiles
+from diskreplay.remote.collect import Garbage, collect
 from diskreplay.remote.needed import arrays, shards
 from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
 from diskreplay.remote.place import local, open_remote
 from diskreplay.remote.push import Push
+from diskreplay.remote.remote_files import RemoteFiles
 from diskreplay.storage import metadata
-from diskreplay.storage.files import LocalFiles, translate_reads
+from diskreplay.storage.files import translate_reads
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store, checkpoint_files
 from diskreplay.storage.stream import parents
 
@@ -69,7 +70,7 @@ class Pulled(Result):
 
 
 @dataclasses.dataclass(frozen=True)
-class Freed(Collected, Result):
+class Freed(Garbage, Result):
     """What `gc` removed."""
 
 

@@ -20,13 +20,13 @@ from PIL import Image
 
 from diskreplay import spaces
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.formats.core.rows import LogRows, open_rows
-from diskreplay.formats.core.target import check_target, replacing
+from diskreplay.formats.core.log_rows import LogRows, open_rows
+from diskreplay.formats.core.output import check_target, replacing
 from diskreplay.index.episodes import Episode
 from diskreplay.ops import curves
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
-from diskreplay.pictures import CHANNELS, is_image, space_bounds, to_pixels
+from diskreplay.pictures import is_image, space_bounds, to_pixels
 from diskreplay.remote.place import named
 from diskreplay.schema import OBS, Column, Schema
 
@@ -155,7 +155,7 @@ class _Pictures:
     ) -> None:
         self._rows, self._episode, self._leaf = rows, episode, leaf
         self.steps = _evenly(episode.length, limit)
-        self.height, self.width = _size(leaf.shape)
+        self.height, self.width = to_pixels(np.zeros(leaf.shape, np.uint8), 0, 1).shape[:2]
         self.scale = scale or max(1, SMALL_PIXELS // self.width)
         self._bounds = self._find_bounds(space)
 
@@ -185,8 +185,7 @@ class _Pictures:
 
 def _evenly(length: int, limit: int) -> NDArray[np.int64]:
     """At most ``limit`` of the ``length + 1`` observations of an episode, evenly spaced."""
-    found: NDArray[np.int64] = np.unique(np.linspace(0, length, min(limit, length + 1)).round().astype(np.int64))
-    return found
+    return np.unique(np.linspace(0, length, min(limit, length + 1)).round().astype(np.int64))
 
 
 def _frames(rows: LogRows, episode: Episode, leaf: Column, steps: NDArray[np.int64]) -> Iterator[Array]:
@@ -197,14 +196,6 @@ def _frames(rows: LogRows, episode: Episode, leaf: Column, steps: NDArray[np.int
             yield frame
     if episode.length in wanted:
         yield rows.final_frame(leaf, episode.env, episode.stop - 1)
-
-
-def _size(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Height and width of the picture of a frame."""
-    if len(shape) == 2:
-        return shape[0], shape[1]
-    height, width, channels = shape if shape[2] in CHANNELS else (shape[1], shape[2], shape[0])
-    return height, width * (2 if channels == 2 else 1)
 
 
 def _sheet(pictures: _Pictures, target: pathlib.Path, overwrite: bool) -> tuple[int, int]:

@@ -23,8 +23,12 @@ Of each checkpoint:
 Of each commit of both:
 
 9. The facts of episodes can be read, no two are of one episode, and names and those whose meaning is known are as they
-   must be (:mod:`diskreplay.ops.verify_facts`).
-10. What was written later can be read, and is of rows that are there (:mod:`diskreplay.ops.verify_later`).
+   must be (:mod:`diskreplay.ops.verify_logs`).
+10. What was written later can be read, and is of rows that are there (likewise).
+
+Of each stream:
+
+11. The priorities that closing kept can be restored.
 
 Reading changes nothing and works beside a live writer: what that evicts meanwhile is no problem. Memory is bounded by
 one shard's index, one chunk, a block of the small columns, and the places of the patches.
@@ -40,20 +44,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from diskreplay.buffers.state import restore_sampler, set_rng, settings
+from diskreplay.buffers.state import restore_sampler, settings
+from diskreplay.engine.generator import set_rng
 from diskreplay.errors import CheckpointError, DiskReplayError, FormatVersionError
 from diskreplay.ops.problems import DAMAGE, Findings, Problem
 from diskreplay.ops.signals import Progress
 from diskreplay.ops.verify_chunks import ColumnCheck
-from diskreplay.ops.verify_facts import check_facts
-from diskreplay.ops.verify_later import check_later
+from diskreplay.ops.verify_logs import check_log
 from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import place
-from diskreplay.schema import INFO, LATER, LOGS, PLACES, START, VALID, Schema, is_patch
-from diskreplay.storage import attachments, metadata, stream
+from diskreplay.schema import LOGS, PLACES, START, VALID, Schema, is_patch
+from diskreplay.storage import attachments, kept, metadata, stream
 from diskreplay.storage.commit import Commit, Span
 from diskreplay.storage.files import Files, translate_reads
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
@@ -119,6 +124,27 @@ def check_checkpoint(store: Store, name: str, commits: dict[str, Commit], found:
             for check, spans in checker.columns(of, [cut]):
                 check.run(spans)
             checker.rows(of, [cut])
+
+
+def check_kept(store: Store, name: str) -> None:
+    """Raises where what closing kept in a stream cannot be read, or restored."""
+    files, path = store.files, store.stream_path(name)
+    found = kept.read(files, path)
+    if found is None or not found.cut:
+        return
+    try:
+        _check_sampler(store, found, kept.read_arrays(files, path, found))
+    except DiskReplayError:
+        now = kept.read(files, path)
+        if now is not None and now.id == found.id:  # else a live writer took it away
+            raise
+
+
+def _check_sampler(store: Store, checkpoint: Checkpoint, arrays: dict[str, NDArray[Any]]) -> None:
+    """Raises where priorities cannot be restored; kinds that are not known are left alone."""
+    with contextlib.suppress(FormatVersionError):
+        _, sampler = settings({**store.settings, **checkpoint.state}, Transition(), None)
+        restore_sampler(sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
 
 
 class _StoreCheck:
@@ -190,14 +216,17 @@ class _StoreCheck:
             numbers[commit.stream] = name
             self.commits[name] = commit
             self._record(name, commit, file)
+            try:
+                check_kept(self.store, name)
+            except DiskReplayError as error:
+                self.found.take(error, stream=name)
             paths = [*self.schema.arrays, *(path for path in LOGS if path in commit.tails)]
             parents = {str(pathlib.PurePosixPath(path).parent) for path in paths} - {"."}
             self._groups([f"{folder}/{parent}" for parent in sorted(parents)], name)
 
     def _record(self, name: str, commit: Commit, file: str) -> None:
         """Rules 2 and 3, of a stream's commit or of a checkpoint's cut."""
-        columns = self.schema.arrays
-        columns = {**columns, **{path: log for path, log in self.schema.logs.items() if path in commit.tails}}
+        columns = {**self.schema.arrays, **stream.logs(self.schema, commit)}
         for unknown in sorted(commit.tails.keys() - columns.keys()):
             self.found.add(f"the commit record names an unknown column {unknown!r}", stream=name, file=file)
         for path, column in columns.items():
@@ -244,9 +273,7 @@ class _StoreCheck:
         arrays = self.store.read_arrays(checkpoint)
         for attachment in checkpoint.attachments.values():
             attachments.verify(self.store.files, self._path(CHECKPOINTS, checkpoint.name), attachment)
-        with contextlib.suppress(FormatVersionError):
-            _, sampler = settings({**self.store.settings, **checkpoint.state}, Transition(), None)
-            restore_sampler(sampler, checkpoint.state.get("priorities"), arrays, checkpoint.name)
+        _check_sampler(self.store, checkpoint, arrays)
 
     @staticmethod
     def before(cut: Commit, newest: Commit) -> bool:
@@ -268,21 +295,14 @@ class _StoreCheck:
         return [newest, *(cut for cut in cuts if self.before(cut, newest))]
 
     def columns(self, name: str, views: Sequence[Commit]) -> list[tuple[ColumnCheck, list[Span]]]:
-        """A check of each column, and what the views need of it."""
+        """A check of each column, and what the views need of it: of a log, those that have it."""
+        having = {path: [view for view in views if path in view.tails] for path in self.schema.logs}
+        readers = self.store.readers(name, views[0])
+        readers |= {path: self.store.log_readers(name, of[0])[path] for path, of in having.items() if of}
         return [
-            (ColumnCheck(reader, path, self.found, self._tick), self._spans(path, views))
-            for path, reader in self.store.readers(name, views[0]).items()
-        ] + self._logs(name, views)
-
-    def _logs(self, name: str, views: Sequence[Commit]) -> list[tuple[ColumnCheck, list[Span]]]:
-        """Likewise of the logs, of the views that have them."""
-        found = []
-        for path in LOGS:
-            having = [view for view in views if path in view.tails and path in self.schema.logs]
-            if having:
-                reader = self.store.log_readers(name, having[0])[path]
-                found.append((ColumnCheck(reader, path, self.found, self._tick), self._spans(path, having)))
-        return found
+            (ColumnCheck(reader, path, self.found, self._tick), self._spans(path, having.get(path, views)))
+            for path, reader in readers.items()
+        ]
 
     def _spans(self, path: str, views: Sequence[Commit]) -> list[Span]:
         return [view.span(path, self.schema.context) for view in views]
@@ -295,11 +315,8 @@ class _StoreCheck:
         for timeline in sorted({view.timeline for view in views}, reverse=True):
             self._rows(name, sorted((v for v in views if v.timeline == timeline), key=lambda v: v.end, reverse=True))
         for view in views:
-            logs = self.store.log_readers(name, view)
-            if INFO in logs:
-                check_facts(name, logs[INFO], view, self.found)
-            if LATER in logs:
-                check_later(name, self.schema, logs[LATER], view, self.found)
+            for path, reader in self.store.log_readers(name, view).items():
+                check_log(path, reader, self.schema, view, self.found)
 
     def _rows(self, name: str, views: Sequence[Commit]) -> None:
         """Rule 6 for views of one timeline, the newest first."""

@@ -5,6 +5,7 @@ What cannot be read is left out: :mod:`diskreplay.ops.verify_chunks` reports it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,16 @@ Array = NDArray[Any]
 
 
 class ValueReader:
-    """Single values of a column, the chunk of the last one kept."""
+    """Single values of a column, the chunk of the last one kept.
 
-    def __init__(self, reader: ColumnReader) -> None:
+    Args:
+        reader: of the column.
+        read: reads a chunk of a group into an array; as the reader does if None.
+    """
+
+    def __init__(self, reader: ColumnReader, read: Callable[[int, int, Array], object] | None = None) -> None:
         self.reader = reader
+        self._read = reader.read_chunk if read is None else read
         self._chunk = np.empty(reader.chunk_shape, reader.column.dtype)
         self._at = -1, -1
 
@@ -32,7 +39,7 @@ class ValueReader:
         group, of = divmod(env, self.reader.group_envs)
         if self._at != (chunk, group):
             self._at = -1, -1
-            self.reader.read_chunk(chunk, group, self._chunk)
+            self._read(chunk, group, self._chunk)
             self._at = chunk, group
         value: Array = self._chunk[at, of]
         return value

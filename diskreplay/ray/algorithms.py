@@ -1,12 +1,16 @@
 """RLlib's algorithms with their replay buffer on disk, which their checkpoints bring back.
 
-An algorithm's state names a checkpoint of the store: no row is copied, and restoring goes back to it.
+1. An algorithm's state names a checkpoint of the store: no row is copied, and restoring goes back to it.
+2. RLlib writes an algorithm as a directory of files, some of them into the place of older ones. The other way round a
+   checkpoint of the store has that directory as a file: both are there, whole, or neither is.
 """
 
 from __future__ import annotations
 
+import tarfile
+import tempfile
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from ray.rllib.algorithms.dqn import DQN
 from ray.rllib.algorithms.sac import SAC
@@ -16,6 +20,9 @@ from diskreplay.ray.rllib import DiskEpisodeReplayBuffer, DiskPrioritizedEpisode
 
 COMPONENT = "local_replay_buffer"
 """Of an algorithm's state."""
+
+ALGORITHM = "algorithm.tar"
+"""The attachment that has the files of an algorithm."""
 
 KINDS: dict[str, type[DiskEpisodeReplayBuffer]] = {
     "EpisodeReplayBuffer": DiskEpisodeReplayBuffer,
@@ -61,6 +68,60 @@ class KeepsReplay:
         super().set_state(state)  # type: ignore[misc]
         if COMPONENT in state and this.local_replay_buffer is not None:
             this.local_replay_buffer.set_state(state[COMPONENT])
+
+    def save_to_store(self) -> str:
+        """Saves the algorithm in a checkpoint of its buffer's store, whole or not at all; gives the checkpoint's name.
+
+        The newest ``keep_checkpoints`` stay, of these and of those that ``save`` made. Raises InputError where the
+        buffer has no path or no step yet.
+        """
+        buffer = self._buffer()
+        this: Any = self
+        if buffer.store is None:
+            raise InputError("the buffer is empty; train for an iteration first")
+        with tempfile.TemporaryDirectory() as folder:
+            # The state without the buffer, whose own would name another checkpoint.
+            this.save_to_path(folder, state=super().get_state())  # type: ignore[misc]
+
+            def write(file: BinaryIO) -> None:
+                with tarfile.open(fileobj=file, mode="w|") as archive:
+                    archive.add(folder, ".")
+
+            name = buffer.checkpoint({ALGORITHM: write})
+        assert name is not None
+        return name
+
+    def restore_from_store(self, checkpoint: str | None = None) -> bool:
+        """Goes back to what :meth:`save_to_store` saved: the algorithm, its buffer and the buffer's priorities.
+
+        Args:
+            checkpoint: its name; the newest if None.
+
+        Returns whether there is one. RLlib unpickles what it restores: do this with stores of your own alone. Raises
+        CheckpointError, with nothing changed, where it cannot go back to the checkpoint or that has no algorithm.
+        """
+        buffer = self._buffer()
+        this: Any = self
+        name = buffer.newest_with(ALGORITHM) if checkpoint is None else checkpoint
+        if name is None or buffer.store is None:
+            return False
+        with tempfile.TemporaryDirectory() as folder:
+            with (
+                buffer.store.attachment(ALGORITHM, name) as file,
+                tarfile.open(fileobj=file, mode="r|") as archive,
+            ):
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # of Python 3.11.4 on
+                archive.extractall(folder)
+            buffer.set_state({"checkpoint": name})
+            this.restore_from_path(folder)
+        return True
+
+    def _buffer(self) -> DiskEpisodeReplayBuffer:
+        """The buffer; InputError where the algorithm has none of its own."""
+        found = getattr(self, "local_replay_buffer", None)
+        if not isinstance(found, DiskEpisodeReplayBuffer):
+            raise InputError("the algorithm has no buffer on disk: give replay_buffer_config a 'type' and a 'path'")
+        return found
 
     def cleanup(self) -> None:
         """Closes the buffer, and stops the algorithm."""

@@ -204,7 +204,7 @@ class Collector:
     def _kept(self) -> int:
         """Rows that are committed; of a store under a URL, that are pushed."""
         if self._url is None:
-            return int(self._envs.buffer._appender.log.end)
+            return int(self._envs.buffer.engine.appender.log.end)
         return int(self._envs.buffer.stats()["remote"]["pushed_rows"])
 
     def _step(self, returns: list[float], lengths: list[int]) -> None:
@@ -222,9 +222,9 @@ class Collector:
             returns.append(float(self._returns[env]))
             lengths.append(int(self._lengths[env]))
             self._returns[env], self._lengths[env] = 0.0, 0
-        if self._envs._mode is AutoresetMode.DISABLED and ended.any():
+        if self._envs.autoreset_mode is AutoresetMode.DISABLED and ended.any():
             next_obs, _ = self._envs.reset(options={"reset_mask": ended})
-        self._resetting = ended & (self._envs._mode is AutoresetMode.NEXT_STEP)
+        self._resetting = ended & (self._envs.autoreset_mode is AutoresetMode.NEXT_STEP)
         self._obs = next_obs
 
     def _begin(self) -> None:
@@ -256,7 +256,7 @@ class Collector:
         """Streams of earlier collectors that hold rows; what they have left on this node is pushed."""
         if self._url is None:
             return {
-                other for other, commit in self._envs.buffer._streams.commits.items()
+                other for other, commit in self._envs.buffer.engine.streams.commits.items()
                 if other.startswith(prefix) and other != self.stream and commit.end > commit.begin
             }  # fmt: skip
         found = set()
@@ -269,7 +269,7 @@ class Collector:
 
     def _empty_those_before(self) -> None:
         """Empties the streams of earlier collectors, once no row of theirs is newer than any of this one's window."""
-        written = self._envs.buffer._appender.log
+        written = self._envs.buffer.engine.appender.log
         if not written.begin:
             return
         for other in sorted(self._before):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -14,10 +13,11 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from diskreplay.buffers.limiter import RateLimiter
-from diskreplay.buffers.options import CreateOptions, EitherOptions, RunOptions, pick, shared
+from diskreplay.buffers.options import EitherOptions, of, shared
 from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, checked_number
+from diskreplay.engine.run import Run
 from diskreplay.errors import (
     ClosedError,
     CollectorError,
@@ -29,8 +29,8 @@ from diskreplay.errors import (
 )
 from diskreplay.paths import PathLike, full_path
 from diskreplay.ray.collector import CAPACITY, MakeEnvs, Policy, made
+from diskreplay.ray.columns import place
 from diskreplay.ray.supervisor import Supervisor
-from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.objects import checked_url, is_url
 from diskreplay.sampling.window import Sampler
 from diskreplay.views.view import View
@@ -119,7 +119,7 @@ class Collectors:
         actor_options = {"num_cpus": 1, **(actor_options or {})}
         self._closed, self._ended, self._told = False, False, False
         directory = full_path(directory) if directory is not None else None
-        where = _place(store)
+        where = place(store)
         given = _sent((where, make_envs, policy))
         observation_space, action_space, self._num_envs, known = _asked(given, actor_options)
         more: EitherOptions = {
@@ -142,10 +142,10 @@ class Collectors:
                 self._limiter.check_step(self._num_envs)
             each = max(capacity // self._n, self._num_envs)
             self._supervisor = Supervisor(
-                self._n, given, {**pick(options, RunOptions), "capacity": each, "directory": directory},
+                self._n, given, {**vars(of(Run, options)), "capacity": each, "directory": directory},
                 actor_options, weights,
                 options["seed"], self._num_envs, self._steps, max_restarts, self._leave, self._committed,
-                sum(map(self._committed, self.buffer._store.stream_names())),
+                sum(map(self._committed, self.buffer.engine.store.stream_names())),
             )  # fmt: skip
             self._start = time.monotonic()
             self._seen, self._seen_at = 0, self._start
@@ -305,12 +305,11 @@ class Collectors:
 
     def _committed(self, stream: str) -> int:
         """Transitions that a stream ever held, as its commit record has it."""
-        store = self.buffer._store
-        if isinstance(store.files, RemoteFiles):
-            with contextlib.suppress(RemoteError):
-                store.files.refresh()
-            if not store.has_stream(stream):
-                return 0
+        store = self.buffer.engine.store
+        with contextlib.suppress(RemoteError):
+            store.files.refresh()
+        if not store.has_stream(stream):
+            return 0
         record = store.newest_commit(stream)
         return record.end * record.num_envs
 
@@ -348,7 +347,7 @@ def _reader(
         buffer = opened()
     except StoreNotFoundError:
         with tempfile.TemporaryDirectory(prefix="diskreplay-") as folder:
-            making = {**pick(options, CreateOptions), "remote": url}
+            making: EitherOptions = {**options, "checkpoint": None, "take_over": False, "remote": url}
             with ReplayBuffer.open_or_create(
                 f"{folder}/first", observation_space, action_space, capacity=capacity, view=view,
                 sampler=sampler, **making,
@@ -363,12 +362,6 @@ def _reader(
             f"{observation_space} and {action_space}"
         )
     return buffer
-
-
-def _place(store: PathLike) -> str:
-    """The store as every node is told: a path from the root on; a URL as it is."""
-    text = os.fspath(store) if isinstance(store, str | os.PathLike) else store
-    return text if isinstance(text, str) and "://" in text else full_path(store)
 
 
 def _sent(given: tuple[str, MakeEnvs, Policy]) -> Any:

@@ -35,11 +35,11 @@ from diskreplay.formats.core.selection import Selection
 from diskreplay.ids import pack
 from diskreplay.index.episodes import Episode
 from diskreplay.paths import PathLike, checked_path, full_path
-from diskreplay.ray.rows import checked_columns, column_names, empty_columns, next_name, place, read_columns
+from diskreplay.ray.columns import checked_columns, column_names, empty_columns, next_name, place, read_columns
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import temporaries
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
 Array = NDArray[Any]
@@ -59,7 +59,7 @@ OPEN_STORES = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class StoreAddress:
     """A store to be read, for each process that reads it; the arguments are those of :meth:`ReplayBuffer.open`."""
 
     path: str
@@ -136,15 +136,16 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         super().__init__()
         copies = full_path(checked_path(mirror, "mirror")) if mirror is not None else None
-        self._source = Source(place(path), checkpoint, copies, mirror_bytes)
+        self._source = StoreAddress(place(path), checkpoint, copies, mirror_bytes)
         self._stack = stack
         self._projection_map: dict[str, str] | None = None
         with self._source.open() as buffer:
             schema = buffer.schema
-            names = {stream.log.stream: stream.disk.name for stream in buffer._streams.all}
-            num_envs = {stream.log.stream: stream.log.num_envs for stream in buffer._streams.all}
+            streams = buffer.engine.streams
+            names = {stream.log.stream: stream.disk.name for stream in streams.all}
+            num_envs = {stream.log.stream: stream.log.num_envs for stream in streams.all}
             self._commits = tuple(
-                (name, commit.timeline, commit.sequence) for name, commit in sorted(buffer._streams.commits.items())
+                (name, commit.timeline, commit.sequence) for name, commit in sorted(streams.commits.items())
             )
             every = buffer.episodes
         self._columns = checked_columns(columns, dataset_columns(schema))
@@ -211,7 +212,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
                 parts = _first(parts, per_task_row_limit)
             rows = sum(map(len, parts))
             metadata = BlockMetadata(num_rows=rows, size_bytes=self._bytes(rows), input_files=None, exec_stats=None)
-            read = _Read(self._source, self._commits, tuple(self.columns), parts, block_rows, self._stack)
+            read = _ReadTask(self._source, self._commits, tuple(self.columns), parts, block_rows, self._stack)
             tasks.append(ReadTask(read, metadata, schema, per_task_row_limit=per_task_row_limit))
         return tasks
 
@@ -230,10 +231,10 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Read:
+class _ReadTask:
     """What a read task does: gives the blocks of some parts."""
 
-    source: Source
+    source: StoreAddress
     commits: tuple[tuple[str, int, int], ...]
     columns: tuple[str, ...]
     parts: list[Part]
@@ -256,7 +257,7 @@ class _Read:
 
     def _check_timelines(self, buffer: ReplayBuffer) -> None:
         """StateError where a stream may have other rows by now than those that were planned."""
-        now = buffer._streams.commits
+        now = buffer.engine.streams.commits
         for name, timeline, _ in self.commits:
             if name not in now or now[name].timeline != timeline:
                 raise StateError(
@@ -281,7 +282,7 @@ def _block(values: Mapping[str, Array]) -> Any:
 
 
 @functools.lru_cache(maxsize=OPEN_STORES)
-def _kept_open(source: Source, commits: tuple[tuple[str, int, int], ...]) -> ReplayBuffer:
+def _kept_open(source: StoreAddress, commits: tuple[tuple[str, int, int], ...]) -> ReplayBuffer:
     """A store that this process keeps open; ``commits`` name the state that the rows were planned from."""
     return source.open()
 

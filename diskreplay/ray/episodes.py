@@ -61,9 +61,12 @@ class Episodes:
 
     Args:
         lanes: environments of the store.
+        pieces: of a store that was opened: ids, numbers and pieces, of which each episode's begin at step 0. Those
+            whose number is below ``evicted``, or whose first steps are gone, are left out.
+        evicted: episodes that were, before.
     """
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, lanes: int, pieces: Iterable[tuple[str, int, Piece]] = (), evicted: int = 0) -> None:
         self.lanes = lanes
         self.steps = 0
         """Of all episodes."""
@@ -77,6 +80,7 @@ class Episodes:
         self._rows: list[list[int]] = [[] for _ in range(lanes)]
         """The first rows of all pieces in a lane, ascending."""
         self._pieces: list[list[tuple[Held, Piece]]] = [[] for _ in range(lanes)]
+        self._restore(pieces, evicted)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -113,11 +117,6 @@ class Episodes:
         held.pieces.append(Piece(lane, row, len(held), count))
         self._rows[lane].append(row)
         self._pieces[lane].append((held, held.pieces[-1]))
-
-    def goes_on(self, held: Held, lane: int, row: int) -> bool:
-        """Whether the step before ``row`` in a lane is the episode's newest."""
-        last = held.pieces[-1] if held.pieces else None
-        return last is not None and last.lane == lane and last.row + last.count == row
 
     def at(self, ids: Ids) -> list[tuple[Held, int] | None]:
         """The episode and its step of each id of a row; None where it was evicted, or is of none."""
@@ -157,19 +156,13 @@ class Episodes:
             if gone:
                 del rows[:gone], pieces[:gone]
 
-    @classmethod
-    def restored(cls, lanes: int, pieces: Iterable[tuple[str, int, Piece]], evicted: int) -> Episodes:
-        """Those of a store that was opened: ids, numbers and pieces, of which each episode's begin at step 0.
-
-        Those whose number is below ``evicted``, or whose first steps are gone, are left out.
-        """
+    def _restore(self, pieces: Iterable[tuple[str, int, Piece]], evicted: int) -> None:
         found: dict[int, tuple[str, list[Piece]]] = {}
         for id, number, piece in pieces:
             found.setdefault(number, (id, []))[1].append(piece)
         kept: list[tuple[int, Piece, Held]] = []
-        episodes = cls(lanes)
         for number, (id, parts) in sorted(found.items()):
-            episodes._next = max(episodes._next, number + 1)
+            self._next = max(self._next, number + 1)
             parts.sort(key=lambda piece: piece.step)
             whole = 0
             for piece in parts:
@@ -178,16 +171,15 @@ class Episodes:
                 continue
             held = Held(id, number)
             kept += [(piece.row, piece, held) for piece in parts]
-        episodes.evicted = max(evicted, min((held.number for _, _, held in kept), default=evicted))
+        self.evicted = max(evicted, min((held.number for _, _, held in kept), default=evicted))
         # In the order of numbers first, so that the oldest stands first; then lane by lane in the order of rows.
         for _, piece, held in sorted(kept, key=lambda one: (one[2].number, one[1].step)):
             if not held.pieces:
-                episodes._held.append(held)
-                episodes._by_id[held.id] = held
-                heapq.heappush(episodes._firsts, (piece.row, held.number))
+                self._held.append(held)
+                self._by_id[held.id] = held
+                heapq.heappush(self._firsts, (piece.row, held.number))
             held.pieces.append(piece)
-            episodes.steps += piece.count
+            self.steps += piece.count
         for row, piece, held in sorted(kept, key=lambda one: one[0]):
-            episodes._rows[piece.lane].append(row)
-            episodes._pieces[piece.lane].append((held, piece))
-        return episodes
+            self._rows[piece.lane].append(row)
+            self._pieces[piece.lane].append((held, piece))

@@ -10,8 +10,8 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.offline.offline_data import OfflineData
 
 from diskreplay.errors import InputError
+from diskreplay.ray.columns import NEXT
 from diskreplay.ray.data import EPISODE, DiskReplayDatasource
-from diskreplay.ray.rows import NEXT
 from diskreplay.schema import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
 
 NAMES: Mapping[str, str] = {

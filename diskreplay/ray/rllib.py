@@ -9,15 +9,11 @@ Needs RLlib's new API stack; :mod:`diskreplay.ray.algorithms` are the algorithms
 
 from __future__ import annotations
 
-import collections
-import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-import tree
 from numpy.typing import NDArray
 from ray.rllib.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
@@ -25,21 +21,20 @@ from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 
-from diskreplay import spaces
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
-from diskreplay.compat.opening import OPEN_OPTIONS, check_checkpoint
-from diskreplay.compat.place import Place, close_with
+from diskreplay.compat.location import Location, close_with
+from diskreplay.compat.stores import OPEN_OPTIONS, check_checkpoint, closed_on_failure, numbered
 from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError
-from diskreplay.ids import Ids
 from diskreplay.paths import PathLike, checked_path
-from diskreplay.ray.chunks import Chunk, Rows, chunk_of
+from diskreplay.ray import episode_reads
+from diskreplay.ray.episode_writes import Chunk, Lanes, chunk_of, write
 from diskreplay.ray.episodes import Episodes, Held, Piece
-from diskreplay.ray.rows import column_names, next_name, read_columns
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Sampler
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED
+from diskreplay.spaces import unbounded
+from diskreplay.storage.attachments import Given
 
 Array = NDArray[Any]
 
@@ -100,11 +95,10 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self._spaces = observation_space, action_space
         if path is not None and "://" in checked_path(path):
             raise InputError(f"an algorithm writes to a directory, got {path!r}")
-        self._place = Place(path, self)
+        self._place = Location(path, self)
         self._store: ReplayBuffer | None = None
         self._index = Episodes(self._num_envs)
-        self._running: collections.OrderedDict[str, int] = collections.OrderedDict()
-        """The lane of each episode that is not done, the one that was not added to for longest first."""
+        self._lanes = Lanes(self._num_envs)
         self._last_sampled_indices: list[int] = []
         if self._place.exists:
             self._open(None)
@@ -127,13 +121,12 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         store = ReplayBuffer.open(
             self._place.path, checkpoint=checkpoint, sampler=sampler, seed=self._seed, **opening
         )  # fmt: skip
-        try:
-            if type(store.sampler) is not type(self._sampler()):
-                raise InputError(f"the checkpoint {checkpoint!r} is of a buffer with {store.sampler!r}")
+        with closed_on_failure(store):
+            self._check_sampler(store, checkpoint)
             capacity = self._rows * self._num_envs
             for what, has, asked in (
                 ("environments", store.num_envs, self._num_envs),
-                ("rows", store.schema.capacity, capacity),
+                ("rows", store.capacity, capacity),
             ):
                 if has != asked:
                     raise InputError(
@@ -141,9 +134,6 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
                         "capacity and num_envs that it was made with, or another path"
                     )
             self._restore(store, store.checkpoint_metadata(checkpoint) if checkpoint else {})
-        except BaseException:
-            store.close()
-            raise
         self._take(store)
 
     def _restore(self, store: ReplayBuffer, facts: Mapping[str, Any]) -> None:
@@ -152,10 +142,10 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             for e in store.episodes
             if {"id", "number", "t"} <= e.facts.keys() and e.complete_start
         ]
-        self._index = Episodes.restored(self._num_envs, pieces, facts.get("evicted", 0))
+        self._index = Episodes(self._num_envs, pieces, facts.get("evicted", 0))
         self._num_timesteps_added = facts.get("added", self._index.steps)
         self.sampled_timesteps = facts.get("sampled", 0)
-        self._running.clear()
+        self._lanes = Lanes(self._num_envs)
         self._last_sampled_indices = []
 
     def _create(self, first: SingleAgentEpisode, chunk: Chunk) -> ReplayBuffer:
@@ -200,8 +190,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         steps_before = self._index.steps
         added = sum(map(len, chunks))
         if chunks:
-            store = self._store or self._create(given[0], chunks[0])
-            self._write(store, chunks)
+            store = self._store if self._store is not None else self._create(given[0], chunks[0])
+            write(store, self._index, self._lanes, chunks)
             self._num_timesteps_added += added
             self._evict(store)
         new = len(self._index) + self._index.evicted - before
@@ -212,55 +202,13 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             **_each("episodes_evicted", gone), **_each("steps_evicted", gone_steps),
         )  # fmt: skip
 
-    def _write(self, store: ReplayBuffer, chunks: list[Chunk]) -> None:
-        lengths = [0] * self._num_envs
-        first = store._appender.log.end
-        placed: list[tuple[Held, Chunk, int, int]] = []
-        """Episodes, chunks, lanes and the row of each."""
-        held_now: dict[str, Held] = {}
-        for chunk in chunks:
-            lane = self._lane(chunk, lengths)
-            found = held_now.get(chunk.id) or self._index.find(chunk.id)
-            held_now[chunk.id] = held = found if found is not None else self._index.new(chunk.id)
-            placed.append((held, chunk, lane, first + lengths[lane]))
-            lengths[lane] += len(chunk)
-        rows = Rows(store, max(lengths), first)
-        begins: dict[int, list[tuple[int, Held, int]]] = {}
-        steps: dict[int, int] = {}
-        ends = {held.number: held.pieces[-1] for held, *_ in placed if held.pieces}
-        for held, chunk, lane, row in placed:
-            last = ends.get(held.number)
-            step = steps.get(held.number, len(held))
-            if last is None or (last.lane, last.row + last.count) != (lane, row):
-                begins.setdefault(row, []).append((lane, held, step))
-            ends[held.number] = Piece(lane, row, step, len(chunk))
-            steps[held.number] = step + len(chunk)
-            rows.put(chunk, lane, row)
-        for start, stop in _spans(first, first + max(lengths), begins):
-            for lane, held, step in begins.get(start, ()):
-                store.begin_episode(env=lane, id=held.id, number=held.number, t=step)
-            rows.extend(start, stop)
-        for held, chunk, lane, row in placed:
-            self._index.extend(held, lane, row, len(chunk))
-
-    def _lane(self, chunk: Chunk, lengths: list[int]) -> int:
-        """The environment of the store that takes a chunk: the one of its episode, or the emptiest that is free."""
-        lane = self._running.pop(chunk.id, None)
-        if lane is None:
-            taken = set(self._running.values())
-            free = [number for number in range(self._num_envs) if number not in taken]
-            lane = min(free, key=lengths.__getitem__) if free else self._running.popitem(last=False)[1]
-        if not (chunk.terminated or chunk.truncated):
-            self._running[chunk.id] = lane
-        return lane
-
     def _evict(self, store: ReplayBuffer) -> None:
-        log, index = store._appender.log, self._index
+        log, index = store.engine.appender.log, self._index
         while len(index) > 1 and (index.steps > self.capacity or (index.first_row() or 0) < log.begin):
             index.evict()
         first = index.first_row()
         if first is not None and first > log.begin:
-            with store._write_lock, store._lock:
+            with store.engine.write_lock, store.engine.lock:
                 log.slide(first)
 
     # Sampling
@@ -302,10 +250,9 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         found: list[tuple[Held, int, int, float]] = []
         self._drawn_in_vain = 0
         for _ in range(ROUNDS):
-            with store._lock:
-                store._check_open()
-                windows = store._streams.windows()
-                ids, weights = store._sampler.sample(store._rng, windows, store._standing, count - len(found))
+            with store.engine.lock:
+                store.engine.check_open()
+                ids, weights = store.draws.draw(count - len(found))
             for place, id, weight in zip(self._index.at(ids), ids.tolist(), weights.tolist(), strict=True):
                 if place is not None and fits(*place):
                     found.append((*place, id, weight))
@@ -333,55 +280,20 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         lengths: list[int] = []
         drawn = self._draw(size, fits)
         assert store is not None
-        lanes = self._num_envs
-        ids = [held.ids(t, t + n, lanes) for (held, t, _, _), n in zip(drawn, lengths, strict=True)]
-        first, last = np.array([each[0] for each in ids]), np.array([each[-1] for each in ids])
-        obs, following, action, ends = self._ends(store, first, last)
-        rewards = read_columns(store, np.concatenate(ids).astype(np.int64), [REWARD])[REWARD]
-        starts = np.cumsum([0, *lengths[:-1]])
-        powers = gamma ** np.arange(max(lengths), dtype=np.float64)
-        total = np.add.reduceat(rewards * np.concatenate([powers[:n] for n in lengths]), starts)
-        space, actions = store.schema.observation_space, store.schema.action_space
-        found = []
-        for at, ((held, t, _, weight), n) in enumerate(zip(drawn, lengths, strict=True)):
-            episode = SingleAgentEpisode(
-                id_=held.id, observation_space=space, action_space=actions,
-                observations=[_item(obs, at), _item(following, at)], actions=[_item(action, at)],
-                rewards=[float(total[at])], infos=[{}, {}],
-                terminated=bool(ends[TERMINATED][at]), truncated=bool(ends[TRUNCATED][at]),
-                extra_model_outputs={"weights": [weight], "n_step": [n]}, t_started=t, len_lookback_buffer=0,
-            )  # fmt: skip
-            found.append(episode.to_numpy() if to_numpy else episode)
+        found = episode_reads.transitions(store, drawn, lengths, gamma)
         self._last_sampled_indices = [id for _, _, id, _ in drawn]
         self.sampled_timesteps += size
         self._count(size, [(held.number, t) for held, t, _, _ in drawn], sum(lengths) / size, self._drawn_in_vain)
-        return found
+        return [episode.to_numpy() for episode in found] if to_numpy else found
 
     def _steps_of(self, size: int, n_step: int | tuple[int, int]) -> list[int]:
         """How many steps each transition is to have."""
         if not isinstance(n_step, tuple):
             return [check_count("n_step", n_step)] * size
         store = self._store
-        rng = np.random.default_rng() if store is None else store._rng
+        rng = np.random.default_rng() if store is None else store.engine.rng
         drawn: list[int] = rng.integers(*n_step, size=size).tolist()
         return drawn
-
-    def _ends(self, store: ReplayBuffer, first: Ids, last: Ids) -> tuple[Any, Any, Any, dict[str, Array]]:
-        """Observations and actions of the first steps, next observations and flags of the last ones."""
-        schema = store.schema
-        leaves = [column.name for column in schema.obs_columns]
-        now, then = (
-            [*leaves, *(c.name for c in schema.action_columns)],
-            [*map(next_name, leaves), TERMINATED, TRUNCATED],
-        )
-        if (first == last).all():
-            a = b = read_columns(store, first, [*now, *then])
-        else:
-            a, b = read_columns(store, first, now), read_columns(store, last, then)
-        obs = spaces.unflatten(schema.obs_tree, [a[name] for name in leaves])
-        following = spaces.unflatten(schema.obs_tree, [b[next_name(name)] for name in leaves])
-        action = spaces.unflatten(schema.action_tree, [a[column.name] for column in schema.action_columns])
-        return obs, following, action, {name: b[name] for name in (TERMINATED, TRUNCATED)}
 
     def _rows_of(self, size: int, length: int) -> dict[str, Any]:
         """Rows of ``length`` observations: an episode from the step that was drawn, then others from their first."""
@@ -400,54 +312,11 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
                 row.append((held, t, count))
                 left -= count
             starts.append(row)
-        parts = {(held.number, t, count): self._part(held, t, count) for row in starts for held, t, count in row}
-        rows = [[parts[held.number, t, count] for held, t, count in row] for row in starts]
+        assert self._store is not None
+        found = episode_reads.rows(self._store, starts)
         self.sampled_timesteps += size * length
         self._count(size * length, [(held.number, t) for row in starts for held, t, _ in row], None, 0)
-        return {
-            name: tree.map_structure(
-                lambda *leaves: np.stack([np.concatenate(leaves[a:b]) for a, b in _groups(rows)]),
-                *[part[name] for row in rows for part in row],
-            )
-            for name in rows[0][0]
-        }
-
-    def _part(self, held: Held, t: int, count: int) -> dict[str, Any]:
-        """``count`` observations of an episode from step ``t`` on, and what belongs to them."""
-        whole = self._read(held, max(0, t - 1), min(len(held), t + count))
-        back = min(t, 1)
-        ends = t + count == len(held) + 1
-        reward = np.concatenate([whole.reward[:back] if back else [0.0], whole.reward[back:]])[:count]
-        action = tree.map_structure(lambda a: np.concatenate([a[back:], a[-1:]])[:count], whole.action)
-        mark = np.zeros(count, bool)
-        last, first = mark.copy(), mark.copy()
-        first[0] = last[-1] = True
-        return {
-            "obs": tree.map_structure(lambda a: a[back:][:count], whole.obs),
-            "actions": action,
-            "rewards": reward,
-            "is_first": first,
-            "is_last": last,
-            "is_terminated": last & (ends and whole.terminated),
-            "is_truncated": last & (ends and whole.truncated and not whole.terminated),
-        }
-
-    def _read(self, held: Held, start: int, stop: int) -> Chunk:
-        """Steps ``[start, stop)`` of an episode."""
-        store = self._store
-        assert store is not None
-        schema = store.schema
-        ids = np.array(held.ids(start, stop, self._num_envs), np.int64)
-        leaves = [column.name for column in schema.obs_columns]
-        wanted = [name for name in column_names(schema) if name not in map(next_name, leaves)]
-        values = read_columns(store, ids, wanted)
-        last = read_columns(store, ids[-1:], [next_name(name) for name in leaves])
-        obs = [np.concatenate([values[name], last[next_name(name)]]) for name in leaves]
-        return Chunk(
-            held.id, start, spaces.unflatten(schema.obs_tree, obs),
-            spaces.unflatten(schema.action_tree, [values[column.name] for column in schema.action_columns]),
-            values[REWARD], bool(values[TERMINATED][-1]), bool(values[TRUNCATED][-1]),
-        )  # fmt: skip
+        return found
 
     def _count(self, size: int, steps: list[tuple[int, int]], n_step: float | None, resampled: int) -> None:
         several, distinct = len({number for number, _ in steps}), len(set(steps))
@@ -466,7 +335,11 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     @property
     def episodes(self) -> Sequence[SingleAgentEpisode]:
         """The episodes, oldest first, each read from disk when it is indexed."""
-        return _Read(self)
+        return _Read(self.get_num_episodes, self._episode)
+
+    def _episode(self, number: int) -> SingleAgentEpisode:
+        assert self._store is not None
+        return episode_reads.whole(self._store, self._index[number])
 
     def get_num_episodes(self, module_id: Any = None) -> int:
         return len(self._index)
@@ -484,27 +357,34 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
         Raises InputError for a temporary store.
         """
+        return {"path": self._place.path, "checkpoint": self.checkpoint()}
+
+    def checkpoint(self, attachments: Given | None = None) -> str | None:
+        """Makes a checkpoint of the store, and drops all but the newest ``keep_checkpoints`` of them; gives its name.
+
+        Args:
+            attachments: files that it takes along, as of ``diskreplay.ReplayBuffer.checkpoint``.
+
+        Returns None before the first step, where there is no store yet. Raises InputError for a temporary one.
+        """
         if self._place.temporary:
             raise InputError(
                 "the buffer has no path, and goes away with its algorithm: give replay_buffer_config a 'path'"
             )
         if self._store is None:
-            return {"path": self._place.path, "checkpoint": None}
-        older = self._numbered(self._store)
-        name = f"{CHECKPOINT}{max(older.values(), default=0) + 1}"
+            return None
+        name = f"{CHECKPOINT}{max(numbered(self._store.checkpoints, CHECKPOINT).values(), default=0) + 1}"
         facts = {
             "evicted": self._index.evicted, "added": self._num_timesteps_added, "sampled": self.sampled_timesteps
         }  # fmt: skip
-        self._store.checkpoint(name, facts)
-        for one in sorted(older, key=older.__getitem__)[: max(0, len(older) + 1 - self._keep)]:
-            self._store.drop_checkpoint(one)
-        return {"path": self._place.path, "checkpoint": name}
+        self._store.checkpoint(name, facts, attachments=attachments, keep=self._keep)
+        return name
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes back to a checkpoint of the store: steps that were added since, and later checkpoints, are given up.
 
         Raises InputError for a state of another buffer, and CheckpointError where the checkpoint is not there (any
-        more); nothing has changed then.
+        more), or one that :meth:`get_state` did not make needs steps that were added since; nothing has changed then.
         """
         if not isinstance(state, Mapping) or "checkpoint" not in state:
             raise InputError("this is no state of a DiskEpisodeReplayBuffer: it names no checkpoint of a store")
@@ -524,19 +404,30 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             self._open(None)
         store = self._store
         assert store is not None
-        numbers = self._numbered(store)
+        numbers = numbered(store.checkpoints, CHECKPOINT)
         later = [one for one, number in numbers.items() if name in numbers and number > numbers[name]]
+        with ReplayBuffer.open(self._place.path, mode="r", checkpoint=name) as then:
+            self._check_sampler(then, name)
+        assert store.stream is not None
+        store.engine.store.check_going_back(store.stream, store.engine.store.checkpoint(name), later)
         for one in later:
             store.drop_checkpoint(one)
         store.close()
         self._store = None
         self._open(name)
 
-    @staticmethod
-    def _numbered(store: ReplayBuffer) -> dict[str, int]:
-        """The checkpoints that :meth:`get_state` made, and their numbers."""
-        matches = {name: re.fullmatch(re.escape(CHECKPOINT) + r"([0-9]+)", name) for name in store.checkpoints}
-        return {name: int(match[1]) for name, match in matches.items() if match}
+    def _check_sampler(self, store: ReplayBuffer, checkpoint: str | None) -> None:
+        """InputError where a checkpoint is of a buffer that draws in another way."""
+        if type(store.sampler) is not type(self._sampler()):
+            raise InputError(f"the checkpoint {checkpoint!r} is of a buffer with {store.sampler!r}")
+
+    def newest_with(self, attachment: str) -> str | None:
+        """The newest checkpoint of :meth:`checkpoint` that took a file of this name along; None where none did."""
+        if self._store is None:
+            return None
+        found = numbered(self._store.checkpoints, CHECKPOINT)
+        having = [one.name for one in self._store.engine.store.checkpoints(found) if attachment in one.attachments]
+        return max(having, key=found.__getitem__, default=None)
 
 
 class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer):  # type: ignore[misc]
@@ -556,10 +447,10 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
 
     def add(self, episodes: Any, weight: float | None = None) -> None:
         """As of :class:`DiskEpisodeReplayBuffer`; ``weight`` is the priority of the new steps, the largest if None."""
-        before = 0 if self._store is None else self._store._appender.log.end
+        before = 0 if self._store is None else self._store.engine.appender.log.end
         super().add(episodes, weight)
         if weight is not None and self._store is not None:
-            end = self._store._appender.log.end
+            end = self._store.engine.appender.log.end
             ids = np.arange(before * self._num_envs, end * self._num_envs)
             new = np.array([place is not None for place in self._index.at(ids)], bool)
             self._store.update_priorities(ids[new], np.full(new.sum(), weight))
@@ -595,25 +486,17 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
 class _Read(Sequence[Any]):
     """The episodes of a buffer as RLlib's."""
 
-    def __init__(self, buffer: DiskEpisodeReplayBuffer) -> None:
-        self._buffer = buffer
+    def __init__(self, count: Callable[[], int], read: Callable[[int], SingleAgentEpisode]) -> None:
+        self._count = count
+        self._read = read
 
     def __len__(self) -> int:
-        return len(self._buffer._index)
+        return self._count()
 
     def __getitem__(self, number: Any) -> Any:
-        buffer = self._buffer
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(len(self)))]
-        held = buffer._index[number]
-        steps, store = buffer._read(held, 0, len(held)), buffer._store
-        assert store is not None
-        return SingleAgentEpisode(
-            id_=held.id, observation_space=store.schema.observation_space, action_space=store.schema.action_space,
-            observations=_listed(steps.obs, len(steps) + 1), actions=_listed(steps.action, len(steps)),
-            rewards=steps.reward.tolist(), infos=[{}] * (len(steps) + 1), terminated=steps.terminated,
-            truncated=steps.truncated, t_started=0, len_lookback_buffer=0,
-        )  # fmt: skip
+        return self._read(number)
 
 
 def _plain(space: Any) -> Any:
@@ -628,31 +511,12 @@ def _space_of(values: Any) -> gymnasium.Space[Any]:
     if isinstance(values, tuple):
         return gymnasium.spaces.Tuple([_space_of(value) for value in values])
     array = np.asarray(values)
-    low, high = (-np.inf, np.inf) if array.dtype.kind == "f" else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
-    return gymnasium.spaces.Box(low, high, array.shape[1:], array.dtype.type)
-
-
-def _item(values: Any, at: int) -> Any:
-    return tree.map_structure(lambda leaf: leaf[at], values)
-
-
-def _listed(values: Any, count: int) -> list[Any]:
-    return [_item(values, at) for at in range(count)]
+    return unbounded(array.shape[1:], array.dtype)
 
 
 def _each(what: str, count: float) -> dict[str, dict[str, float]]:
     """RLlib's metrics by agent and module; there is one of each."""
     return {f"agent_to_num_{what}": {DEFAULT_AGENT_ID: count}, f"module_to_num_{what}": {DEFAULT_MODULE_ID: count}}
-
-
-def _spans(start: int, stop: int, cuts: Mapping[int, Any]) -> Iterator[tuple[int, int]]:
-    bounds = sorted({start, stop, *cuts})
-    return itertools.pairwise(bounds)
-
-
-def _groups(rows: list[list[Any]]) -> list[tuple[int, int]]:
-    ends = np.cumsum([len(row) for row in rows]).tolist()
-    return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def _check_kept(infos: bool, outputs: bool) -> None:

@@ -56,8 +56,12 @@ class Seat:
             self._collector.close()
 
 
+TOLD = ("stream", "process", "node", "transitions", "version", "restarts", "reason", "push_error")
+"""What :meth:`Supervisor.facts` says of a place, beside its state."""
+
+
 @dataclasses.dataclass
-class Place:
+class CollectorSlot:
     """One of the collectors, whoever fills it.
 
     Attributes:
@@ -118,7 +122,7 @@ class Supervisor:
         self._seed = np.random.SeedSequence(seed)
         self._num_envs, self._steps, self._max_restarts = num_envs, steps, max_restarts
         self._leave, self._committed = leave, committed
-        self._places = [Place(number) for number in range(n)]
+        self._places = [CollectorSlot(number) for number in range(n)]
         self.inserts = inserts
         """Transitions that the store ever held, committed, as far as is known."""
         self.before = inserts
@@ -173,22 +177,11 @@ class Supervisor:
             "restarts": sum(place.restarts for place in self._places),
             "version": self._newest[0],
             "collectors": [
-                {
-                    "stream": place.stream,
-                    "process": place.process,
-                    "node": place.node,
-                    "transitions": place.transitions,
-                    "version": place.version,
-                    "restarts": place.restarts,
-                    "reason": place.reason,
-                    "push_error": place.push_error,
-                    "state": self._state(place),
-                }
-                for place in self._places
+                {**{name: getattr(place, name) for name in TOLD}, "state": self._state(place)} for place in self._places
             ],
         }
 
-    def _state(self, place: Place) -> str:
+    def _state(self, place: CollectorSlot) -> str:
         if self._ended.is_set() or self.failure is not None:
             return "ended"
         return "starting" if place.stream is None else "waiting" if place.call is None else "collecting"
@@ -236,7 +229,7 @@ class Supervisor:
             else:
                 self._done(place, done)
 
-    def _done(self, place: Place, done: Any) -> None:
+    def _done(self, place: CollectorSlot, done: Any) -> None:
         if isinstance(done, tuple):  # it has begun
             done, place.process, place.node = done
         place.stream, place.steps, place.push_error = done.stream, 0, done.push_error
@@ -244,7 +237,7 @@ class Supervisor:
         self._recent.extend(zip(done.returns, done.lengths, strict=True))
         self._count(place, done.transitions)
 
-    def _count(self, place: Place, transitions: int) -> None:
+    def _count(self, place: CollectorSlot, transitions: int) -> None:
         if transitions > place.transitions:
             with self.changed:
                 self.inserts += transitions - place.transitions
@@ -252,7 +245,7 @@ class Supervisor:
                 self.commits += 1
                 self.changed.notify_all()
 
-    def _failed(self, place: Place, error: Exception) -> None:
+    def _failed(self, place: CollectorSlot, error: Exception) -> None:
         place.steps, place.reason = 0, _line(error)
         self._dismiss(place)
         if place.stream is not None:
@@ -272,7 +265,7 @@ class Supervisor:
             place.restarts += 1
             self._fill(place)
 
-    def _fill(self, place: Place) -> None:
+    def _fill(self, place: CollectorSlot) -> None:
         """Starts an actor at a place."""
         place.stream = place.process = place.node = None
         place.transitions, (place.version, weights) = 0, self._newest
@@ -284,7 +277,7 @@ class Supervisor:
         place.actor = self._seat.remote()
         place.call = place.actor.begin.remote(self._given, weights, options)
 
-    def _dismiss(self, place: Place) -> None:
+    def _dismiss(self, place: CollectorSlot) -> None:
         """Ends the actor of a place, if there is one; what it has committed stays."""
         actor, place.actor, place.call = place.actor, None, None
         if actor is not None:

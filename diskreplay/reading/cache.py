@@ -27,12 +27,10 @@ FIRST_SLOTS = 1024
 
 
 class Slab:
-    """The decoded chunks of one column: ``values`` is (slots, chunk_rows, *shape)."""
+    """The decoded chunks of one column: ``values`` is (slots, chunk_items, *shape)."""
 
     def __init__(self, column: ColumnReader, slots: int) -> None:
-        self.values: NDArray[Any] = np.empty(
-            (slots, column.column.chunk_rows, *column.column.shape), column.column.dtype
-        )
+        self.values: NDArray[Any] = np.empty((slots, column.chunk_items, *column.column.shape), column.column.dtype)
         self.chunk = np.full(min(slots, FIRST_SLOTS), -1, np.int64)
         """The chunk in each slot, -1 where there is none; it grows with the slots in use, as ``group`` does."""
         self.group = self.chunk.copy()
@@ -94,7 +92,7 @@ class ChunkCache:
         self.budget_bytes = budget_bytes
         self.window_bytes = 0
         self._slabs: dict[ColumnReader, Slab] = {}
-        self._lock = Lock("the cache of decoded chunks")
+        self.lock = Lock("the cache of decoded chunks")
 
     @property
     def used_bytes(self) -> int:
@@ -109,7 +107,7 @@ class ChunkCache:
         """Tells the decoded size of all that can be sampled; gives the memory back when the share is too small."""
         self.window_bytes = window_bytes
         if self._slabs and self.budget_bytes < MIN_SHARE * window_bytes:
-            with self._lock:
+            with self.lock:
                 self._slabs.clear()
 
     def admits(self, column: ColumnReader) -> bool:
@@ -119,14 +117,14 @@ class ChunkCache:
         return self.used_bytes + column.decoded_bytes <= self.budget_bytes
 
     def put(self, column: ColumnReader, chunk: int, group: int, values: NDArray[Any]) -> None:
-        """Keeps a copy of a complete chunk's values (chunk_rows, *shape), if there is room."""
+        """Keeps a copy of a complete chunk's values (chunk_items, *shape), if there is room."""
         self.fill(column, np.array([chunk]), np.array([group]), lambda _, slot: np.copyto(slot, values))
 
     def fill(self, column: ColumnReader, chunk: Ids, group: Ids, decode: Callable[[int, NDArray[Any]], None]) -> None:
         """Keeps complete chunks (n,), as far as there is room; ``decode(i, slot)`` fills a slot with the i-th."""
-        if self._lock.owned:  # a finalizer came in the midst of a filling
+        if self.lock.owned:  # a finalizer came in the midst of a filling
             return
-        with self._lock:
+        with self.lock:
             slab = self._slabs.get(column)
             if slab is None:
                 if column.decoded_bytes > self.budget_bytes:
@@ -152,20 +150,20 @@ class ChunkCache:
         """Forgets the column's chunks with a number below ``below``, by default all. Needs the buffer's lock."""
         slab = self._slabs.get(column)
         if slab is not None:
-            with self._lock:
+            with self.lock:
                 slab.drop(slab.chunk < below)
 
     def forget(self, column: ColumnReader) -> None:
         """Gives the column's slab back. Needs the buffer's lock."""
         self.drop(column)
-        with self._lock:
+        with self.lock:
             self._slabs.pop(column, None)
 
     def drop_but(self, column: ColumnReader, chunk: Ids, group: Ids) -> None:
         """Forgets the column's chunks that are not among these. Needs the buffer's lock."""
         slab = self._slabs.get(column)
         if slab is not None:
-            with self._lock:
+            with self.lock:
                 slots = slab.find(chunk, group)
                 doomed = np.ones(len(slab.chunk), bool)
                 doomed[slots[slots >= 0]] = False

@@ -10,7 +10,6 @@ laid out in another way; nor anywhere in a process in which it cannot be loaded.
 
 from __future__ import annotations
 
-import os
 import threading
 import types
 from collections.abc import Callable
@@ -19,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay import workers
+from diskreplay.forks import at_fork
 from diskreplay.ids import Ids
 from diskreplay.interrupts import undisturbed
-from diskreplay.reading import threads
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
-from diskreplay.storage import files as fs
 from diskreplay.storage.chunks import OVERHEAD_BYTES
 from diskreplay.storage.column import ColumnReader, Locations
 
@@ -73,7 +72,7 @@ def _forked() -> None:
         _missing, _loading = True, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forked)
+at_fork(in_child=_forked)
 
 
 def _is_due(pieces: int = 0) -> bool:
@@ -96,7 +95,7 @@ def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places:
         return None
     kernel = load()
     given = column.column
-    files = [fs.descriptor(loan.file) for loan in places.loans]
+    files = [loan.file.descriptor() for loan in places.loans]
     rows = _rows(out, given.dtype, given.shape)
     if kernel is None or rows is None or None in files:
         return None
@@ -107,12 +106,12 @@ def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places:
         _ = places  # its files are on loan as long as a thread reads them
         with scratch(column.decoded_bytes + OVERHEAD_BYTES) as encoded, scratch(column.decoded_bytes) as decoded:
             done: int = kernel.read(
-                descriptors, pieces, places.array, begin, end, given.chunk_rows, given.item_bytes,
+                descriptors, pieces, places.array, begin, end, column.chunk_items, given.item_bytes,
                 given.codec.name == "none", encoded, decoded, *rows,
             )  # fmt: skip
             return done
 
-    return lambda begin, end: threads.run(read, _borders(begin, end, pieces))
+    return lambda begin, end: workers.side_by_side(read, _borders(begin, end, pieces))
 
 
 def split(requests: NDArray[np.int64], chunk_rows: int) -> NDArray[np.int64] | None:
@@ -138,7 +137,7 @@ def take(slab: NDArray[Any], slots: Ids, pieces: NDArray[np.int64], out: Target)
         done: int = kernel.take(given, slots, pieces, begin, end, chunk_rows, given.shape[1] // chunk_rows, *rows)
         return done
 
-    return threads.run(copy, _even(0, len(slots), LEAST_HITS))
+    return workers.side_by_side(copy, _even(0, len(slots), LEAST_HITS))
 
 
 def _rows(out: Target, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[NDArray[np.uint8]] | None:
@@ -153,7 +152,7 @@ def _rows(out: Target, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[NDA
 
 def _even(begin: int, end: int, least: int) -> list[int]:
     """Borders of as many parts as there are threads, of at least so many pieces or places."""
-    parts = max(1, min(threads.count(), (end - begin) // least))
+    parts = max(1, min(workers.count(), (end - begin) // least))
     return [begin + (end - begin) * part // parts for part in range(parts + 1)]
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,19 @@ def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
     return np.array([place, low - base, low - chunk_row, high - low + 1, chunk, env])
 
 
+def _of_items(requests: Requests, envs: int) -> Requests:
+    """Runs of a chunk's values, where it holds those of so many environments: each row's of one stands alone."""
+    if envs == 1:
+        return requests
+    counts = requests.last - requests.first + 1
+    place, env, first, base = (
+        np.repeat(values, counts) for values in (requests.place, requests.env, requests.first, requests.base)
+    )
+    row = first + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
+    item = row * envs + env
+    return Requests(place, np.zeros_like(env), item, item, item - (row - base))
+
+
 def by_chunk(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
     """The pieces ``(6, n)`` in the order of their chunks."""
     chunk, env = pieces[4:]
@@ -103,7 +116,7 @@ def by_chunk(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
 def plan(column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> Plan:
     """Copies what is in RAM into ``out``; the rest is for :func:`run`. Needs the lock."""
     slab = cache.slab(column)
-    pieces = split(requests, column.column.chunk_rows)
+    pieces = split(_of_items(requests, column.group_envs), column.chunk_items)
     if slab is not None:
         pieces = _from_slab(slab, pieces, out)
     encoded: list[Piece] = []
@@ -162,6 +175,7 @@ def _from_slab(slab: Slab, pieces: NDArray[np.int64], out: Target) -> NDArray[np
 def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> tuple[list[Piece], NDArray[np.int64]]:
     """Copies the pieces of chunks that no commit holds in full; those that must be decoded first, and those on disk."""
     in_ram = pieces[4] >= column.committed // column.column.chunk_rows
+    shape = column.groups, column.chunk_items, *column.column.shape
     if not in_ram.any():
         return [], pieces
     encoded: list[Piece] = []
@@ -173,22 +187,23 @@ def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> t
         if values is None:
             encoded.append((place, step, row, rows, chunk, env, column.sealed[chunk].encoded[env]))
         else:
-            out.put(place, step, values[env, row : row + rows, 0])
+            out.put(place, step, values.reshape(shape)[env, row : row + rows])
     return encoded, pieces.compress(~in_ram, axis=1)
 
 
 def begin(plan: Plan) -> list[Plan]:
     """The plan in parts. Of remote files the chunks that have no copy here begin to be downloaded: those come last."""
     places = plan.places
-    absent = [at for at, loan in enumerate(places.loans) if fs.is_absent(loan.file)]
+    absent = [at for at, loan in enumerate(places.loans) if loan.file.absent]
     if not absent:
         return [plan]
     loans, coming = list(places.loans), np.zeros(len(places), bool)
     for at in absent:
         here = places.array[0] == at
-        parts = fs.fetch(loans[at].file, places.array[1:, here].T.tolist())
+        spans = ((offset, offset + size) for offset, size in places.array[1:, here].T.tolist())
+        parts = loans[at].file.fetch(spans)
         if parts is not None:
-            loans[at], coming[here] = Loan(parts), True
+            loans[at], coming[here] = Loan(cast(fs.File, parts)), True  # which is only read
     if not coming.any():
         return [plan]
     there = dataclasses.replace(_apart(plan, loans, ~coming), encoded=plan.encoded)
@@ -249,7 +264,7 @@ def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
     try:
         with scratch(column.decoded_bytes) as room:
             flat = room.view(np.uint8)[: column.decoded_bytes].view(column.column.dtype)
-            values = flat.reshape(column.column.chunk_rows, *column.column.shape)
+            values = flat.reshape(column.chunk_items, *column.column.shape)
             for place, step, row, rows, chunk, env, source in pieces:
                 if at != (chunk, env):
                     at, offset = (chunk, env), 0
@@ -274,7 +289,8 @@ def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> Non
     while at < len(chunk):
         places = column.locate(chunk[at:], group[at:])
         here = slice(at, at + len(places))
-        fs.begin(loan.file for loan in places.loans)
+        for loan in places.loans:
+            loan.file.begin()
         cache.fill(column, chunk[here], group[here], functools.partial(_decode, column, places, chunk[here]))
         at = here.stop
 
@@ -283,7 +299,7 @@ def advise(column: ColumnReader, chunk: Ids, group: Ids) -> None:
     """Tells the system which committed chunks (n,) are read soon: as many of them as files may be open for."""
     places = column.locate(chunk, group)
     for file, offset, size in places.array.T.tolist():
-        fs.will_need(places.loans[file].file, offset, size)
+        places.loans[file].file.will_need(offset, size)
 
 
 def _decode(column: ColumnReader, places: Locations, chunk: Ids, which: int, slot: NDArray[Any]) -> None:

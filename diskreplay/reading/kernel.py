@@ -21,19 +21,18 @@ import functools
 import os
 import platform
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import extending
 from numba.core import config
 from numcodecs import blosc
 from numpy.typing import NDArray
 
 from diskreplay.index import jit
+from diskreplay.index.jit import copy, intrinsic, types
 from diskreplay.storage.chunks import CRC_BYTES, RESIDUE
 
 BLOSC_BYTES = 16
@@ -45,8 +44,6 @@ POLYNOMIAL = 0x82F63B78
 NOTHING: NDArray[np.uint8] = np.empty((0, 0), np.uint8)
 
 kernel = functools.partial(jit.kernel, nogil=True)
-intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
-types: Any = numba.types
 Int = Any
 """A compiled int64."""
 
@@ -86,20 +83,6 @@ _fadvise = _foreign(INT, INT, LONG, LONG, INT)  # file, offset, bytes, advice
 _lz4_partial = _foreign(INT, LONG, LONG, INT, INT, INT)  # from, to, bytes, wanted bytes, room: bytes decoded
 _lz4 = _foreign(INT, LONG, LONG, INT, INT)  # from, to, bytes, room: bytes decoded
 _blosc = _foreign(INT, LONG, LONG, LONG, INT)  # from, to, room, threads: bytes decoded
-
-
-@intrinsic
-def _copy(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
-    """``memcpy`` between addresses."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        byte = ir.IntType(8).as_pointer()
-        target, source = (builder.inttoptr(value, byte) for value in values[:2])
-        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [byte, byte, LONG])
-        builder.call(memcpy, [target, source, values[2], ir.Constant(ir.IntType(1), 0)])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
 
 
 # CRC-32C
@@ -234,12 +217,12 @@ def _put(
     width = out.shape[1]
     there = min(count * row_bytes, width - step * row_bytes)
     if there > 0:
-        _copy(np.int64(out.ctypes.data) + place * width + step * row_bytes, values, there)
+        copy(np.int64(out.ctypes.data) + place * width + step * row_bytes, values, there)
     if twice:
         skipped = 1 if step == 0 else 0
         if count > skipped:
             to = np.int64(following.ctypes.data) + place * width + (step + skipped - 1) * row_bytes
-            _copy(to, values + skipped * row_bytes, (count - skipped) * row_bytes)
+            copy(to, values + skipped * row_bytes, (count - skipped) * row_bytes)
 
 
 @kernel

@@ -41,7 +41,7 @@ NEXT = ".next "
 """Before the names of observations: their true next values. No column has a name that starts with a point."""
 
 
-class Layout(NamedTuple):
+class BlockLayout(NamedTuple):
     """A block of memory for the rows of all columns of a batch."""
 
     size: int
@@ -64,25 +64,35 @@ class Resident:
     """The columns of one stream that transitions of one step show: those in RAM that are no stacks of frames."""
 
     def __init__(self, schema: Schema, log: StreamLog) -> None:
+        self.log = log
+        self._schema = schema
+        self._choose()
+
+    def _choose(self) -> None:
+        """Chooses the columns, of those that the log holds now."""
+        schema, log = self._schema, self.log
+        self._held = log.held
         frames = {c.name: stack.frames for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)}
         shown = [
-            c for c in schema.columns if c.resident and c.name not in (START, VALID) and frames.get(c.name, 1) == 1
-        ]
+            c for c in schema.columns
+            if c.name in log.resident and c.name not in (START, VALID) and frames.get(c.name, 1) == 1
+        ]  # fmt: skip
         observed = [c for c in shown if c.name in frames]
-        later = [c for c in schema.later if c.resident]
+        later = [c for c in schema.later if c.name in log.later]
         places = [dataclasses.replace(c, name=place_of(c.name), shape=(), dtype=PLACE) for c in schema.later]
         shown += [*later, *places]
-        self.log = log
         self._columns = shown + observed
-        self._names = [c.name for c in shown] + [NEXT + c.name for c in observed]
+        self.names = [c.name for c in shown] + [NEXT + c.name for c in observed]
         self.following = np.arange(len(self._columns)) >= len(shown)
         self.row_bytes = np.array([math.prod(c.shape) * c.dtype.itemsize for c in self._columns], np.int64)
         self.all_row_bytes = int(self.row_bytes.sum())
         self._sources: Sources | None = None
-        self._layout: Layout | None = None
+        self._layout: BlockLayout | None = None
 
     def sources(self) -> Sources:
         """Of the log's tables, which are replaced where they grow."""
+        if self._held is not self.log.held:  # it was resized
+            self._choose()
         table, patches, found = self.log.table, self.log.patches, self._sources
         if found is None or found.table is not table or found.patches is not patches:
             fields = [(column.name, bool(next)) for column, next in zip(self._columns, self.following, strict=True)]
@@ -93,7 +103,7 @@ class Resident:
             self._sources = found
         return found
 
-    def layout(self, size: int) -> Layout:
+    def layout(self, size: int) -> BlockLayout:
         """Of a block for ``size`` rows."""
         if self._layout is None or self._layout.size != size:
             ends = np.cumsum(-(-self.row_bytes * size // ALIGNED) * ALIGNED)
@@ -101,21 +111,21 @@ class Resident:
             fields = [(column.dtype, (size, *column.shape)) for column in self._columns]
             dtype = np.dtype(
                 {
-                    "names": self._names,
+                    "names": self.names,
                     "formats": fields,
                     "offsets": offsets[:-1].tolist(),
                     "itemsize": int(offsets[-1]),
                 }
             )
-            self._layout = Layout(size, dtype, offsets)
+            self._layout = BlockLayout(size, dtype, offsets)
         return self._layout
 
 
 @functools.cache
-def _rows() -> types.ModuleType:
+def _row_copies() -> types.ModuleType:
     with undisturbed():
-        from diskreplay.index import rows
-    return rows
+        from diskreplay.index import row_copies
+    return row_copies
 
 
 def gather(groups: Sequence[tuple[Resident, Ids, Ids, Ids]], size: int, *, partial: bool) -> Array | None:
@@ -127,15 +137,18 @@ def gather(groups: Sequence[tuple[Resident, Ids, Ids, Ids]], size: int, *, parti
         partial: whether there are places that no row stands at, which are zeros.
     """
     first = groups[0][0]
-    if "diskreplay.index.jit" not in sys.modules or size * first.all_row_bytes >= MOST_BYTES:
+    if "diskreplay.index.jit" not in sys.modules:
         return None
-    rows = _rows()
+    sources = [resident.sources() for resident, *_ in groups]
+    if size * first.all_row_bytes >= MOST_BYTES or any(resident.names != first.names for resident, *_ in groups):
+        return None
+    row_copies = _row_copies()
     layout = first.layout(size)
     block = (np.zeros if partial else np.empty)(layout.dtype.itemsize, np.uint8)
-    for resident, place, which, envs in groups:
-        log, sources = resident.log, resident.sources()
-        rows.gather(
-            sources.arrays, sources.patch_arrays, resident.row_bytes, resident.following, sources.next_patch,
+    for (resident, place, which, envs), at in zip(groups, sources, strict=True):
+        log = resident.log
+        row_copies.gather(
+            at.arrays, at.patch_arrays, resident.row_bytes, resident.following, at.next_patch,
             log.patches.length, log.num_envs, which, envs, place, block, layout.offsets,
         )  # fmt: skip
     return np.ndarray((), layout.dtype, block)

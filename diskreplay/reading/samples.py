@@ -18,11 +18,11 @@ from diskreplay.ids import Ids, stream_of
 from diskreplay.index.log import place_of
 from diskreplay.reading import observations, resident
 from diskreplay.reading.gather import Requests
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.resident import NEXT
-from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.target import Target
-from diskreplay.schema import KNOWN, Column, Schema, Stack
+from diskreplay.schema import KNOWN, LATER, Column, Schema, Stack
 
 Array = NDArray[Any]
 
@@ -73,7 +73,7 @@ class Samples:
 
     def values(self, column: Column) -> Array:
         """A column's values ``(size, *shape)`` at the rows themselves."""
-        if column.resident:
+        if self._is_held(column.name):
             return self.resident(column.name)
         out = self._empty((self.size, 1, *column.shape), column.dtype)
         for stream, place, rows, envs in self.groups:
@@ -85,6 +85,8 @@ class Samples:
         """A resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
         if name in self._left:
             return self._take(name)
+        if len(self.groups) == 1 and not self._partial:  # no lists: each column asks, of each batch
+            return self.groups[0][0].log.at(name, self._positions[0])
         at = zip(self.groups, self._positions, strict=True)
         return self.scatter([stream.log.at(name, positions) for (stream, *_), positions in at])
 
@@ -101,7 +103,9 @@ class Samples:
         for column in self.schema.later:
             places = self.resident(place_of(column.name))
             known: Array = places > 0
-            found[column.name] = self.resident(column.name) if column.resident else self._logged(column, places, known)
+            found[column.name] = (
+                self.resident(column.name) if self._is_held(column.name) else self._logged(column, places, known)
+            )
             found[column.name + KNOWN] = known
         return found
 
@@ -113,11 +117,11 @@ class Samples:
         out = values.reshape(self.size, math.prod(column.shape)).view(np.uint8)
         for stream, place, _, _ in self.groups:
             here = place[known[place]]
-            here = here[~stream.later.take_waiting(column, places[here], here, out)]
-            first, log = places[here], stream.disk.later
-            if log is not None and len(here):
+            here = here[~stream.logs[LATER].take_waiting(places[here], here, out)]
+            if len(here):
+                first = places[here]
                 requests = Requests(here, np.zeros_like(first), first, first + (size - 1), first)
-                self.reads.fetch(log, requests, Target(out), stream.cache)
+                self.reads.fetch(stream.disk.logs[LATER], requests, Target(out), stream.cache)
         return values
 
     def each(self, function: Callable[[OpenStream, Ids, Ids], Array]) -> Array:
@@ -133,7 +137,9 @@ class Samples:
         frames = stack.frames
         if n_step == 1 and NEXT + column.name in self._left:
             return self.resident(column.name), self._take(NEXT + column.name)
-        if n_step > 1 or self._in_ram(leaf) or self._has_odd_stacks(stack, last_rows):
+        if self._in_ram(leaf):
+            return self.resident(column.name), self._resident_next(column.name, last_rows)
+        if n_step > 1 or self._has_odd_stacks(stack, last_rows):
             return self.current(leaf), self.observe_next(leaf, last_rows)
         shape = (self.size, frames, *column.shape)
         if stack.axis == -1 and stack.channels:  # that layout is copied anyway, out of one array for both
@@ -159,17 +165,19 @@ class Samples:
     def observe_next(self, leaf: int, last_rows: Sequence[Ids]) -> Array:
         """Next observations of a leaf, of ``last_rows``."""
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
-        at = [
-            (stream, place, last, envs) for (stream, place, _, envs), last in zip(self.groups, last_rows, strict=True)
-        ]
         if self._in_ram(leaf):
-            name = column.name
-            logs = [(stream.log, last, envs) for stream, _, last, envs in at]
-            return self.scatter([log.next_at(name, log.positions(last, envs)) for log, last, envs in logs])
+            return self._resident_next(column.name, last_rows)
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
-        for stream, place, last, envs in at:
+        for (stream, place, _, envs), last in zip(self.groups, last_rows, strict=True):
             observations.fill_next(self.reads, stream.sources[leaf], Target(out), place, last, envs)
         return self._layout(out, stack)
+
+    def _resident_next(self, name: str, last_rows: Sequence[Ids]) -> Array:
+        """Next observations of a resident column, of ``last_rows``."""
+        at = zip(self.groups, last_rows, strict=True)
+        return self.scatter(
+            [stream.log.next_at(name, stream.log.positions(last, envs)) for (stream, _, _, envs), last in at]
+        )
 
     def frames(self, leaf: int, step: int) -> Array:
         """Single frames of a leaf, ``(size, *frame_shape)``: of the rows (step 0), or of their next ones (step 1)."""
@@ -181,7 +189,13 @@ class Samples:
 
     def _in_ram(self, leaf: int) -> bool:
         """Whether a leaf's observations are single frames of a resident column."""
-        return self.schema.obs_columns[leaf].resident and self.schema.stacks[leaf].frames == 1
+        return self._is_held(self.schema.obs_columns[leaf].name) and self.schema.stacks[leaf].frames == 1
+
+    def _is_held(self, name: str) -> bool:
+        """Whether all of the streams hold a column in RAM."""
+        if len(self.groups) == 1:  # no generator: each column asks, of each batch
+            return name in self.groups[0][0].log.held
+        return all(name in stream.log.held for stream, *_ in self.groups)
 
     def _has_odd_stacks(self, stack: Stack, last_rows: Sequence[Ids]) -> bool:
         """Whether one of the next stacks does not follow from its stack."""

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import VALID, Schema
 
 

@@ -34,7 +34,7 @@ class CalledOffError(Exception):
 
 
 @dataclasses.dataclass
-class Wanted:
+class WantedShard:
     """A shard of a timeline, and what the parts that were read of it cost, in bytes."""
 
     known: Object
@@ -60,7 +60,7 @@ class Ahead:
         self._mirror = mirror
         self._begin = begin
         self._lock = Lock("the downloads ahead of a mirror")
-        self._wanted: dict[str, Wanted] = {}
+        self._wanted: dict[str, WantedShard] = {}
         """By key."""
         self._threads: set[threading.Thread] = set()
         self._stops = 0
@@ -78,7 +78,7 @@ class Ahead:
             before = self._wanted.get(known.key)
             if before is not None and (before.known.tag, before.timeline) == (known.tag, timeline):
                 cost += before.cost
-            one = self._wanted[known.key] = Wanted(known, timeline, cost)
+            one = self._wanted[known.key] = WantedShard(known, timeline, cost)
             if len(self._threads) < MOST_THREADS and self._is_due(one):
                 thread = threading.Thread(target=self._run, args=(self._stops,), name="diskreplay-ahead", daemon=True)
                 with contextlib.suppress(RuntimeError):  # the system has no more threads
@@ -102,7 +102,7 @@ class Ahead:
             "ahead_shards": self._shards, "failures": self._failures, "error": None if error is None else str(error)
         }  # fmt: skip
 
-    def _is_due(self, one: Wanted) -> bool:
+    def _is_due(self, one: WantedShard) -> bool:
         fits = one.known.size <= self._mirror.most_bytes and not self._off
         return fits and (not self._full or one.cost >= one.known.size)
 
@@ -123,7 +123,7 @@ class Ahead:
                 self._error = error or self._error
                 self._off |= isinstance(error, DiskFullError)
 
-    def _next(self, stops: int) -> Wanted | None:
+    def _next(self, stops: int) -> WantedShard | None:
         """The shard that is due and of which most was read; None where there is none, and the thread ends."""
         try:
             room = self._mirror.room()

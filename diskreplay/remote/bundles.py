@@ -20,16 +20,21 @@ import google_crc32c
 
 from diskreplay.errors import CorruptionError
 from diskreplay.interrupts import Lock
-from diskreplay.remote.objects import Object
+from diskreplay.remote.catalog import Catalog, Listing
+from diskreplay.remote.objects import Object, read
 
 PREFIX = "__bundle."
 MOST_BYTES = 1 << 30
 """Of one that is read."""
+BUNDLE_SHARDS = 16
+"""New shards before the last bundle is written again."""
+BUNDLE_MOST = 128
+"""Shards of a bundle, before the next is begun."""
 LENGTH = struct.Struct("<I")
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class ShardTail:
     """The bytes of a shard from ``offset`` to its end."""
 
     offset: int
@@ -74,7 +79,7 @@ def encode(entries: Iterable[Entry]) -> bytes:
     return data + LENGTH.pack(google_crc32c.value(data))
 
 
-def decode(data: bytes, file: str) -> dict[str, tuple[str, Part]]:
+def decode(data: bytes, file: str) -> dict[str, tuple[str, ShardTail]]:
     """Of each shard in a bundle its bytes, and what is here of them; CorruptionError where it is damaged."""
     try:
         if len(data) < 2 * LENGTH.size or google_crc32c.value(data[: -LENGTH.size]) != LENGTH.unpack(data[-4:])[0]:
@@ -87,23 +92,58 @@ def decode(data: bytes, file: str) -> dict[str, tuple[str, Part]]:
                 raise ValueError(f"its entry {key!r:.80} has other numbers than whole ones from 0 on")
             if at + count > len(body):
                 raise ValueError(f"its entry {key!r:.80} leads out of it")
-            found[str(key)] = str(of), Part(offset, body[at : at + count])
+            found[str(key)] = str(of), ShardTail(offset, body[at : at + count])
     except (ValueError, TypeError, KeyError, struct.error, RecursionError) as error:
         raise CorruptionError(f"{file!r}: the bundle cannot be read: {error}", file=file) from error
     return found
 
 
-class Bundles:
+class BundleWriter:
+    """Writes the bundles of a stream, as its shards come.
+
+    Args:
+        stream: its name.
+        put: replaces an object by its key.
+    """
+
+    def __init__(self, stream: str, put: Callable[[str, bytes], object]) -> None:
+        self._folder = folder(stream)
+        self._put = put
+        self._number = 0
+        self._written: list[Entry] = []
+        """Of the last bundle."""
+        self._new: list[Entry] = []
+
+    def restart(self, keys: Iterable[str]) -> None:
+        """Goes on beside the bundles among these keys, of which nothing is known."""
+        self._number, self._written = free(keys), []
+
+    def forget(self) -> None:
+        """Puts none of the shards that came into a bundle any more."""
+        self._written, self._new = [], []
+
+    def add(self, entry: Entry) -> None:
+        """Takes a shard; writes the last bundle again when enough are new."""
+        self._new.append(entry)
+        if len(self._new) >= BUNDLE_SHARDS:
+            entries = [*self._written, *self._new]
+            self._put(f"{self._folder}/{name(self._number)}", encode(entries))
+            full = len(entries) >= BUNDLE_MOST
+            self._written, self._new = [] if full else entries, []
+            self._number += full
+
+
+class StreamBundles:
     """The bundles of one stream, read once each. One that is damaged or too large has nothing: the shards have all."""
 
     def __init__(self) -> None:
         self._lock = Lock("the shards of a mirror")
-        self._read: dict[str, tuple[str, dict[str, tuple[str, Part]]]] = {}
+        self._read: dict[str, tuple[str, dict[str, tuple[str, ShardTail]]]] = {}
         """Tag and parts of each, by its key."""
 
     def find(
         self, key: str, known: Object, there: list[Object], get: Callable[[str], tuple[Object, bytes]]
-    ) -> Part | None:
+    ) -> ShardTail | None:
         """What they have of a shard, by its ``key`` below the stream; ``there`` are all that are there now."""
         with self._lock:
             self._read = {one.key: self._read[one.key] for one in there if one.key in self._read}
@@ -117,10 +157,38 @@ class Bundles:
         return None
 
 
-def _parts(one: Object, get: Callable[[str], tuple[Object, bytes]]) -> dict[str, tuple[str, Part]]:
+def _parts(one: Object, get: Callable[[str], tuple[Object, bytes]]) -> dict[str, tuple[str, ShardTail]]:
     if one.size > MOST_BYTES:
         return {}
     try:
         return decode(get(one.key)[1], one.key)
     except (FileNotFoundError, CorruptionError):
         return {}
+
+
+class Bundles:
+    """The bundles of a store; thread-safe."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._streams: dict[str, StreamBundles] = {}
+        self._suspect: set[str] = set()
+        """Keys of shards whose bytes were found damaged: those of bundles are not used any more."""
+
+    def suspect(self, key: str) -> None:
+        """Takes no bytes of this shard out of bundles any more."""
+        self._suspect.add(key)
+
+    def find(self, known: Object, listing: Listing) -> ShardTail | None:
+        """What a bundle has of a shard."""
+        parts = known.key.split("/")
+        if len(parts) < 4 or parts[0] != "streams" or known.key in self._suspect:
+            return None
+        within = folder(parts[1])
+        names = sorted(name for name in listing.children.get(within, ()) if name.startswith(PREFIX))
+        there = [listing.there[key] for name in names if (key := f"{within}/{name}") in listing.there]
+        if not there:
+            return None
+        self._catalog.check_process()
+        of = self._streams.setdefault(parts[1], StreamBundles())
+        return of.find("/".join(parts[2:]), known, there, lambda key: read(self._catalog.objects, key, MOST_BYTES))

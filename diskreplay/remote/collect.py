@@ -4,8 +4,8 @@ A shard is dead when it lies wholly below its stream's window and no checkpoint 
 checkpoint without a document, and bundles of dead shards alone. Who reads may be behind: so what is dead is first
 noted, with the time, in an object of its own, and removed when it was dead for long enough, by the same tag, and still
 is. Checkpoints are looked for again right before, after it was noted what goes; who makes one looks afterwards whether
-all that it needs is still there (:mod:`diskreplay.remote.checkpoints`). Objects that are not the store's are never
-touched.
+all that it needs is still there (:mod:`diskreplay.remote.trainer_checkpoints`). Objects that are not the store's are
+never touched.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from diskreplay.errors import CorruptionError, NotAStoreError
-from diskreplay.remote import bundles, numbers
-from diskreplay.remote.files import RemoteFiles
+from diskreplay.errors import CorruptionError
+from diskreplay.remote import bundles, documents, numbers
+from diskreplay.remote.catalog import Catalog
 from diskreplay.remote.needed import arrays, shards
 from diskreplay.remote.objects import Object, read
+from diskreplay.remote.remote_files import RemoteFiles
 from diskreplay.storage import metadata
 from diskreplay.storage.column import shard_number
 from diskreplay.storage.commit import Commit
@@ -31,7 +32,7 @@ NOTE = "__dead.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class Collected:
+class Garbage:
     """What was removed, and what waits.
 
     Attributes:
@@ -45,7 +46,7 @@ class Collected:
     waiting_bytes: int
 
 
-def collect(files: RemoteFiles, older_than: float, *, dry_run: bool = False, now: float | None = None) -> Collected:
+def collect(files: RemoteFiles, older_than: float, *, dry_run: bool = False, now: float | None = None) -> Garbage:
     """Removes what has been dead for so many seconds; see the module's docstring.
 
     Args:
@@ -57,9 +58,9 @@ def collect(files: RemoteFiles, older_than: float, *, dry_run: bool = False, now
     moment = time.time() if now is None else now  # noqa: TID251  between machines: docs/remote.md says what may happen
     files.refresh()
     store = Store(files.url, files)
-    key = _note_key(files)
-    noted = _noted(files, key)
-    dead = _dead(store, files)
+    key = _note_key(files.catalog)
+    noted = _noted(files.catalog)
+    dead = _dead(store, files.catalog)
     since = {name: min(moment, noted.get(f"{name}\n{one.tag}", moment)) for name, one in dead.items()}
     old = [name for name in dead if moment - since[name] >= older_than]
 
@@ -70,21 +71,21 @@ def collect(files: RemoteFiles, older_than: float, *, dry_run: bool = False, now
     if old and not dry_run:
         note(dead, old)  # before checkpoints are looked for: who makes one after that finds it, and gives way
         files.refresh()
-        still = _dead(store, files)
+        still = _dead(store, files.catalog)
         old = [name for name in old if name in still and still[name].tag == dead[name].tag]
         files.objects.delete(old)
         files.refresh()
     waiting = [name for name in dead if name not in set(old)]
     if not dry_run and (waiting or noted or old):
         note(waiting, ())
-    return Collected(
+    return Garbage(
         len(old), sum(dead[name].size for name in old), len(waiting), sum(dead[name].size for name in waiting)
     )  # fmt: skip
 
 
-def _dead(store: Store, files: RemoteFiles) -> dict[str, Object]:
+def _dead(store: Store, catalog: Catalog) -> dict[str, Object]:
     """The objects of the store that nothing needs, by key."""
-    there = files.listed()
+    there = catalog.listing.there
     checkpoints = store.checkpoints()
     named = {checkpoint.name for checkpoint in checkpoints}
     dead = {
@@ -95,7 +96,7 @@ def _dead(store: Store, files: RemoteFiles) -> dict[str, Object]:
         newest = store.newest_commit(name)
         commits = [newest, *(checkpoint.cut[name] for checkpoint in checkpoints if name in checkpoint.cut)]
         dead |= _dead_shards(store, name, newest, commits, there)
-        dead |= _dead_bundles(files, name, there, dead)
+        dead |= _dead_bundles(catalog, name, there, dead)
     return dead
 
 
@@ -116,13 +117,13 @@ def _dead_shards(
 
 
 def _dead_bundles(
-    files: RemoteFiles, name: str, there: Mapping[str, Object], dead: Mapping[str, Object]
+    catalog: Catalog, name: str, there: Mapping[str, Object], dead: Mapping[str, Object]
 ) -> dict[str, Object]:
     prefix = f"{bundles.folder(name)}/{bundles.PREFIX}"
     found = {}
     for key in sorted(key for key in there if key.startswith(prefix))[:-1]:  # the last one may be written again
         try:
-            held = bundles.decode(read(files.objects, key, bundles.MOST_BYTES)[1], f"{files.url}/{key}")
+            held = bundles.decode(read(catalog.objects, key, bundles.MOST_BYTES)[1], catalog.path(key))
         except (FileNotFoundError, CorruptionError):
             continue
         keys = [f"{STREAMS}/{name}/{below}" for below in held]
@@ -131,32 +132,30 @@ def _dead_bundles(
     return found
 
 
-def _note_key(files: RemoteFiles) -> str:
-    try:
-        attributes = json.loads(files.read(f"{files.url}/{metadata.NAME}"))["attributes"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise NotAStoreError(f"{files.url!r} is not a diskreplay store: {error!r}") from error
-    return f"{STREAMS}/{numbers.first(attributes)}/start/{NOTE}"
+def _note_key(catalog: Catalog) -> str:
+    beside = numbers.first(documents.attributes(catalog.read(metadata.NAME) or b""))
+    return f"{STREAMS}/{beside}/start/{NOTE}"
 
 
-def going(files: RemoteFiles) -> set[str]:
+def going(catalog: Catalog) -> set[str]:
     """Keys of the objects that are being removed, or were when who removed them ended half-way."""
-    found = _note(files, _note_key(files)).get("going")
+    found = _note(catalog).get("going")
     return {name for name in found if isinstance(name, str)} if isinstance(found, list) else set()
 
 
-def _noted(files: RemoteFiles, key: str) -> dict[str, float]:
+def _noted(catalog: Catalog) -> dict[str, float]:
     """Since when objects are known to be dead, by key and tag."""
     try:
-        return {str(name): float(since) for name, since in _note(files, key).get("since", {}).items()}
+        return {str(name): float(since) for name, since in _note(catalog).get("since", {}).items()}
     except (ValueError, TypeError, AttributeError):
         return {}  # then all begin to wait anew
 
 
-def _note(files: RemoteFiles, key: str) -> dict[str, Any]:
+def _note(catalog: Catalog) -> dict[str, Any]:
     """What the note says; empty where there is none that can be read."""
+    key = _note_key(catalog)
     try:
-        found = json.loads(read(files.objects, key, metadata.MAX_CHECKPOINT_BYTES)[1])
+        found = json.loads(read(catalog.objects, key, metadata.MAX_CHECKPOINT_BYTES)[1])
     except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -6,6 +6,9 @@ and is durable before that record is put. A copy of the directory, or a backup o
 when it was made, and so does not know what the other directory puts from then on.
 
 A line costs one sync. When the lines are many, the newest of them are written anew.
+
+Two pushes of one process may note at once: a request of a buffer that was closed may still be under way when the stream
+is opened again. So a ledger is read and changed under one lock.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import secrets
 from collections.abc import Iterator
 
 from diskreplay.errors import CorruptionError, DiskFullError, WriteFailedError
+from diskreplay.forks import at_fork
+from diskreplay.interrupts import Lock
 from diskreplay.storage import files as fs
 from diskreplay.storage import stream
 
@@ -27,6 +32,9 @@ NAME = "__remote.json"
 """File name of the ledger, in the directory of the array ``start``."""
 MOST_WRITES, KEPT_WRITES = 1000, 500
 """Lines before the ledger is written anew, and how many of them are kept then."""
+
+_LOCK = Lock("the ledgers of pushes")
+at_fork(in_child=_LOCK.renew)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +87,12 @@ def start(files: fs.Files, path: str) -> Ledger:
     try:
         return read(files, path)
     except FileNotFoundError:
-        data = empty(secrets.token_hex(16))
-        with _translated(path):
-            _replace(files, path, data)
+        pass
+    with _LOCK, _translated(path):
+        try:
+            return read(files, path)
+        except FileNotFoundError:
+            _replace(files, path, empty(secrets.token_hex(16)))
         return read(files, path)
 
 
@@ -91,7 +102,7 @@ def note(files: fs.Files, path: str) -> str:
     Raises DiskFullError or WriteFailedError where the disk does not take it: then nothing may be put under that id.
     """
     write = secrets.token_hex(16)
-    with _translated(path):
+    with _LOCK, _translated(path):
         known = read(files, path)
         if len(known.writes) >= MOST_WRITES:
             kept = [_line("write", one) for one in (*known.writes[-KEPT_WRITES:], write)]

@@ -20,6 +20,7 @@ from diskreplay.interrupts import Lock
 from diskreplay.remote.objects import Object
 from diskreplay.storage import files as fs
 from diskreplay.storage import temporaries
+from diskreplay.storage.local_files import LocalFiles
 
 TEMPORARY = "copy"
 SCRATCH = "checkpoint"
@@ -44,7 +45,7 @@ class Mirror:
         self.directory = directory
         self.most_bytes = most_bytes
         self._url = url
-        self._files = fs.LocalFiles()
+        self._files = LocalFiles()
         self._lock = Lock(f"the mirror {directory!r}")
         self._coming = 0
         """Bytes of downloads that are under way."""

@@ -11,14 +11,13 @@ import json
 from typing import Any
 
 from diskreplay.checks import check_key
-from diskreplay.errors import CorruptionError, RemoteConflictError, RemoteError, SchemaError
-from diskreplay.remote.objects import NEW, Objects, TakenError, read
+from diskreplay.errors import CorruptionError, RemoteConflictError, SchemaError
+from diskreplay.remote.documents import KEY
+from diskreplay.remote.objects import NEW, Objects, TakenError, put_over
 from diskreplay.storage import metadata
 from diskreplay.storage.commit import MAX_STREAMS
 from diskreplay.storage.store import FIRST_STREAM
 
-KEY = "diskreplay_remote"
-ATTEMPTS = 10
 MOST_BYTES = 1 << 16
 """Of a claim."""
 PREFIX = "__stream."
@@ -47,22 +46,13 @@ def key(beside: str, number: int) -> str:
 def claim(objects: Objects, beside: str, name: str, number: int, origin: str) -> None:
     """Claims a number for a stream; RemoteConflictError where another has it."""
     claimed = json.dumps({"stream": name, "origin": origin}).encode()
-    for _ in range(ATTEMPTS):
-        try:
-            objects.put(key(beside, number), claimed, NEW)
-            return
-        except TakenError:
-            try:
-                found = read(objects, key(beside, number), MOST_BYTES)[1]
-            except FileNotFoundError:
-                continue  # a conflict with a put that was not done either
-            if found != claimed:
-                raise RemoteConflictError(
-                    f"another stream has the number {number} of the stream {name!r} there; join the remote store by "
-                    "open_or_create(path, ..., remote=url) with a path that does not exist yet"
-                ) from None
-            return
-    raise RemoteError(f"{objects.url}/{key(beside, number)}: the put is refused again and again; try again")
+    try:
+        put_over(objects, key(beside, number), claimed, NEW, MOST_BYTES)
+    except TakenError:
+        raise RemoteConflictError(
+            f"another stream has the number {number} of the stream {name!r} there; join the remote store by "
+            "open_or_create(path, ..., remote=url) with a path that does not exist yet"
+        ) from None
 
 
 def free(objects: Objects, beside: str) -> int:

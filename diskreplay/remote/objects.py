@@ -103,14 +103,25 @@ def read(objects: Objects, key: str, most: int) -> tuple[Object, bytes]:
     return found, bytes(data)
 
 
-def put_over(objects: Objects, key: str, data: bytes, tag: str) -> str:
-    """Puts an object in the place of the one with a tag, or of none (``NEW``); its tag. TakenError where another is."""
+def find(objects: Objects, key: str, most: int = MOST_BYTES) -> tuple[Object, bytes] | None:
+    """As :func:`read`; None where there is no such object."""
+    try:
+        return read(objects, key, most)
+    except FileNotFoundError:
+        return None
+
+
+def put_over(objects: Objects, key: str, data: bytes, tag: str, most: int = MOST_BYTES) -> str:
+    """Puts an object in the place of the one with a tag, or of none (``NEW``); its tag. TakenError where another is.
+
+    One that is there has ``most`` bytes at the most.
+    """
     for _ in range(ATTEMPTS):
         try:
             return objects.put(key, data, tag)
         except TakenError:
             try:
-                found, now = read(objects, key, MOST_BYTES)
+                found, now = read(objects, key, most)
             except FileNotFoundError:
                 found, now = None, b""
             if found is not None and now == data:

@@ -9,11 +9,12 @@ import warnings
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, RemoteWarning, StoreNotFoundError
 from diskreplay.paths import PathLike, checked_path, full_path
-from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
+from diskreplay.remote.remote_files import RemoteFiles
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
 MIRROR_BYTES = 16 << 30
@@ -39,7 +40,7 @@ def place(
     if not is_url(path):
         if mirror is not None or mirror_bytes is not None:
             raise InputError(f"mirror and mirror_bytes are for stores under a URL, not for {os.fspath(path)!r}")
-        return full_path(path), files or fs.LocalFiles()
+        return full_path(path), files or LocalFiles()
     url = checked_url(path)
     if files is not None:
         raise InputError("files= is for local stores; a store under a URL is read through its mirror")
@@ -51,8 +52,8 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
     most = check_count("mirror_bytes", mirror_bytes if mirror_bytes is not None else _default_bytes())
     directory = os.path.abspath(checked_path(mirror, "mirror")) if mirror is not None else default_mirror(objects.url)
     found = RemoteFiles(objects, Mirror(directory, most, objects.url))
-    if found.alike:
-        said = ", ".join(map(repr, found.alike[:3])) + (f" and {len(found.alike) - 3} more" if found.alike[3:] else "")
+    if alike := found.catalog.alike:
+        said = ", ".join(map(repr, alike[:3])) + (f" and {len(alike) - 3} more" if alike[3:] else "")
         warnings.warn(
             f"objects at {objects.url!r} have names like a store's, and are none of its: {said}; they are ignored: "
             "remove them, or give them back their names", RemoteWarning, stacklevel=4,
@@ -61,7 +62,7 @@ def open_remote(objects: Objects, mirror: PathLike | None = None, mirror_bytes: 
         raise StoreNotFoundError(
             f"there is no store at {objects.url!r} yet; who writes makes one, by create(path, ..., remote=url)"
         )
-    if not found.holds_streams:
+    if not found.catalog.listing.records:
         raise StoreNotFoundError(f"the store at {objects.url!r} holds no stream yet: its first push has not ended")
     return found
 

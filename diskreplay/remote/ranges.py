@@ -10,6 +10,7 @@ import bisect
 from collections.abc import Iterable
 
 from diskreplay.remote.downloads import Download
+from diskreplay.storage.files import Readable
 
 Span = tuple[int, int]
 """Bytes of a shard from the first on, below the second."""
@@ -36,7 +37,7 @@ def cost(spans: Iterable[Span]) -> int:
     return sum(end - begin + REQUEST_BYTES for begin, end in spans)
 
 
-class Ranges:
+class PartialShard(Readable):
     """Parts of a shard that are being downloaded: a file that has nothing else.
 
     Args:

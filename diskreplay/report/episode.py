@@ -26,9 +26,9 @@ from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
 from diskreplay.ops.result import Result
 from diskreplay.pictures import CHANNELS, newest, pictures_of, space_bounds, spread, to_pixels, to_png
-from diskreplay.report.facts import action_labels, short
-from diskreplay.report.source import Damage, Found, Source, read, read_all, to_real
-from diskreplay.schema import REWARD, Column
+from diskreplay.report.overview import action_labels, short
+from diskreplay.report.source import Damage, Found, Snapshot, read, read_all, to_real
+from diskreplay.schema import OBS, REWARD, Column
 
 MOST_CURVES = 8
 """Elements of a value that are drawn."""
@@ -147,7 +147,7 @@ class EpisodeValues(Result):
     damaged: tuple[str, ...]
 
 
-def episode_values(source: Source, found: Found) -> EpisodeValues:
+def episode_values(source: Snapshot, found: Found) -> EpisodeValues:
     """The values of an episode, without its pictures. Raises StateError when a live writer evicted them."""
     episode = found.episode
     every = -(-episode.length // MOST_STEPS)
@@ -182,7 +182,7 @@ def _facts(episode: Episode) -> tuple[tuple[str, str], ...]:
     return tuple((name, json.dumps(value, ensure_ascii=False)) for name, value in episode.facts.items())
 
 
-def _columns(source: Source) -> Iterator[tuple[Column, Kind, Any]]:
+def _columns(source: Snapshot) -> Iterator[tuple[Column, Kind, Any]]:
     """What may be drawn as curves, in the order of the page; the space is None where there is none."""
     schema = source.schema
     yield next(column for column in schema.columns if column.name == REWARD), "reward", None
@@ -195,7 +195,7 @@ def _columns(source: Source) -> Iterator[tuple[Column, Kind, Any]]:
 
 
 def _series(
-    source: Source, found: Found, column: Column, kind: Kind, space: Any, every: int, damaged: list[Damage]
+    source: Snapshot, found: Found, column: Column, kind: Kind, space: Any, every: int, damaged: list[Damage]
 ) -> Series:
     episode = found.episode
     elements = int(np.prod(column.shape, dtype=np.int64))
@@ -236,7 +236,7 @@ def _element(shape: tuple[int, ...], at: int) -> str:
 # Pictures
 
 
-def cameras(source: Source) -> tuple[Camera, ...]:
+def cameras(source: Snapshot) -> tuple[Camera, ...]:
     """The observations that are shown as pictures."""
     found: list[Camera] = []
     for column in source.schema.obs_columns:
@@ -278,14 +278,14 @@ def _blank(column: Column) -> NDArray[np.uint8]:
     return to_pixels(_shown(np.zeros(column.shape, column.dtype)), 0, 1)
 
 
-def strip(source: Source, found: Found, camera: str, first: int, every: int, count: int) -> Strip:
+def strip(source: Snapshot, found: Found, camera: str, first: int, every: int, count: int) -> Strip:
     """Frames ``first``, ``first + every`` and so on of a camera, at most ``count`` of them, as one picture.
 
     Raises StateError when a live writer evicted them, KeyError when there is no such camera.
     """
     episode = found.episode
-    leaves = zip(source.schema.obs_columns, spaces.leaf_spaces(source.schema.observation_space), strict=True)
-    column, space = {column.name: (column, space) for column, space in leaves}[camera]
+    column = source.schema.column(camera)
+    space = spaces.named_leaves(source.schema.observation_space, OBS)[camera]
     wanted = np.arange(first, episode.length + 1, every)[:count]
     frames: dict[int, Array] = {}
     damaged: list[Damage] = []

@@ -27,8 +27,8 @@ from diskreplay.errors import DiskReplayError, InputError, StateError
 from diskreplay.paths import PathLike
 from diskreplay.report.document import document, policy, to_text
 from diskreplay.report.episode import cameras, episode_values, strip
-from diskreplay.report.facts import overview
-from diskreplay.report.source import Found, Source
+from diskreplay.report.overview import overview
+from diskreplay.report.source import Found, Snapshot
 
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")
@@ -52,7 +52,7 @@ class Viewer:
 
     def __init__(self, path: PathLike) -> None:
         """Raises what opening the store raises."""
-        self._source = Source(path)
+        self._source = Snapshot(path)
         self._lock = threading.Lock()
         self._looked = time.monotonic()
         self._routes: dict[str, Callable[[dict[str, str]], Any]] = {

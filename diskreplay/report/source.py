@@ -1,6 +1,6 @@
 """A store that is looked at: its streams, opened beside a possible writer, and what of them cannot be read.
 
-1. :class:`Source` opens every stream that can be opened; ``inspect`` names the others in ``health``.
+1. :class:`Snapshot` opens every stream that can be opened; ``inspect`` names the others in ``health``.
 2. An episode is found by its number, as ``diskreplay episodes`` counts, or by where it begins, which stays the same
    while a writer adds and evicts.
 3. :func:`read` gives values of rows piece by piece, and says which pieces are damaged instead of failing.
@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, DiskReplayError
-from diskreplay.formats.core.rows import LogRows
+from diskreplay.formats.core.log_rows import LogRows
 from diskreplay.index.episodes import Episode
 from diskreplay.ops.inspect import Facts, inspect
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.paths import PathLike
-from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.place import named, open_store
 from diskreplay.schema import Column
 from diskreplay.storage.store import Store
@@ -55,7 +54,7 @@ class Damage:
     what: str
 
 
-class Source:
+class Snapshot:
     """The store at ``path`` as of the last commits; one thread at a time.
 
     Raises StoreNotFoundError, NotAStoreError, FormatVersionError, or CorruptionError when not even its schema can be
@@ -95,10 +94,8 @@ class Source:
         """Goes on to the newest commits; whether there were any."""
         before = {one.name: (one.timeline, one.sequence) for one in self.facts.streams}
         try:
-            files = self.store.files
-            if isinstance(files, RemoteFiles):
-                files.refresh()
-            store = Store(self.path, files) if isinstance(files, RemoteFiles) else open_store(self.path)
+            self.store.files.refresh()
+            store = Store(self.path, self.store.files)
             if store.schema.identity != self.schema.identity:  # removed, and made anew
                 self._read(store)
                 return True
@@ -149,35 +146,24 @@ def _refreshed(rows: LogRows) -> bool:
 
 
 def read(
-    rows: LogRows, column: Column, env: int, start: int, stop: int, damaged: list[Damage]
+    rows: LogRows, column: Column, env: int, start: int, stop: int, damaged: list[Damage], chunks: int | None = None
 ) -> Iterator[tuple[int, Array]]:
     """Values of rows ``[start, stop)`` in order, a few MB at a time: the first row and ``(n, *shape)``.
 
-    Pieces that are damaged are left out and noted in ``damaged``. Raises StateError when a live writer evicted them.
+    Chunks that are damaged are left out and noted in ``damaged``. Raises StateError when a live writer evicted them.
+    ``chunks`` are read at a time, as many as make a few MB if None.
     """
-    chunk = column.chunk_rows
-    size = max(1, PIECE_BYTES // max(1, column.item_bytes * chunk)) * chunk
-    at = start
+    chunks = max(1, PIECE_BYTES // max(1, column.item_bytes * column.chunk_rows)) if chunks is None else chunks
+    size, at = chunks * column.chunk_rows, start
     while at < stop:
         end = min(stop, (at // size + 1) * size)
         try:
             yield at, rows.values(column, env, at, end)
-        except CorruptionError:
-            yield from _by_chunk(rows, column, env, at, end, damaged)
-        at = end
-
-
-def _by_chunk(
-    rows: LogRows, column: Column, env: int, start: int, stop: int, damaged: list[Damage]
-) -> Iterator[tuple[int, Array]]:
-    """What of a piece can be read."""
-    at = start
-    while at < stop:
-        end = min(stop, (at // column.chunk_rows + 1) * column.chunk_rows)
-        try:
-            yield at, rows.values(column, env, at, end)
         except CorruptionError as error:
-            damaged.append(Damage(at, end, str(error)))
+            if chunks == 1:
+                damaged.append(Damage(at, end, str(error)))
+            else:
+                yield from read(rows, column, env, at, end, damaged, 1)
         at = end
 
 

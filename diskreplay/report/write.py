@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from diskreplay.errors import InputError, StateError
-from diskreplay.formats.core.target import check_target, replacing
+from diskreplay.formats.core.output import check_target, replacing
 from diskreplay.ops.result import Result
 from diskreplay.paths import PathLike, checked_path
 from diskreplay.report.document import document, to_text
 from diskreplay.report.episode import EpisodeValues, Strip, episode_values, strip
-from diskreplay.report.facts import Overview, is_whole, overview
-from diskreplay.report.source import Found, Source
+from diskreplay.report.overview import Overview, is_whole, overview
+from diskreplay.report.source import Found, Snapshot
 
 LIMIT_MB = 20.0
 LEAST_MB = 0.5
@@ -82,7 +82,7 @@ def report(
     check_target(target, "file", overwrite)
     if not LEAST_MB <= limit_mb <= 1000:
         raise InputError(f"the limit must be {LEAST_MB:g} to 1000 MB, got {limit_mb:g}")
-    source = Source(path)
+    source = Snapshot(path)
     wanted = picked(source, episodes)
     limit = int(limit_mb * 1e6)
     facts, left_out = _whole(source, int(limit * TABLE_SHARE))
@@ -122,7 +122,7 @@ def report(
     )
 
 
-def picked(source: Source, numbers: Sequence[int]) -> list[tuple[str, Found]]:
+def picked(source: Snapshot, numbers: Sequence[int]) -> list[tuple[str, Found]]:
     """The episodes that can be played, each once, with why: the numbers, or best, worst, median and newest.
 
     Raises InputError for a number that is not there.
@@ -143,7 +143,7 @@ def picked(source: Source, numbers: Sequence[int]) -> list[tuple[str, Found]]:
     return [(", ".join(dict.fromkeys(why)), every[number]) for number, why in chosen.items()]
 
 
-def _whole(source: Source, most: int) -> tuple[Overview, list[str]]:
+def _whole(source: Snapshot, most: int) -> tuple[Overview, list[str]]:
     """The facts about the store in at most so many bytes, as far as fewer listed episodes help."""
     facts = overview(source)
     size = len(to_text(facts.to_json()).encode())
@@ -156,7 +156,7 @@ def _whole(source: Source, most: int) -> tuple[Overview, list[str]]:
     return overview(source, kept), [f"the table of episodes lists the newest {kept:,} of {count:,}"]
 
 
-def _episode(source: Source, found: Found, most: int) -> tuple[EpisodeValues | None, list[str]]:
+def _episode(source: Snapshot, found: Found, most: int) -> tuple[EpisodeValues | None, list[str]]:
     """An episode with its pictures in at most so many bytes, None where that is too little; and what was left out."""
     facts = episode_values(source, found)
     taken = len(to_text(facts.to_json()).encode())
@@ -181,7 +181,7 @@ def _episode(source: Source, found: Found, most: int) -> tuple[EpisodeValues | N
     return dataclasses.replace(facts, strips=tuple(strips)), left_out
 
 
-def _fitting(source: Source, found: Found, camera: str, every: int, count: int, most: int) -> list[Strip] | None:
+def _fitting(source: Snapshot, found: Found, camera: str, every: int, count: int, most: int) -> list[Strip] | None:
     """The strips of a camera; None where they take more than so many bytes."""
     strips: list[Strip] = []
     for first in range(0, found.episode.length + 1, every * count):

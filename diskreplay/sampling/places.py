@@ -10,8 +10,7 @@ the windows is, a stream:
 3. Those that are transitions get their slots. Of the others only those that may become one later are looked at again,
    when the window has grown.
 
-What it comes to is a new :class:`Places`; the one that was asked stays as it is, and counts until the sampler has
-changed its tree and puts the new one in its place, by one assignment.
+What it comes to is a new :class:`Places`; the one that was asked stays as it is, whatever a view's own code raises.
 
 Nearly always a window has only gone forward, and all that is new are transitions (:meth:`Places.steps`). A tree can
 follow that in one compiled call, which changes the table of these places as well: so where the windows stand is read
@@ -150,6 +149,28 @@ class Places:
         other.__dict__.update(self.__dict__)
         other._runs = self._runs_now()
         return other
+
+    def resized(self, listed: list[Window]) -> tuple[Places, Ids] | None:
+        """The places where streams have another capacity, and the slots that what is held has left for them.
+
+        The slots are in the order of :meth:`held` of the new places. None where all streams are as large as they were.
+        """
+        for window in listed:
+            self._check(window)
+        rows = {
+            stream_of(window.first): window.capacity // (window.num_envs if self._by_env else 1) for window in listed
+        }
+        runs = [(run, rows.get(run.stream, run.rows)) for run in self._runs_now().values()]
+        if all(most == run.rows for run, most in runs):
+            return None
+        moved, left = Places(self._by_env), []
+        for run, most in runs:
+            first = max(run.first, run.stop - run.lanes * most)
+            left.append(run.slots(first, run.stop))
+            waiting = run.waiting[run.waiting >= first]
+            moved._append(Run(run.stream, moved.slots, run.lanes, most, first, run.stop, run.group, waiting))
+        moved._tabulate()
+        return moved, _joined(left)
 
     def _catch_up(self, listed: list[Window], standing: Standings) -> Changes:
         vacated: list[Ids] = []

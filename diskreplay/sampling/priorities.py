@@ -3,10 +3,10 @@
 A subclass keeps a value for each place in an index of its own, a tree, and says what a new place, a vacated one and
 updated ones do to it.
 
-Places and tree belong together. To follow the windows the slots that will change are listed first, then the tree is
-changed, and the assignment of the new places ends it. Interrupted in between, the old places still count; the next call
-lists the changes since then anew, and empties the slots that were listed before. An update of priorities is one
-compiled call, which nothing interrupts; so is a window's step forward, where the tree offers that.
+Places and tree belong together. To follow the windows the slots that will change are listed first, which may ask a
+view of the user's own; then the tree is changed, and has new places. Signals wait meanwhile. What cuts that short all
+the same, such as a lack of memory, leaves a sampler that refuses to draw. An update of priorities is one compiled call;
+so is a window's step forward, where the tree offers that.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import checked_number
+from diskreplay.errors import StateError
 from diskreplay.ids import Ids, checked_ids
 from diskreplay.interrupts import undisturbed
 from diskreplay.sampling.window import (
@@ -59,8 +60,8 @@ class Priorities(Prioritized, Generic[Tree]):
         """Forgets all priorities and counts, as if the sampler was new; its arguments stay."""
         self._maxima = np.ones(0 if self._by_env else 1)
         self._ignored = np.zeros(1, np.int64)
-        self._touched: tuple[Places | None, Changes | None] = None, None
-        """A change that these places were about to make; of other places it says nothing."""
+        self._cut_short = ""
+        """The error that ended a change of the tree half-way."""
         self._tree: Tree | None = None
         self._places: Places | None = None
 
@@ -120,9 +121,14 @@ class Priorities(Prioritized, Generic[Tree]):
         if self._places is not None and self._tree is not None:
             moved, changes = self._places.forgotten(stream)
             if changes is not None:
-                self._move(self._places, self._tree, moved, changes)
+                self._move(self._tree, moved, changes)
 
     def _parts(self) -> tuple[Places, Tree]:
+        if self._cut_short:
+            raise StateError(
+                f"{self!r} has lost its priorities, as {self._cut_short} cut a change of them short; open the store "
+                "again with a new sampler, or from a checkpoint"
+            )
         if self._places is None or self._tree is None:
             with undisturbed():
                 from diskreplay.sampling.places import Places
@@ -137,28 +143,37 @@ class Priorities(Prioritized, Generic[Tree]):
         if listed == places.windows:
             return places, tree
         standing = Remembered(standing)
-        if self._touched[0] is not places and self._advance(places, tree, listed, standing):
+        if self._advance(places, tree, listed, standing):
             places.windows = listed
             return places, tree
+        places, tree = self._resized(places, tree, listed)
         moved, changes = places.caught_up(listed, standing)
-        self._move(places, tree, moved, changes)
+        self._move(tree, moved, changes)
         return moved, tree
 
-    def _move(self, places: Places, tree: Tree, moved: Places, changes: Changes) -> None:
+    def _resized(self, places: Places, tree: Tree, listed: list[Window]) -> tuple[Places, Tree]:
+        """Moves priorities to new places and a new tree where a stream has another capacity."""
+        resized = places.resized(listed)
+        if resized is None:
+            return places, tree
+        moved, left = resized
+        self._tree, self._places = self._restored(moved, moved.held(), self._values(tree, left)), moved
+        return self._places, self._tree
+
+    def _move(self, tree: Tree, moved: Places, changes: Changes) -> None:
         """Changes the tree, then puts ``moved`` in the place of the places; see the module's docstring."""
-        of, touched = self._touched
-        if of is places and touched is not None:
-            again = [touched.vacated, touched.slots, changes.vacated]
-            changes = changes._replace(vacated=np.unique(np.concatenate(again)))
-        self._touched = places, changes
-        if moved.groups > len(self._maxima):
-            self._maxima = np.append(self._maxima, np.ones(moved.groups - len(self._maxima)))
-        self._grow(tree, moved.slots)
-        if len(changes.slots):
-            self._enter(tree, changes, moved)
-        elif len(changes.vacated):
-            self._leave(tree, changes.vacated)
-        self._places = moved
+        try:
+            if moved.groups > len(self._maxima):
+                self._maxima = np.append(self._maxima, np.ones(moved.groups - len(self._maxima)))
+            self._grow(tree, moved.slots)
+            if len(changes.slots):
+                self._enter(tree, changes, moved)
+            elif len(changes.vacated):
+                self._leave(tree, changes.vacated)
+            self._places = moved
+        except BaseException as error:
+            self._cut_short = repr(error)
+            raise
 
     # The tree
 
@@ -235,3 +250,4 @@ class Priorities(Prioritized, Generic[Tree]):
             raise ValueError(f"stored priorities must be {len(held)}, got {values.shape}")
         self._tree = self._restored(places, held, values)
         self._places, self._maxima, self._ignored = places, maxima, np.array([ignored])
+        self._cut_short = ""

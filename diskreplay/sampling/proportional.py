@@ -25,7 +25,7 @@ from diskreplay.sampling.priorities import Floats, Priorities
 from diskreplay.sampling.window import Standings, Window, Windows
 
 if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
-    from diskreplay.index.sum_tree import SumTree
+    from diskreplay.index.sum_tree import WideSumTree
     from diskreplay.sampling.places import Changes, Places
 
 LEAST_MASS = 1e-280
@@ -35,7 +35,7 @@ MOST_MASS = 1e280
 NO_STANDINGS: NDArray[np.int8] = np.empty(0, np.int8)
 
 
-class Proportional(Priorities["SumTree"]):
+class Proportional(Priorities["WideSumTree"]):
     """Draws transitions in proportion to a power of their priority.
 
     The object holds the priorities of the one buffer that it is given to.
@@ -135,15 +135,15 @@ class Proportional(Priorities["SumTree"]):
 
     # The tree
 
-    def _new_tree(self, slots: int) -> SumTree:
-        from diskreplay.index.sum_tree import SumTree
+    def _new_tree(self, slots: int) -> WideSumTree:
+        from diskreplay.index.sum_tree import WideSumTree
 
-        return SumTree(slots)
+        return WideSumTree(slots)
 
-    def _grow(self, tree: SumTree, slots: int) -> None:
+    def _grow(self, tree: WideSumTree, slots: int) -> None:
         tree.grow(slots)
 
-    def _advance(self, places: Places, tree: SumTree, listed: list[Window], standing: Standings) -> bool:
+    def _advance(self, places: Places, tree: WideSumTree, listed: list[Window], standing: Standings) -> bool:
         steps = places.steps(listed)
         if steps is None:
             return False
@@ -163,32 +163,32 @@ class Proportional(Priorities["SumTree"]):
             self._entering = maxima, np.maximum(self._maxima**self._alpha, LEAST_MASS)
         return self._entering[1]
 
-    def _enter(self, tree: SumTree, changes: Changes, moved: Places) -> None:
+    def _enter(self, tree: WideSumTree, changes: Changes, moved: Places) -> None:
         masses = self._new_masses()
         if self._by_env:
             masses = masses[moved.groups_of(changes.slots)]
         tree.fill(changes.slots, masses, changes.vacated)
 
-    def _leave(self, tree: SumTree, slots: Ids) -> None:
+    def _leave(self, tree: WideSumTree, slots: Ids) -> None:
         tree.fill(slots, 0.0)
 
-    def _change(self, places: Places, tree: SumTree, slots: Ids, priorities: Floats) -> int:
+    def _change(self, places: Places, tree: WideSumTree, slots: Ids, priorities: Floats) -> int:
         bounds = LEAST_MASS, self._most
         return tree.update(
             places.ranges, self._maxima, self._ignored, slots, priorities, self._alpha, self._epsilon, bounds
         )
 
-    def _chances(self, places: Places, tree: SumTree, slots: Ids) -> Floats:
+    def _chances(self, places: Places, tree: WideSumTree, slots: Ids) -> Floats:
         totals = tree.totals(places.ranges)
         held = totals > 0  # each environment that holds a transition is as likely as the others
         at = np.searchsorted(places.ranges[:, 0], slots, side="right") - 1
         chances: Floats = tree.leaves[slots] / (np.where(held, totals, 1.0) * max(1, np.count_nonzero(held)))[at]
         return chances
 
-    def _values(self, tree: SumTree, slots: Ids) -> Floats:
+    def _values(self, tree: WideSumTree, slots: Ids) -> Floats:
         return tree.leaves[slots]
 
-    def _restored(self, places: Places, slots: Ids, values: Floats) -> SumTree:
+    def _restored(self, places: Places, slots: Ids, values: Floats) -> WideSumTree:
         tree = self._new_tree(places.slots)
         tree.fill(slots, values)
         return tree

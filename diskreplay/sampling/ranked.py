@@ -20,7 +20,7 @@ from diskreplay.checks import check_count, check_flag
 from diskreplay.errors import InputError, StateError
 
 
-class Place(NamedTuple):
+class PassPosition(NamedTuple):
     """Where a pass stands."""
 
     epoch: int
@@ -82,7 +82,7 @@ class RankedPass:
                 f"{self.batch_size}; take smaller batches"
             )
         self.fingerprint = int(fingerprint)
-        self._at: tuple[Place, _Iteration | None] = Place(0, 0), None
+        self._at: tuple[PassPosition, _Iteration | None] = PassPosition(0, 0), None
         """Where an iteration begins, and the one of them that was asked last."""
 
     @property
@@ -94,7 +94,7 @@ class RankedPass:
         """The next iteration is of this epoch: from its beginning, or what is left of it where it was begun."""
         epoch = check_count("epoch", epoch, least=0)
         if epoch != self.epoch:
-            self._at = Place(epoch, 0), None
+            self._at = PassPosition(epoch, 0), None
 
     def __len__(self) -> int:
         """Batches that an iteration gives here."""
@@ -146,13 +146,13 @@ class RankedPass:
                 "the store with the view and the checkpoint that it had, or begin a new epoch by set_epoch"
             )
         ended = taken and not step(self.items - taken, *self._sizes)
-        self._at = Place(epoch + 1, 0) if ended else Place(epoch, taken), None
+        self._at = PassPosition(epoch + 1, 0) if ended else PassPosition(epoch, taken), None
 
     @property
     def _sizes(self) -> tuple[int, int, bool]:
         return self.batch_size, self.world_size, self.drop_last
 
-    def _batches(self, place: Place) -> Iterator[tuple[slice, Place]]:
+    def _batches(self, place: PassPosition) -> Iterator[tuple[slice, PassPosition]]:
         """This rank's parts of the order from a place on, and where the pass stands after each."""
         taken = place.taken
         while count := step(self.items - taken, *self._sizes):
@@ -161,9 +161,9 @@ class RankedPass:
             taken += count
             ended = not step(self.items - taken, *self._sizes)
             if here.start < here.stop:
-                yield here, Place(place.epoch + 1, 0) if ended else Place(place.epoch, taken)
+                yield here, PassPosition(place.epoch + 1, 0) if ended else PassPosition(place.epoch, taken)
 
-    def _after(self, start: Place, batches: int) -> Place:
+    def _after(self, start: PassPosition, batches: int) -> PassPosition:
         place = start
         given = 0
         for given, (_, following) in enumerate(self._batches(start), 1):
@@ -178,7 +178,7 @@ class RankedPass:
 class _Iteration(Iterator[NDArray[np.int64]]):
     """What is left of an epoch. It goes on after an interrupt: that a batch was given is one assignment, the last."""
 
-    def __init__(self, ranked: RankedPass, start: Place) -> None:
+    def __init__(self, ranked: RankedPass, start: PassPosition) -> None:
         self._ranked = ranked
         self._start = start
         self._order: NDArray[np.int64] | None = None
@@ -191,7 +191,7 @@ class _Iteration(Iterator[NDArray[np.int64]]):
         found = next(ranked._batches(self.place), None) if self.place.epoch == start.epoch else None
         if found is None:
             if newest:
-                ranked._at = Place(start.epoch + 1, 0), None
+                ranked._at = PassPosition(start.epoch + 1, 0), None
             raise StopIteration
         if self._order is None:
             self._order = order(ranked.seed, start.epoch, ranked.items)

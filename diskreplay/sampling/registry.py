@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from diskreplay.sampling import mixture, proportional, rank_based, recent, uniform
+from diskreplay.sampling import proportional, rank_based, recent, sampler_mixture, uniform
 from diskreplay.sampling.priorities import Priorities
 from diskreplay.sampling.window import Sampler
 
@@ -19,7 +19,7 @@ SAMPLERS: dict[str, Callable[[dict[str, Any]], Sampler]] = {
     "Recent": recent.from_json,
     "Proportional": proportional.from_json,
     "RankBased": rank_based.from_json,
-    "SamplerMixture": lambda stored: mixture.from_json(stored, from_json),
+    "SamplerMixture": lambda stored: sampler_mixture.from_json(stored, from_json),
 }
 OWN = (uniform.Uniform, recent.Recent, proportional.Proportional, rank_based.RankBased)
 
@@ -31,14 +31,14 @@ def from_json(stored: Mapping[str, Any]) -> Sampler:
 
 def is_own(sampler: object) -> bool:
     """Whether it is one of this package's, whose answers need no check; of a mixture, whether all in it are."""
-    if type(sampler) is mixture.SamplerMixture:
+    if type(sampler) is sampler_mixture.SamplerMixture:
         return all(type(part) in OWN for part in sampler.samplers)
     return type(sampler) in OWN
 
 
 def prepare(sampler: Sampler) -> None:
     """Import what a sampler of this package needs to draw; for the buffer that it is given to."""
-    for part in (sampler, *sampler.samplers) if isinstance(sampler, mixture.SamplerMixture) else (sampler,):
+    for part in (sampler, *sampler.samplers) if isinstance(sampler, sampler_mixture.SamplerMixture) else (sampler,):
         if isinstance(part, Priorities):
             part.prepare()
 

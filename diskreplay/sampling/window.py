@@ -34,7 +34,7 @@ class Window(NamedTuple):
     stop: int
     """One past the last id."""
     capacity: int
-    """The most ids that the window ever holds; does not change."""
+    """The most ids that the window holds; another one after the stream was resized, which changes no id."""
     num_envs: int = 1
     """Environments of the stream: id ``i`` is of the environment ``i % num_envs``."""
 

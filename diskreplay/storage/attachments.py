@@ -21,9 +21,9 @@ import numpy as np
 from diskreplay.checks import check_count, check_key
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.schema import Codec, Column
-from diskreplay.storage import arrays, metadata
+from diskreplay.storage import checkpoint_arrays, metadata
 from diskreplay.storage import files as fs
-from diskreplay.storage.arrays import ArrayWriter
+from diskreplay.storage.checkpoint_arrays import ArrayWriter
 from diskreplay.storage.column import ColumnReader, shard_name
 from diskreplay.storage.commit import Tail
 
@@ -38,7 +38,9 @@ Given = Mapping[str, Callable[[BinaryIO], object] | bytes | bytearray | memoryvi
 
 
 def _column(name: str) -> Column:
-    return Column(name, (), np.dtype(np.uint8), arrays.CHUNK_ROWS, SHARD_BYTES, Codec("lz4", 1), resident=False)
+    return Column(
+        name, (), np.dtype(np.uint8), checkpoint_arrays.CHUNK_ROWS, SHARD_BYTES, Codec("lz4", 1), resident=False
+    )
 
 
 @dataclasses.dataclass(frozen=True)

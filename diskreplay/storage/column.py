@@ -22,14 +22,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay import workers
 from diskreplay.errors import CorruptionError, EvictedError
 from diskreplay.ring import Ring
 from diskreplay.schema import Codec, Column
 from diskreplay.storage import chunks, handles, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Tail
-from diskreplay.storage.encoders import Encoders, Task
 from diskreplay.storage.handles import Handles, Loan, PooledFile
+from diskreplay.workers import Task
 
 GROUPS_A_TASK = 8
 MAX_BACKLOG_BYTES = 128 << 20
@@ -68,7 +69,7 @@ class Locations:
 
 def shard_name(shard: int, column: Column) -> str:
     """The Zarr chunk key of a shard: the file's name in the array's directory."""
-    return ".".join(["c", str(shard), "0", *("0" for _ in column.shape)])
+    return f"c.{shard}" + ".0" * (1 + len(column.shape))
 
 
 def shard_number(name: str, column: Column) -> int | None:
@@ -96,7 +97,7 @@ class ColumnReader:
             still_current: asked whenever files have been opened: whether these are the files that the chunk directory
                 describes.
         """
-        self._still_current = still_current
+        self.still_current = still_current
         self.files = files
         self.directory = directory
         self.stream = stream
@@ -105,8 +106,10 @@ class ColumnReader:
         self.groups = 1 if column.resident else num_envs
         self.group_envs = num_envs if column.resident else 1
         self.shard_chunks = column.shard_rows // column.chunk_rows
+        self.chunk_items = column.chunk_rows * self.group_envs
+        """Values of a chunk."""
         self.chunk_shape = (column.chunk_rows, self.group_envs, *column.shape)
-        self.decoded_bytes = column.chunk_rows * self.group_envs * column.item_bytes
+        self.decoded_bytes = self.chunk_items * column.item_bytes
         if self.decoded_bytes > MAX_CHUNK_BYTES:
             raise CorruptionError(
                 f"{directory!r}: a chunk of {num_envs} environments has {self.decoded_bytes} bytes, above "
@@ -174,7 +177,7 @@ class ColumnReader:
             held[shard] = loan
         if opened:
             # Asked once, after the last: then all of them were opened before any going back.
-            if not self._still_current():
+            if not self.still_current():
                 raise self.damage(next(iter(opened)), None, "the stream has gone back to a checkpoint; refresh")
             for shard in opened.keys() & self._sizes.keys():
                 self._renew(shard, held[shard].file)
@@ -188,7 +191,7 @@ class ColumnReader:
         except FileNotFoundError as error:
             raise self.damage(shard, None, "the shard's file is missing") from error
         except OSError as error:
-            if error.errno in handles.NO_DESCRIPTORS and not needed:
+            if error.errno in fs.NO_DESCRIPTORS and not needed:
                 return None
             raise fs.unreadable(self.shard_path(shard), error) from error
 
@@ -292,12 +295,16 @@ class ColumnReader:
         out = np.empty((stop - start, self.num_envs, *self.column.shape), self.column.dtype)
         rows = self.column.chunk_rows
         scratch = np.empty(self.chunk_shape, self.column.dtype)
-        for chunk in range(start // rows, -(-stop // rows) if stop > start else start // rows):
-            low, high = max(start, chunk * rows), min(stop, (chunk + 1) * rows)
-            for group in range(self.groups):
-                self.read_chunk(chunk, group, scratch)
-                envs = slice(group * self.group_envs, (group + 1) * self.group_envs)
-                out[low - start : high - start, envs] = scratch[low - chunk * rows : high - chunk * rows]
+        wanted = np.arange(start // rows, -(-stop // rows) if stop > start else start // rows)
+        chunk, group = np.repeat(wanted, self.groups), np.tile(np.arange(self.groups), len(wanted))
+        while len(chunk):
+            places = self.locate(chunk, group)
+            for at, one in enumerate(chunk[: len(places)].tolist()):
+                self.decode(places[at], scratch, one)
+                low, high = max(start, one * rows), min(stop, (one + 1) * rows)
+                envs = slice(group[at] * self.group_envs, (group[at] + 1) * self.group_envs)
+                out[low - start : high - start, envs] = scratch[low - one * rows : high - one * rows]
+            chunk, group = chunk[len(places) :], group[len(places) :]
         if self.column.resident:
             self.close_files()  # read once, and from then on in RAM
         return out
@@ -314,8 +321,7 @@ class ColumnReader:
         lost = (count * rows, (count + 1) * rows)
         place = "" if offset is None else f" at byte {offset}"
         path = self.shard_path(shard)
-        if (forget := getattr(self.files, "forget", None)) is not None:
-            forget(path)  # a copy of something remote: the next call downloads it again
+        if self.files.forget(path):  # the next call downloads it again
             self.close_files()
         return CorruptionError(
             f"{path!r}{place}: {what} (stream {self.stream!r}, column {self.column.name!r}, "
@@ -407,7 +413,7 @@ class ColumnWriter(ColumnReader):
         batches = [values[i : i + GROUPS_A_TASK] for i in range(0, self.groups, GROUPS_A_TASK)]
         behind = hurry and len(self._unsettled) * values.nbytes > HURRY_BYTES
         codec = self.column.codec.lightest if behind else self.column.codec
-        sealed = SealedChunk(values, [Encoders.submit(functools.partial(_encode, codec, batch)) for batch in batches])
+        sealed = SealedChunk(values, [workers.submit(functools.partial(_encode, codec, batch)) for batch in batches])
         self.sealed[self.end // self.column.chunk_rows - 1] = sealed
         self._unsettled.append(sealed)
         while self._unsettled and (self._unsettled[0].done or len(self._unsettled) * values.nbytes > MAX_BACKLOG_BYTES):

@@ -61,13 +61,12 @@ class Commit:
     Attributes:
         stream: its number, part of every transition's id.
         num_envs: environments in lockstep, the second axis of its arrays.
-        capacity: transitions its window holds.
+        capacity: transitions its window holds; a stream can be resized.
         sequence: grows by one with each commit.
         timeline: grows by one when the stream returns to a checkpoint: rows from there on are other rows.
         begin, end: the window's rows, half-open.
         patch_begin, patch_end: likewise of the patch table.
-        info_begin, info_end: likewise the bytes of the facts of episodes; both 0 where ``tails`` has none of them.
-        later_begin, later_end: likewise of the values that were written later.
+        logs: likewise the bytes of each log of :data:`~diskreplay.schema.LOGS` that ``tails`` names, by its path.
         tails: of each array that has rows, by its path below the stream's group.
         time: seconds since the epoch, for people; nothing depends on it.
         sampled: transitions that the process which writes the stream has drawn, as it counts them; for a rate limiter.
@@ -86,11 +85,8 @@ class Commit:
     tails: dict[str, Tail] = dataclasses.field(default_factory=dict)
     time: float = 0.0
     sampled: int = 0
-    info_begin: int = 0
-    info_end: int = 0
-    later_begin: int = 0
-    later_end: int = 0
     last_checkpoint: int = 0
+    logs: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def first(cls, stream: int, num_envs: int, capacity: int) -> Commit:
@@ -101,6 +97,11 @@ class Commit:
         """The record that follows this one, with these changes, at this moment of the clock."""
         now = time.time()  # noqa: TID251  `inspect` shows it
         return dataclasses.replace(self, sequence=self.sequence + 1, time=now, **changes)
+
+    def resized(self, capacity: int) -> Commit:
+        """The same commit with a window of another capacity, whose oldest rows go where it is smaller."""
+        resized = dataclasses.replace(self, capacity=check_size(self.num_envs, capacity))
+        return dataclasses.replace(resized, begin=max(self.begin, self.end - resized.rows))
 
     def floor(self, context: int) -> int:
         """The first row that is needed: ``context`` rows before the window, or before the newest row if it is empty."""
@@ -116,9 +117,8 @@ class Commit:
         return Span(self.floor(context), self.end, self.num_envs, tail)
 
     def log_span(self, path: str) -> tuple[int, int]:
-        """The bytes that are needed, half-open, of a log of :data:`~diskreplay.schema.LOGS`."""
-        name = LOGS[path]
-        return getattr(self, f"{name}_begin"), getattr(self, f"{name}_end")
+        """The bytes that are needed, half-open, of a log; none where there is no such log."""
+        return self.logs.get(path, (0, 0))
 
     def evicted_since(self, older: Commit) -> bool:
         """Whether what an older commit needed may be gone: rows, or the first bytes of a log."""
@@ -126,13 +126,14 @@ class Commit:
 
     def with_log(self, path: str, begin: int, end: int) -> Commit:
         """The commit with another span of a log."""
-        span: dict[str, Any] = {f"{LOGS[path]}_begin": begin, f"{LOGS[path]}_end": end}
-        return dataclasses.replace(self, **span)
+        return dataclasses.replace(self, logs={**self.logs, path: (begin, end)})
 
     def without_log(self, path: str) -> Commit:
         """The commit without anything in a log."""
-        tails = {name: tail for name, tail in self.tails.items() if name != path}
-        return dataclasses.replace(self.with_log(path, 0, 0), tails=tails)
+        tails, logs = dict(self.tails), dict(self.logs)
+        tails.pop(path, None)
+        logs.pop(path, None)
+        return dataclasses.replace(self, tails=tails, logs=logs)
 
     @property
     def rows(self) -> int:
@@ -142,10 +143,11 @@ class Commit:
     def to_json(self) -> dict[str, Any]:
         stored = dataclasses.asdict(self)
         tails = {name: [tail.shard, tail.size] for name, tail in self.tails.items()}
+        del stored["logs"]
         for path, name in LOGS.items():
-            span = {"begin": stored.pop(f"{name}_begin"), "end": stored.pop(f"{name}_end")}
             if path in tails:  # apart from the others, whose names older programs know all of
-                stored[name] = {**span, "tail": tails.pop(path)}
+                begin, end = self.log_span(path)
+                stored[name] = {"begin": begin, "end": end, "tail": tails.pop(path)}
         for name in OPTIONAL:
             if not stored[name]:
                 del stored[name]
@@ -168,18 +170,19 @@ class Commit:
                 str(name): Tail(check_count("shard", shard, 0), check_count("size", size, 0))
                 for name, (shard, size) in stored["tails"].items()
             }
+            logs = {}
             for path, field in LOGS.items():
                 if (log := stored.get(field)) is not None:
                     shard, size = log["tail"]
                     tails[path] = Tail(check_count("shard", shard, 0), check_count("size", size))
-                    counts |= {f"{field}_{name}": check_count(name, log[name], least=0) for name in ("begin", "end")}
+                    logs[path] = check_count("begin", log["begin"], least=0), check_count("end", log["end"], least=0)
             seconds = stored["time"]
             if not isinstance(seconds, int | float) or not math.isfinite(seconds):
                 raise ValueError(f"time must be finite, got {seconds!r}")
             if counts["stream"] >= MAX_STREAMS or counts["end"] * counts["num_envs"] > MAX_IDS:
                 raise ValueError(f"there are at most {MAX_STREAMS} streams of {MAX_IDS} transitions")
-            found = cls(**counts, tails=tails, time=float(seconds))
-            spans = [(found.begin, found.end), (found.patch_begin, found.patch_end), *map(found.log_span, LOGS)]
+            found = cls(**counts, tails=tails, time=float(seconds), logs=logs)
+            spans = [(found.begin, found.end), (found.patch_begin, found.patch_end), *logs.values()]
             if any(begin > end for begin, end in spans):
                 raise ValueError("begin must not pass end")
             if found.end - found.begin > found.rows:
@@ -187,6 +190,13 @@ class Commit:
         except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
             raise _unreadable(file, error) from error
         return found
+
+
+def check_size(num_envs: int, capacity: Any) -> int:
+    """``capacity``; InputError where no window of so many environments can have it."""
+    if check_count("capacity", capacity) < num_envs:
+        raise InputError(f"capacity must hold one row of {num_envs} environments, got {capacity}")
+    return int(capacity)
 
 
 def _unreadable(file: str, error: Exception) -> CorruptionError:

@@ -1,9 +1,8 @@
 """The one seam to the file system: every read, write, fsync, rename and unlink of a store goes through here.
 
-:class:`Files` names the operations, :class:`LocalFiles` does them, and a test puts another implementation in its
-place to fail, tear or lose them. Paths are plain strings. Assumptions about the medium: a rename within the
-file system is atomic; what was fsynced before a crash is there after it; an fsync of a directory makes its
-entries durable.
+:class:`Files` names the operations, `local_files` does them, and a test puts another implementation in its place to
+fail, tear or lose them. Paths are plain strings. Assumptions about the medium: a rename within the file system is
+atomic; what was fsynced before a crash is there after it; an fsync of a directory makes its entries durable.
 
 Errors of the operating system come out as they are; :func:`translate` turns them into this package's own.
 """
@@ -12,38 +11,72 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import pathlib
-import stat
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
-from diskreplay.callers import caller
 from diskreplay.errors import DiskFullError, DiskReplayError, ReadFailedError, WriteFailedError
-from diskreplay.storage.handles import NO_DESCRIPTORS, with_room
+from diskreplay.schema import Schema
+from diskreplay.storage.commit import Commit
 
 Kind = Literal["file", "directory", "link", "other"]
 THIS_PROCESS = "this very process"
 """The first words of :meth:`Files.lock_holder` where no other process holds the lock."""
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""What the system says when this process, or all together, have as many files open as they may."""
 NO_NAMES = (errno.ELOOP, errno.ENAMETOOLONG)
 """The system's errors for names that nothing can have: links that lead in a circle, and names that are too long."""
 NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, *NO_NAMES)
 """The system's errors for names that lead nowhere."""
 
 
-class File(Protocol):
-    """An open file. It is closed when the last reference to it goes, so that no reader loses it half-way."""
+class Readable(Protocol):
+    """What is read of an open file. A class of one's own has the defaults, which suit a file that is there."""
+
+    __slots__ = ()
 
     def pread(self, size: int, offset: int, /) -> bytes: ...
+
+    def descriptor(self) -> int | None:
+        """A descriptor of the system's whose bytes are the file's, for compiled code; None: only ``pread`` reads it."""
+        return None
+
+    def will_need(self, offset: int, size: int, /) -> None:
+        """Takes the advice that these bytes are read soon."""
+        return
+
+    @property
+    def absent(self) -> bool:
+        """Whether the file is remote, and no copy of it is open here."""
+        return False
+
+    def begin(self) -> None:
+        """Has an absent file begin to be downloaded."""
+        return
+
+    def fetch(self, spans: Iterable[tuple[int, int]], /) -> Readable | None:
+        """Has bytes ``[begin, end)`` of an absent file begin to be downloaded; what reads those alone.
+
+        None where they need not be: there is a copy after all, or it comes whole.
+        """
+        return None
+
+
+class File(Readable, Protocol):
+    """An open file. It is closed when the last reference to it goes, so that no reader loses it half-way.
+
+    A class of one's own derives from it.
+    """
+
+    __slots__ = ()
+
     def pwrite(self, parts: Sequence[bytes], offset: int, /) -> None: ...
     def truncate(self, size: int, /) -> None: ...
     def sync(self) -> None: ...
     def size(self) -> int: ...
 
 
-class Lock(Protocol):
+class FileLock(Protocol):
     """A held advisory lock on a directory."""
 
     def release(self) -> None: ...
@@ -56,7 +89,9 @@ class Lock(Protocol):
 
 
 class Files(Protocol):
-    """The operations a store needs of a file system."""
+    """The operations a store needs of a file system. A class of one's own derives from it."""
+
+    __slots__ = ()
 
     def open(self, path: str, *, write: bool = False) -> File:
         """Opens a file; with ``write`` creates it when it is missing."""
@@ -88,254 +123,52 @@ class Files(Protocol):
     def sync_dir(self, path: str) -> None:
         """Makes the entries of a directory durable."""
 
-    def lock(self, path: str) -> Lock | None:
+    def lock(self, path: str) -> FileLock | None:
         """An exclusive lock on a directory, or None when another process or object holds it."""
 
     def lock_holder(self, path: str) -> str:
         """Who holds the lock on a directory, in words, as far as the system tells."""
 
+    # Of files that lie elsewhere, with defaults for those that lie here
 
-def _open(path: str, flags: int) -> int:
-    """A descriptor, though files of the pool must be closed for it."""
-    return with_room(lambda: os.open(path, flags, 0o666))
+    @property
+    def remote(self) -> bool:
+        """Whether a read may wait for a network: then several batches are worth beginning at once."""
+        return False
 
+    def forget(self, path: str) -> bool:
+        """Gives up the copy of a remote file whose bytes are damaged, and says whether that may help."""
+        return False
 
-class LocalFile:
-    """A file of the local file system; see :class:`File`."""
+    def refresh(self) -> None:
+        """Looks again at what is there; see :meth:`.RemoteFiles.refresh`."""
+        return
 
-    __slots__ = ("_fd",)
+    def coming(self, schema: Schema, commits: Mapping[str, Commit]) -> contextlib.AbstractContextManager[None]:
+        """While commits of streams, by their names, are read: what is read first of all of them comes at once."""
+        return contextlib.nullcontext()
 
-    def __init__(self, path: str, *, write: bool) -> None:
-        self._fd = -1
-        # A link could lead out of the store, and a pipe would block: both are refused.
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._fd = _open(path, flags | (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY))
-        mode = os.fstat(self._fd).st_mode
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file", path)
+    def stop(self) -> None:
+        """Reads nothing more ahead, until something is asked for again."""
+        return
 
-    def pread(self, size: int, offset: int, /) -> bytes:
-        return os.pread(self._fd, size, offset)
+    def stats(self) -> dict[str, Any]:
+        """What was downloaded: JSON; nothing of files that are here."""
+        return {}
 
-    def pwrite(self, parts: Sequence[bytes], offset: int, /) -> None:
-        data = memoryview(b"".join(parts))
-        while data:
-            written = os.pwrite(self._fd, data, offset)
-            data, offset = data[written:], offset + written
+    def stored_bytes(self, path: str) -> int:
+        """Bytes of a file, or of all below a directory; what goes away meanwhile does not count."""
+        if self.kind(path) != "directory":
+            return self.size(path) or 0
+        return sum(self.stored_bytes(os.path.join(path, name)) for name in self.list(path))
 
-    def truncate(self, size: int, /) -> None:
-        os.ftruncate(self._fd, size)
+    def zarr(self, path: str) -> Any:
+        """What zarr-python opens a group at ``path`` by."""
+        return path
 
-    def sync(self) -> None:
-        os.fsync(self._fd)
-
-    def size(self) -> int:
-        return os.fstat(self._fd).st_size
-
-    def fileno(self) -> int:
-        """The descriptor; it is the file's own and closed with it."""
-        return self._fd
-
-    def __del__(self) -> None:
-        fd = getattr(self, "_fd", -1)  # an interrupt may have come before there was one
-        # When the interpreter ends, modules lose their names: the system closes what is open then.
-        if fd >= 0 and getattr(os, "close", None):
-            self._fd = -1
-            os.close(fd)
-
-
-def descriptor(file: File) -> int | None:
-    """The descriptor of a file whose ``pread`` is the system's own and nothing else; None for any other file.
-
-    The file of a remote store waits until it has a local copy.
-    """
-    if type(file) is LocalFile:
-        return file.fileno()
-    found = getattr(file, "descriptor", None)
-    return None if found is None else int(found())
-
-
-def begin(files: Iterable[File]) -> None:
-    """Has those of the files that are remote begin to be downloaded, all at once."""
-    for file in files:
-        if type(file) is not LocalFile and hasattr(file, "begin"):
-            file.begin()
-
-
-def is_absent(file: File) -> bool:
-    """Whether a file is remote, and no copy of it is open here."""
-    return type(file) is not LocalFile and getattr(file, "absent", False)
-
-
-def fetch(file: Any, places: Iterable[Sequence[int]]) -> Any:
-    """Has parts ``(offset, bytes)`` of an absent file begin to be downloaded; a file with those alone.
-
-    None where they need not be: there is a copy after all, or it comes whole.
-    """
-    return file.fetch((offset, offset + size) for offset, size in places)
-
-
-def will_need(file: File, offset: int, size: int) -> None:
-    """Tells the system, where it takes advice, what of a local file is read soon."""
-    if type(file) is not LocalFile:
-        begin([file])
-    elif hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):  # it was advice
-            os.posix_fadvise(file.fileno(), offset, size, os.POSIX_FADV_WILLNEED)
-
-
-class LocalLock:
-    """flock(2) on a directory: it goes with the process, however that ends.
-
-    A forked child shares the lock of its parent, and would keep it when that is killed: so it lets go at once.
-
-    Args:
-        path: of the directory.
-    """
-
-    _fd = -1
-    _held: ClassVar[weakref.WeakSet[LocalLock]] = weakref.WeakSet()
-
-    def __init__(self, path: str) -> None:
-        self._owner = os.getpid()
-        self._taken_by = ""
-        self._held.add(self)
-        self._fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def take(self) -> bool:
-        """Takes the lock; False where somebody else holds it."""
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                return False
-            raise
-        self._taken_by = caller()
-        return True
-
-    @classmethod
-    def taken_by(cls, path: str) -> str | None:
-        """The line of this process's program that took the lock on a directory; None where this process has it not."""
-        here = (lock for lock in list(cls._held) if lock._taken_by and lock.held() and lock.is_at(path))
-        return next((lock._taken_by for lock in here), None)
-
-    @classmethod
-    def let_go_in_child(cls) -> None:
-        """Closes what a forked child has inherited; the parent's lock stays."""
-        for lock in list(cls._held):
-            lock.release()
-
-    def release(self) -> None:
-        if self._fd >= 0:
-            if os.getpid() == self._owner:
-                # A child that was forked past Python's own fork holds the same lock: closing would leave it there.
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
-            fd, self._fd = self._fd, -1  # unlocked already: an interrupt here keeps no lock
-            os.close(fd)
-
-    def held(self) -> bool:
-        return self._fd >= 0
-
-    def is_at(self, path: str) -> bool:
-        try:
-            there = os.stat(path)
-        except OSError as error:
-            if error.errno in NOTHING_THERE:
-                return False
-            raise
-        # No other directory has the inode's number while this descriptor keeps it.
-        return os.path.samestat(there, os.fstat(self._fd))
-
-    def __del__(self) -> None:
-        # When the interpreter ends, modules lose their names, one after another: the lock goes with the process then.
-        if getattr(os, "close", None) and getattr(fcntl, "flock", None):
-            self.release()
-
-
-os.register_at_fork(after_in_child=LocalLock.let_go_in_child)
-
-
-class LocalFiles:
-    """The local file system; see :class:`Files`."""
-
-    def open(self, path: str, *, write: bool = False) -> File:
-        return LocalFile(path, write=write)
-
-    def read(self, path: str) -> bytes:
-        file = LocalFile(path, write=False)
-        return file.pread(file.size(), 0)
-
-    def list(self, path: str) -> list[str]:
-        try:
-            return sorted(with_room(lambda: os.listdir(path)))
-        except OSError as error:
-            if error.errno in NOTHING_THERE:
-                return []
-            raise
-
-    def size(self, path: str) -> int | None:
-        try:
-            return os.lstat(path).st_size
-        except OSError as error:
-            if error.errno in NOTHING_THERE:
-                return None
-            raise
-
-    def kind(self, path: str) -> Kind | None:
-        try:
-            mode = os.lstat(path).st_mode
-        except OSError as error:
-            if error.errno in NOTHING_THERE:
-                return None
-            raise
-        kinds: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-        return kinds.get(stat.S_IFMT(mode), "other")
-
-    def mkdir(self, path: str) -> None:
-        os.mkdir(path)
-
-    def rename(self, source: str, target: str) -> None:
-        os.rename(source, target)
-
-    def unlink(self, path: str) -> None:
-        os.unlink(path)
-
-    def rmdir(self, path: str) -> None:
-        os.rmdir(path)
-
-    def sync_dir(self, path: str) -> None:
-        fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-    def lock(self, path: str) -> Lock | None:
-        lock = LocalLock(path)
-        try:
-            if not lock.take():
-                return None
-            if not os.access(path, os.W_OK):  # who writes asks for the lock: better refused here than at a commit
-                read_only = os.statvfs(path).f_flag & os.ST_RDONLY
-                code = errno.EROFS if read_only else errno.EACCES
-                raise OSError(code, os.strerror(code), path)
-            return lock
-        except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
-            lock.release()
-            raise
-
-    def lock_holder(self, path: str) -> str:
-        if line := LocalLock.taken_by(path):
-            return f"{THIS_PROCESS}, which opened it in {line}"
-        inode = os.stat(path).st_ino
-        with contextlib.suppress(OSError):
-            for line in pathlib.Path("/proc/locks").read_text().splitlines():
-                fields = line.split()
-                if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):
-                    pid = fields[4]
-                    command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    return f"process {pid} ({' '.join(command.split())[:120]})"
-        return "another process"
+    def elsewhere(self) -> dict[str, Any] | None:
+        """Options by which another process opens a store over files like these; None: it cannot."""
+        return None
 
 
 @contextlib.contextmanager

@@ -16,25 +16,20 @@ right, so that an interrupt may come between any two: at worst a file is not cou
 from __future__ import annotations
 
 import collections
-import errno
 import itertools
-import os
 import resource
 import weakref
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from diskreplay.forks import at_fork
 from diskreplay.interrupts import Lock
-
-if TYPE_CHECKING:
-    from diskreplay.storage.files import File
+from diskreplay.storage.files import NO_DESCRIPTORS, File
 
 LEAST_FILES = 16
 MOST_FILES = 4096
 MOST_LOOKED_AT = 64
 """Files, to close one that is not on loan."""
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-"""What the system says when this process, or all together, have as many files open as they may."""
 
 Opened = TypeVar("Opened")
 
@@ -116,8 +111,10 @@ class Pool:
 
     def make_room(self) -> bool:
         """Closes what was used least recently until one more file may be opened; False where too much is on loan."""
+        most = self.limit()
+        if len(self._recent) < most:  # as mostly: without the lock
+            return True
         with self._lock:
-            most = self.limit()
             for _ in range(MOST_LOOKED_AT):
                 if len(self._recent) < most:
                     return True
@@ -149,7 +146,7 @@ class Pool:
 
 
 POOL = Pool()
-os.register_at_fork(after_in_child=POOL.renew_lock)
+at_fork(in_child=POOL.renew_lock)
 
 
 def with_room(opening: Callable[[], Opened]) -> Opened:
@@ -174,8 +171,8 @@ class Handles:
 
     def lend_first(self, shards: Collection[int]) -> dict[int, Loan]:
         """The files of these shards, as :meth:`lend`; of those before the first that is not open."""
-        files = [self._files[shard] for shard in itertools.takewhile(self._files.__contains__, shards)]
-        return dict(zip(shards, POOL.use(files), strict=False))
+        files = list(map(self._files.__getitem__, itertools.takewhile(self._files.__contains__, shards)))
+        return dict(zip(shards, POOL.use(files), strict=False)) if files else {}
 
     def keep(self, opened: dict[int, PooledFile]) -> None:
         """Takes in files that were opened, by shard."""

@@ -13,6 +13,7 @@ import dataclasses
 import errno
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, BinaryIO
@@ -34,11 +35,11 @@ from diskreplay.errors import (
     StoreNotFoundError,
 )
 from diskreplay.schema import FORMAT_VERSION, LOGS, Schema
-from diskreplay.storage import arrays, attachments, metadata, stream, temporaries
+from diskreplay.storage import attachments, checkpoint_arrays, metadata, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit
+from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
@@ -94,7 +95,7 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class PartialStore:
     """One stream of a store whose others are elsewhere.
 
     Attributes:
@@ -158,7 +159,7 @@ class Store:
     @staticmethod
     def create(
         path: str, files: fs.Files, schema: Schema, settings: dict[str, Any], first_stream: str = FIRST_STREAM,
-        part: Part | None = None, claim: Callable[[dict[str, Any]], None] = lambda document: None,
+        part: PartialStore | None = None, claim: Callable[[dict[str, Any]], None] = lambda document: None,
     ) -> Store:  # fmt: skip
         """Makes a store with one empty stream, whole or not at all; SchemaError where its documents were too large.
 
@@ -167,7 +168,7 @@ class Store:
         """
         parent, name = os.path.split(path)
         check_key(first_stream, "stream")
-        part = part or Part(secrets.token_hex(8), 0, schema.num_envs, schema.capacity)
+        part = part or PartialStore(secrets.token_hex(8), 0, schema.num_envs, schema.capacity)
         schema = dataclasses.replace(schema, identity=part.identity)
         attributes = {"format_version": FORMAT_VERSION, "schema": schema.to_json(), "settings": settings}
         document = metadata.group_document(attributes)
@@ -239,12 +240,31 @@ class Store:
             raise CorruptionError(f"two streams of {self.path!r} have the same number: {sorted(numbers)}", file=folder)
         return dict(sorted(commits.items(), key=lambda item: item[1].stream))
 
-    def check_stream(self, name: str, num_envs: int | None, capacity: int | None) -> None:
-        """InputError where a stream that exists is asked for with another number of environments or capacity."""
+    def check_stream(
+        self, name: str, num_envs: int | None, capacity: int | None, checkpoint: Checkpoint | None = None
+    ) -> None:
+        """InputError where a stream that exists is asked for with another number of environments, or less capacity.
+
+        Less than it has, or had at a checkpoint; more is what it can grow to.
+        """
         commit = stream.read_commit(self.files, self.stream_path(name))
-        for what, asked, has in (("num_envs", num_envs, commit.num_envs), ("capacity", capacity, commit.capacity)):
-            if asked is not None and asked != has:
-                raise InputError(f"{what} of the stream {name!r} is {has} and does not change, got {asked!r}")
+        if num_envs is not None and num_envs != commit.num_envs:
+            raise InputError(
+                f"num_envs of the stream {name!r} is {commit.num_envs} and does not change, got {num_envs!r}"
+            )
+        self._grown(name, checkpoint.cut.get(name, commit) if checkpoint is not None else commit, capacity)
+
+    def _grown(self, name: str, commit: Commit, capacity: int | None) -> Commit:
+        """The commit with a larger capacity, or as it is; InputError for a smaller one, which would lose rows."""
+        if capacity is None:
+            return commit
+        if check_size(commit.num_envs, capacity) < commit.capacity:
+            raise InputError(
+                f"the stream {name!r} has the capacity {commit.capacity:,}, and {capacity:,} would keep fewer rows: "
+                f"where that is meant, call resize({capacity}) of the open buffer, or run "
+                f"'diskreplay resize {shlex.quote(self.path)} --stream {shlex.quote(name)} --capacity {capacity}'"
+            )
+        return commit if capacity == commit.capacity else commit.resized(capacity)
 
     def create_stream(self, name: str, num_envs: int, capacity: int) -> None:
         """Adds an empty stream; it appears whole, between two listings of any reader."""
@@ -278,6 +298,10 @@ class Store:
             finally:
                 lock.release()
 
+    def first_commit(self) -> Commit:
+        """The newest commit record of the store's first stream, which all streams must be looked at for."""
+        return next(iter(self.newest_commits().values()))
+
     def newest_commit(self, name: str) -> Commit:
         """The newest commit record of a stream; CorruptionError where there is no such stream."""
         path = self.stream_path(name)
@@ -295,21 +319,23 @@ class Store:
         return StreamReader(self.files, self.stream_path(name), self.schema, commit, timeline)
 
     def write_stream(
-        self, name: str, checkpoint: Checkpoint | None = None, may_go_back: Callable[[int], None] | None = None
-    ) -> StreamWriter:
-        """Takes the stream's lock and recovers it, at its newest commit or back at a checkpoint's.
+        self, name: str, checkpoint: Checkpoint | None = None, may_go_back: Callable[[int], None] | None = None,
+        capacity: int | None = None,
+    ) -> StreamWriter:  # fmt: skip
+        """Takes the stream's lock and recovers it, at its newest commit or back at a checkpoint's, or grown.
 
         Args:
             name: of the stream.
             checkpoint: to go back to.
             may_go_back: called with the timeline that going back would begin, before anything is given up: it raises
                 what stands against that.
+            capacity: that it grows to; InputError where it has more.
         """
 
         def choose(newest: Commit) -> Commit:
+            cut = self._grown(name, newest if checkpoint is None else checkpoint.cut[name], capacity)
             if checkpoint is None or checkpoint.cut[name] == newest:
-                return newest
-            cut = checkpoint.cut[name]
+                return newest if cut == newest else cut.next()
             self.check_going_back(name, checkpoint)
             if may_go_back is not None:
                 may_go_back(newest.timeline + 1)
@@ -322,11 +348,14 @@ class Store:
             raise CheckpointError(f"checkpoint {checkpoint.name!r} knows no stream {name!r}")
         return StreamWriter(self.files, self.stream_path(name), self.schema, lambda: self.cuts(name), choose)
 
-    def check_going_back(self, name: str, checkpoint: Checkpoint) -> None:
-        """CheckpointError where other checkpoints need rows of a stream that going back to this one would discard."""
+    def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:
+        """CheckpointError where other checkpoints need rows of a stream that going back to this one would discard.
+
+        ``dropped`` names those that are to be dropped before.
+        """
         cut = checkpoint.cut[name]
         later = [
-            c.name for c in self.checkpoints() if name in c.cut
+            c.name for c in self.checkpoints() if name in c.cut and c.name not in dropped
             and (c.cut[name].end > cut.end or any(
                 path in cut.tails and c.cut[name].log_span(path)[1] > cut.log_span(path)[1] for path in LOGS
             ))
@@ -339,12 +368,13 @@ class Store:
 
     def readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
         """Readers of all columns of a stream by their path below its group; nothing is loaded."""
-        return stream.open_columns(self.files, self.stream_path(name), self.schema, commit, ColumnReader)
+        path, columns = self.stream_path(name), self.schema.arrays
+        return stream.open_columns(self.files, path, self.schema, commit, ColumnReader, columns)
 
     def log_readers(self, name: str, commit: Commit) -> dict[str, ColumnReader]:
         """Readers of the logs that a stream has at a commit, by their paths; nothing is loaded."""
-        logs = stream.open_logs(self.files, self.stream_path(name), self.schema, commit, ColumnReader)
-        return {path: reader for path, reader in logs.items() if path in commit.tails}
+        path, logs = self.stream_path(name), stream.logs(self.schema, commit)
+        return stream.open_columns(self.files, path, self.schema, commit, ColumnReader, logs)
 
     def cuts(self, name: str) -> list[Commit]:
         """The commits of a stream that checkpoints hold, the oldest checkpoint's first."""
@@ -363,7 +393,7 @@ class Store:
         for name in names:
             if name != metadata.NAME and (among is None or name in among):
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
-                    found.append(self._read_checkpoint(name))
+                    found.append(read_checkpoint(self.files, os.path.join(folder, name)))
         if among is None:
             self._greatest = max([self._greatest or 0, *(one.number for one in found)])
         return sorted(found, key=lambda one: one.order)
@@ -382,29 +412,11 @@ class Store:
     def checkpoint(self, name: str) -> Checkpoint:
         """The checkpoint of that name; CheckpointError when there is none."""
         try:
-            return self._read_checkpoint(check_key(name, "checkpoint"))
+            return read_checkpoint(self.files, os.path.join(self.path, CHECKPOINTS, check_key(name, "checkpoint")))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise CheckpointError(
                 f"there is no checkpoint {name!r}; there are {self.checkpoint_names() or 'none'}"
             ) from error
-
-    def _read_checkpoint(self, name: str) -> Checkpoint:
-        folder = os.path.join(self.path, CHECKPOINTS, name)
-        file = os.path.join(folder, metadata.NAME)
-        stored = metadata.read_attributes(self.files, folder)
-        try:
-            cut = {check_key(of, "cut"): Commit.from_json(record, file) for of, record in stored["cut"].items()}
-            parts = dict(stored["state"]), dict(stored["metadata"]), float(stored["time"]), dict(stored["arrays"])
-            number = check_count("number", stored.get("number", 0), least=0, most=MAX_NUMBER)
-            maker = stored.get("maker", next(iter(cut)) if len(cut) == 1 else None)
-            id = stored.get("id", "")
-            if not isinstance(id, str) or not isinstance(maker, str | None):
-                raise ValueError(f"id must be text, and maker text or null, got {id!r} and {maker!r}")
-            files = attachments.from_json(stored.get(attachments.GROUP, {}))
-            kept = check_flag("kept", stored.get("kept", False))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CorruptionError(f"the checkpoint {file!r} cannot be read: {error!r}", file=file) from error
-        return Checkpoint(name, cut, *parts, number, id, maker, files, kept)
 
     def check_new_checkpoint(self, name: str) -> str:
         """Where a checkpoint of that name will stand; InputError or CheckpointError when there can be none."""
@@ -419,7 +431,7 @@ class Store:
         """The arrays that the checkpoint was written with, ``(n,)`` each, by name."""
         folder = os.path.join(self.path, CHECKPOINTS, checkpoint.name)
         with fs.translate_reads(folder):
-            return arrays.read(self.files, folder, checkpoint.arrays)
+            return checkpoint_arrays.read(self.files, folder, checkpoint.arrays)
 
     def open_attachment(self, checkpoint: Checkpoint, name: str) -> BinaryIO:
         """Opens a file of a checkpoint to be read; CheckpointError where it has none of that name."""
@@ -474,9 +486,7 @@ class Store:
 
 def check_sizes(num_envs: int, capacity: int) -> None:
     """InputError where no stream can have so many environments, and transitions in its window."""
-    check_count("num_envs", num_envs, most=MAX_ENVS)
-    if check_count("capacity", capacity) < num_envs:
-        raise InputError(f"capacity must hold one row of {num_envs} environments, got {capacity}")
+    check_size(check_count("num_envs", num_envs, most=MAX_ENVS), capacity)
 
 
 def newest(checkpoints: Iterable[Checkpoint], maker: str | None) -> Checkpoint | None:
@@ -486,21 +496,45 @@ def newest(checkpoints: Iterable[Checkpoint], maker: str | None) -> Checkpoint |
     return max(own if own or maker is not None else found, key=lambda one: one.order, default=None)
 
 
-def checkpoint_document(checkpoint: Checkpoint, values: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """A checkpoint's document; InputError where it were too large. ``values`` are its arrays ``(n,)`` by name."""
+def read_checkpoint(files: fs.Files, folder: str) -> Checkpoint:
+    """Reads the checkpoint at a directory; FileNotFoundError or NotADirectoryError where there is none."""
+    file = os.path.join(folder, metadata.NAME)
+    stored = metadata.read_attributes(files, folder)
+    try:
+        cut = {check_key(of, "cut"): Commit.from_json(record, file) for of, record in stored["cut"].items()}
+        parts = dict(stored["state"]), dict(stored["metadata"]), float(stored["time"]), dict(stored["arrays"])
+        number = check_count("number", stored.get("number", 0), least=0, most=MAX_NUMBER)
+        maker = stored.get("maker", next(iter(cut)) if len(cut) == 1 else None)
+        id = stored.get("id", "")
+        if not isinstance(id, str) or not isinstance(maker, str | None):
+            raise ValueError(f"id must be text, and maker text or null, got {id!r} and {maker!r}")
+        beside = attachments.from_json(stored.get(attachments.GROUP, {}))
+        kept = check_flag("kept", stored.get("kept", False))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptionError(f"the checkpoint {file!r} cannot be read: {error!r}", file=file) from error
+    return Checkpoint(os.path.basename(folder), cut, *parts, number, id, maker, beside, kept)
+
+
+def checkpoint_document(
+    checkpoint: Checkpoint, values: dict[str, NDArray[Any]], parent: str = CHECKPOINTS
+) -> dict[str, Any]:
+    """A checkpoint's document; InputError where it were too large.
+
+    ``values`` are its arrays ``(n,)`` by name, ``parent`` the directory that it stands in.
+    """
     attributes: dict[str, Any] = {
         "cut": {name: commit.to_json() for name, commit in checkpoint.cut.items()},
         "state": checkpoint.state,
         "metadata": checkpoint.metadata,
         "time": checkpoint.time,
-        "arrays": arrays.facts(values),
+        "arrays": checkpoint_arrays.facts(values),
         "number": checkpoint.number,
         "id": checkpoint.id,
         "maker": checkpoint.maker,
         **attachments.to_json(checkpoint.attachments),
         **({"kept": True} if checkpoint.kept else {}),
     }
-    document = metadata.group_document(attributes, f"{CHECKPOINTS}/{checkpoint.name}")
+    document = metadata.group_document(attributes, f"{parent}/{checkpoint.name}")
     metadata.dump(document, f"the checkpoint {checkpoint.name!r}, with the sampler's state,")
     return document
 
@@ -510,7 +544,7 @@ def lay_out_checkpoint(
 ) -> None:
     """Makes a checkpoint's group in a directory that does not exist, its document last; it takes ``staged`` files."""
     metadata.create_group(files, directory)
-    arrays.write(files, directory, values)
+    checkpoint_arrays.write(files, directory, values)
     if staged is not None:
         files.rename(staged.directory, os.path.join(directory, attachments.GROUP))
     metadata.write(files, directory, document)

@@ -22,11 +22,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-import numpy as np
-
+from diskreplay import forks
 from diskreplay.errors import CorruptionError, LockedError, StateError, WriteFailedError
 from diskreplay.interrupts import held_back
-from diskreplay.schema import INFO, LATER, LOGS, PATCH_TABLE, Schema
+from diskreplay.schema import PATCH_TABLE, Column, Schema
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
@@ -54,12 +53,9 @@ class _Stream(Generic[AnyColumn]):
         self.name = os.path.basename(path)
         self.schema = schema
         self.commit_record = commit
-        self._columns = open_columns(files, path, schema, commit, make)
-        self._columns |= open_logs(files, path, schema, commit, make)
-        self.info = self._columns[INFO]
-        """The facts of episodes: a column of bytes, which is on disk only once there are some."""
-        self.later = self._columns.get(LATER)
-        """The values that are written later, likewise; None where the store has no columns of that kind."""
+        self.logs = open_columns(files, path, schema, commit, make, schema.logs)
+        """The logs by their paths: columns of bytes, which are on disk only once something was logged."""
+        self._columns = open_columns(files, path, schema, commit, make, schema.arrays) | self.logs
         self.rows = {column.name: self._columns[column.name] for column in schema.columns}
         self.patches = {column.name: self._columns[f"{PATCH_TABLE}/{column.name}"] for column in schema.patch_columns}
         metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self._columns, *groups(schema))))
@@ -122,7 +118,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             pinned: the stream's commits that checkpoints need.
             choose: turns the newest commit into the one to go on from: another one is made the newest first.
         """
-        self._lock: fs.Lock | None = None
+        self._lock: fs.FileLock | None = None
         self._pinned = pinned
         self.failure: WriteFailedError | None = None
         self.sampled = 0
@@ -131,7 +127,9 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Number of the last checkpoint that was begun; likewise."""
         self.cut_short = False
         """Whether a block of :meth:`whole` ended early by something else than a failed write, such as an interrupt."""
-        self._process = os.getpid()
+        self.broken = False
+        """Whether a change in RAM did: nobody knows what of it is there, so that nothing is read any more either."""
+        self._process = forks.process
         self._checkpoints = os.path.join(os.path.dirname(os.path.dirname(path)), CHECKPOINTS)
         try:
             self._lock = lock(files, path)
@@ -146,7 +144,8 @@ class StreamWriter(_Stream[ColumnWriter]):
             for path, column in self.columns():
                 column.resume(commit.span(path, schema.context).end)
             with fs.translate("recovering", path):
-                self._first_bytes = {path: self._resume_log(path, commit) for path in LOGS if path in self._columns}
+                for path in self.logs:
+                    self._resume_log(path, commit)
         except BaseException:
             self.release()  # not left to the collector: a traceback that somebody keeps would hold the lock
             raise
@@ -177,12 +176,13 @@ class StreamWriter(_Stream[ColumnWriter]):
             # Before anything changes: a record that is wrong must cost nothing.
             self._check_tails(commit)
             self.load(commit)
-            if commit != newest:
+            if commit.timeline != newest.timeline:
                 self._go_back(commit)
+                self.close_files()  # other files stand in the places of shards
+            elif commit != newest:  # resized
+                self.replace_record(commit)
             self._clear_scratch()
-            lowest = {path: self._recover_column(commit, path, column) for path, column in self.columns()}
-        self.close_files()  # another file may stand in a shard's place
-        return lowest
+            return {path: self._recover_column(commit, path, column) for path, column in self.columns()}
 
     def _go_back(self, commit: Commit) -> None:
         """Makes an older commit the newest. What it leaves of the last shards is written first: a disk may be full."""
@@ -192,7 +192,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 tail = commit.tails.get(path)
                 if tail and (self.files.size(file := column.shard_path(tail.shard)) or 0) > tail.size:
                     temporary = os.path.join(self.path, SCRATCH, f".tmp-shard-{len(shorter)}")
-                    fs.write(self.files, temporary, _read(self.files.open(file), tail.size))
+                    fs.write(self.files, temporary, read_first(self.files.open(file), tail.size))
                     shorter[temporary] = file
             self.replace_record(commit)
         except BaseException:
@@ -216,7 +216,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         tail = commit.tails.get(path)
         kept = []
         # A writer that knows nothing of a log left a record without it; what checkpoints need of it is there still.
-        spared = set() if tail or path not in LOGS else self._log_pinned(path, column)
+        spared = set() if tail or path not in self.logs else self._log_pinned(path, column)
         if self.files.size(temporary := os.path.join(column.directory, f"{metadata.NAME}.tmp")) is not None:
             self.files.unlink(temporary)
         for shard, file in column.shards_on_disk():
@@ -226,6 +226,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             kept.append(shard)
             if tail and shard == tail.shard and (self.files.size(file) or 0) > tail.size:
                 self._cut(file, tail.size, in_place=not commit.timeline)
+                column.close_files()  # another file may stand in the shard's place
         if tail and commit.timeline:  # a writer that was killed may have renamed a shard in :meth:`_cut`, no more
             self.files.sync_dir(column.directory)
         return min(kept, default=0)
@@ -234,16 +235,14 @@ class StreamWriter(_Stream[ColumnWriter]):
         shards = [shard for shard, _ in column.shards_on_disk()]
         return self._pinned_among(shards, path, self._pinned()) if shards else set()
 
-    def _resume_log(self, path: str, commit: Commit) -> int:
-        """Has a log go on after the shards that checkpoints pin, where the record names none; its first byte then."""
-        log = self._columns[path]
+    def _resume_log(self, path: str, commit: Commit) -> None:
+        """Has a log go on after the shards that checkpoints pin, where the record names none."""
+        log = self.logs[path]
         there = [shard for shard, _ in log.shards_on_disk()]
-        if path in commit.tails or not there:
-            return 0
-        first = max(there) + 1
-        log.entries.restart(first * log.shard_chunks)
-        log.resume(first * log.column.shard_rows)
-        return log.end
+        if there and path not in commit.tails:
+            first = max(there) + 1
+            log.entries.restart(first * log.shard_chunks)
+            log.resume(first * log.column.shard_rows)
 
     def _remove_half_made(self, path: str) -> None:
         """Removes a stream that a process which died was adding; who lives holds the store's lock."""
@@ -266,7 +265,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             handle.sync()
         else:
             temporary = os.path.join(self.path, SCRATCH, ".tmp-shard")
-            fs.replace(self.files, file, _read(handle, size), temporary)
+            fs.replace(self.files, file, read_first(handle, size), temporary)
 
     @property
     def end(self) -> int:
@@ -295,14 +294,19 @@ class StreamWriter(_Stream[ColumnWriter]):
                 f"the store stopped writing and must be reopened; the last commit is intact, {lost} newer rows are "
                 f"not in it: {self.failure}"
             )
-        if os.getpid() != self._process:
+        if forks.process != self._process:
             raise StateError("this process was forked from the one that writes the stream: open a stream of its own")
+
+    def stop(self, error: object) -> None:
+        """Writes nothing any more: a change was cut short by ``error``."""
+        self.failure = WriteFailedError(0, f"a change of {self.path!r} was cut short: {error!r}; reopen the store")
+        self.cut_short = self.broken = True
 
     @property
     def held(self) -> bool:
         """Whether the stream is still its own: not in a forked process, and not once it was released."""
         held = getattr(self._lock, "held", None)  # which the locks of somebody's own Files may lack
-        return os.getpid() == self._process and (held is None or held())
+        return forks.process == self._process and (held is None or held())
 
     def writes(self, path: str) -> bool:
         """Whether the stream at a path is the one that this object holds the lock of."""
@@ -345,27 +349,23 @@ class StreamWriter(_Stream[ColumnWriter]):
                 raise
             self.failure = None
 
-    def put_info(self, data: bytes) -> int:
-        """Puts bytes, in the place of any that no commit holds yet, behind the facts; the first one's number."""
-        self.info.rewind(self.info.committed)
-        first = self.info.end
-        self.info.append(np.frombuffer(data, np.uint8))
-        return first
-
     def commit(
         self,
         begin: int,
         patch_begin: int,
         publish: contextlib.AbstractContextManager[object],
         log_begins: Mapping[str, int] | None = None,
+        capacity: int | None = None,
     ) -> Commit:
         """Makes every row durable and moves the window's first row to ``begin``; ``publish`` guards the readers.
 
-        ``log_begins`` has the first byte that is needed of each log; where it is lower than before it stays.
+        ``log_begins`` has the first byte that is needed of each log; where it is lower than before it stays. So does
+        the ``capacity`` if None.
         """
         self.check()
         staged = {path: appended for path, column in self.columns() if (appended := column.stage())}
         record = self.commit_record.next(
+            capacity=self.commit_record.capacity if capacity is None else capacity,
             begin=begin,
             end=self.end,
             patch_begin=patch_begin,
@@ -374,12 +374,13 @@ class StreamWriter(_Stream[ColumnWriter]):
             sampled=self.sampled,
             last_checkpoint=self.last_checkpoint,
         )
-        for path, first in self._first_bytes.items():
+        for path, log in self.logs.items():
             if path in record.tails:
-                least = max(first, self.commit_record.log_span(path)[0])
-                record = record.with_log(path, max((log_begins or {}).get(path, 0), least), self._columns[path].end)
+                # A log that goes on behind shards that checkpoints pin has nothing before them.
+                least = max(log.entries.begin * log.column.chunk_rows, self.commit_record.log_span(path)[0])
+                record = record.with_log(path, max((log_begins or {}).get(path, 0), least), log.end)
         with self.whole("committing"):
-            for path in LOGS:
+            for path in self.logs:
                 if path in staged:
                     self._make_log(path)
             self._append(staged)
@@ -393,7 +394,7 @@ class StreamWriter(_Stream[ColumnWriter]):
 
     def _make_log(self, path: str) -> None:
         """Makes the array of a log, where it is not there, and the group that it is in; both appear whole."""
-        log = self._columns[path]
+        log = self.logs[path]
         if self.files.size(os.path.join(log.directory, metadata.NAME)) is not None:
             return
         top, *below = path.split("/")
@@ -498,7 +499,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             self._lock.release()
 
 
-def lock(files: fs.Files, path: str) -> fs.Lock:
+def lock(files: fs.Files, path: str) -> fs.FileLock:
     """Takes the lock of the stream at ``path``; LockedError where another has it."""
     with fs.translate("locking", path):
         taken = files.lock(path)
@@ -526,27 +527,22 @@ def identity(schema: Schema, commit: Commit, path: str) -> str:
 
 
 def open_columns(
-    files: fs.Files, path: str, schema: Schema, commit: Commit, make: Callable[..., AnyColumn]
-) -> dict[str, AnyColumn]:
-    """All columns of the stream at ``path`` by their path below its group; nothing is loaded."""
+    files: fs.Files, path: str, schema: Schema, commit: Commit, make: Callable[..., AnyColumn],
+    columns: Mapping[str, Column],
+) -> dict[str, AnyColumn]:  # fmt: skip
+    """Some columns of the stream at ``path``, by their paths below its group; nothing is loaded."""
     return {
         below: make(
             files, os.path.join(path, below), os.path.basename(path), column,
             commit.span(below, schema.context).num_envs, identity(schema, commit, below),
         )
-        for below, column in schema.arrays.items()
+        for below, column in columns.items()
     }  # fmt: skip
 
 
-def open_logs(
-    files: fs.Files, path: str, schema: Schema, commit: Commit, make: Callable[..., AnyColumn]
-) -> dict[str, AnyColumn]:  # fmt: skip
-    """The logs that the stream at ``path`` can have, by their paths below its group; nothing is loaded."""
-    name = os.path.basename(path)
-    return {
-        below: make(files, os.path.join(path, below), name, column, 1, identity(schema, commit, below))
-        for below, column in schema.logs.items()
-    }
+def logs(schema: Schema, commit: Commit) -> dict[str, Column]:
+    """The logs that a stream has at a commit, by their paths below its group."""
+    return {path: log for path, log in schema.logs.items() if path in commit.tails}
 
 
 def groups(schema: Schema) -> list[str]:
@@ -574,7 +570,7 @@ def parents(group: str) -> Iterator[str]:
         yield "/".join(parts[: depth + 1])
 
 
-def _read(file: fs.File, size: int) -> bytes:
+def read_first(file: fs.File, size: int) -> bytes:
     """The first ``size`` bytes, which one call need not give at once."""
     parts: list[bytes] = []
     offset = 0
@@ -598,7 +594,7 @@ def largest_record(schema: Schema) -> Commit:
     most = 1 << 62
     tails = dict.fromkeys([*schema.arrays, *schema.logs], Tail(most, most))
     counts = {field.name: most for field in dataclasses.fields(Commit) if field.type == "int"}
-    return Commit(**counts, tails=tails, time=1 / 3)
+    return Commit(**counts, tails=tails, time=1 / 3, logs=dict.fromkeys(schema.logs, (most, most)))
 
 
 def read_commit(files: fs.Files, path: str) -> Commit:

@@ -13,7 +13,7 @@ import secrets
 from diskreplay.storage import files as fs
 
 
-def take(files: fs.Files, parent: str, name: str) -> tuple[str, fs.Lock]:
+def take(files: fs.Files, parent: str, name: str) -> tuple[str, fs.FileLock]:
     """Makes a directory in ``parent`` for what will be called ``name``, and takes its lock."""
     while True:
         path = os.path.join(parent, f".{name}.tmp-{secrets.token_hex(8)}")

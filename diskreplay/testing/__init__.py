@@ -45,8 +45,8 @@ A program that uses its own file system behind the same seam implements :class:`
 
 from diskreplay.testing.disk import SimulatedDisk
 from diskreplay.testing.faults import READS, WRITES, Crash, FaultyFiles, Operation
+from diskreplay.testing.faulty_objects import FAULTS, FaultyObjects, Request, SimulatedObjects
 from diskreplay.testing.interrupts import Interrupts, Place
-from diskreplay.testing.objects import FAULTS, FaultyObjects, Request, SimulatedObjects
 from diskreplay.testing.thresholds import small_thresholds
 
 __all__ = [

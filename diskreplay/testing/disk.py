@@ -20,7 +20,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
-from diskreplay.storage.files import Kind
+from diskreplay.storage.files import File, Files, Kind
 
 PIECE_BYTES = 64
 """Writes reach the medium in pieces of this size: less than a sector, as the files of tests are small."""
@@ -78,12 +78,13 @@ _Change = list[tuple[_Directory, str, _Node | None]]
 """Names that change together: each with its directory and what it stands for from then on."""
 
 
-class SimulatedFile:
-    """An open file of a :class:`SimulatedDisk`; see :class:`diskreplay.storage.files.File`."""
+class SimulatedFile(File):
+    """An open file of a :class:`SimulatedDisk`."""
 
-    def __init__(self, disk: SimulatedDisk, data: _Data) -> None:
-        self._disk = disk
+    def __init__(self, data: _Data, changing: threading.RLock, free_bytes: Callable[[], int]) -> None:
         self._data = data
+        self._changing = changing
+        self._free_bytes = free_bytes
 
     def pread(self, size: int, offset: int, /) -> bytes:
         return bytes(self._data.cache[offset : offset + size])
@@ -92,10 +93,10 @@ class SimulatedFile:
         data = b"".join(parts)
         if not data:
             return
-        with self._disk._lock:
+        with self._changing:
             cache = self._data.cache
             growth = max(0, offset + len(data) - len(cache))
-            missing = growth - self._disk.free_bytes() if growth else 0
+            missing = growth - self._free_bytes() if growth else 0
             if missing > 0:
                 data = data[: max(0, len(data) - missing)]
             if offset > len(cache):
@@ -106,7 +107,7 @@ class SimulatedFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def truncate(self, size: int, /) -> None:
-        with self._disk._lock:
+        with self._changing:
             cache = self._data.cache
             if size != len(cache):
                 del cache[size:]
@@ -114,7 +115,7 @@ class SimulatedFile:
                 self._data.unsynced.append((size, None))
 
     def sync(self) -> None:
-        with self._disk._lock:
+        with self._changing:
             if self._data.unsynced:
                 self._data.medium, self._data.unsynced = bytes(self._data.cache), []
 
@@ -125,22 +126,26 @@ class SimulatedFile:
 class SimulatedLock:
     """A lock on a directory of a :class:`SimulatedDisk`."""
 
-    def __init__(self, disk: SimulatedDisk, directory: _Directory) -> None:
-        self._disk = disk
+    def __init__(self, directory: _Directory, locks: _Locks, find: Callable[[str], _Node | None]) -> None:
         self._directory = directory
+        self._locks = locks
+        self._find = find
 
     def release(self) -> None:
-        if self._disk._locks.get(self._directory) is self:
-            del self._disk._locks[self._directory]
+        if self.held():
+            del self._locks[self._directory]
 
     def held(self) -> bool:
-        return self._disk._locks.get(self._directory) is self
+        return self._locks.get(self._directory) is self
 
     def is_at(self, path: str) -> bool:
-        return self._disk._find(path) is self._directory
+        return self._find(path) is self._directory
 
 
-class SimulatedDisk:
+_Locks = weakref.WeakValueDictionary[_Directory, SimulatedLock]
+
+
+class SimulatedDisk(Files):
     """A file system in RAM, as ``files=`` of ``ReplayBuffer.create`` and ``open``; see the module's docstring.
 
     Paths are absolute; ``/`` is there. One disk stands for one machine: buffers that share it see the same files and
@@ -155,7 +160,7 @@ class SimulatedDisk:
         self._root = _Directory()
         self._pending: list[_Change] = []
         """Operations on names that are in the cache and not on the medium, in order."""
-        self._locks: weakref.WeakValueDictionary[_Directory, SimulatedLock] = weakref.WeakValueDictionary()
+        self._locks: _Locks = weakref.WeakValueDictionary()
         """Held locks. One that is forgotten is free, as the system's are once nobody has their descriptors."""
         self._lock = threading.RLock()
 
@@ -261,7 +266,7 @@ class SimulatedDisk:
                 raise _error(errno.ENOENT, path)
             if isinstance(node, _Directory):
                 raise _error(errno.EISDIR, path)
-            return SimulatedFile(self, node)
+            return SimulatedFile(node, self._lock, self.free_bytes)
 
     def read(self, path: str) -> bytes:
         file = self.open(path)
@@ -344,7 +349,7 @@ class SimulatedDisk:
             directory = self._directory(path)
             if directory in self._locks:
                 return None
-            lock = self._locks[directory] = SimulatedLock(self, directory)
+            lock = self._locks[directory] = SimulatedLock(directory, self._locks, self._find)
             return lock
 
     def lock_holder(self, path: str) -> str:

@@ -9,7 +9,8 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 
-from diskreplay.storage.files import File, Files, Kind, LocalFiles, Lock
+from diskreplay.storage.files import File, FileLock, Files, Kind
+from diskreplay.storage.local_files import LocalFiles
 
 WRITES = ("open_write", "pwrite", "truncate", "sync", "mkdir", "rename", "unlink", "rmdir", "sync_dir")
 """Names of the operations that may change something."""
@@ -38,7 +39,7 @@ class Crash(BaseException):
     """The simulated process died here: it is no error that a program could handle."""
 
 
-class FaultyFiles:
+class FaultyFiles(Files):
     """Another file system with faults, as ``files=`` of ``ReplayBuffer.create`` and ``open``.
 
     Every write reaches the other file system in two halves, each an operation of its own: failing or dying at the
@@ -56,7 +57,7 @@ class FaultyFiles:
         self.inner: Files = LocalFiles() if inner is None else inner
         self.crashed = False
         self._ask = threading.Lock()
-        self._locks: weakref.WeakSet[Lock] = weakref.WeakSet()  # a lock that is forgotten is free
+        self._locks: weakref.WeakSet[FileLock] = weakref.WeakSet()  # a lock that is forgotten is free
         self.heal()
 
     def heal(self) -> None:
@@ -160,7 +161,7 @@ class FaultyFiles:
         self.ask("sync_dir", path)
         self.inner.sync_dir(path)
 
-    def lock(self, path: str) -> Lock | None:
+    def lock(self, path: str) -> FileLock | None:
         self.ask("lock", path)
         lock = self.inner.lock(path)
         if lock is None:
@@ -174,9 +175,9 @@ class FaultyFiles:
 
 
 class FaultyLock:
-    """A lock of a :class:`FaultyFiles`; see :class:`diskreplay.storage.files.Lock`."""
+    """A lock of a :class:`FaultyFiles`; see :class:`diskreplay.storage.files.FileLock`."""
 
-    def __init__(self, inner: Lock, files: FaultyFiles) -> None:
+    def __init__(self, inner: FileLock, files: FaultyFiles) -> None:
         self._inner = inner
         self._files = files
 
@@ -191,8 +192,8 @@ class FaultyLock:
         return self._inner.is_at(path)
 
 
-class FaultyFile:
-    """An open file of a :class:`FaultyFiles`; see :class:`diskreplay.storage.files.File`."""
+class FaultyFile(File):
+    """An open file of a :class:`FaultyFiles`."""
 
     def __init__(self, inner: File, path: str, files: FaultyFiles) -> None:
         self._inner = inner

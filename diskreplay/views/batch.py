@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypeVar
 
 from diskreplay.interrupts import undisturbed
 from diskreplay.notebooks import batch_html
@@ -136,6 +137,10 @@ class Batch(Arrays):
     index: Any
     weight: Any
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+SomeBatch = TypeVar("SomeBatch", bound=Batch, covariant=True, default=Batch)
+"""What a view makes, and what a buffer with it gives: ``ReplayBuffer[SequenceBatch]``."""
 
 
 @dataclasses.dataclass(kw_only=True, repr=False)

@@ -14,9 +14,9 @@ from diskreplay import spaces
 from diskreplay.checks import check_share
 from diskreplay.errors import InputError, OpenError
 from diskreplay.ids import Ids, stream_of
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import OBS, VALID, Schema
 from diskreplay.views.batch import Batch, HindsightBatch
 from diskreplay.views.transition import Transition, transitions
@@ -29,7 +29,7 @@ STRATEGIES = ("future", "final", "episode", "random")
 
 
 @dataclasses.dataclass(frozen=True)
-class Hindsight(View):
+class Hindsight(View[HindsightBatch]):
     """Transitions of goal-conditioned environments, part of them relabelled when they are sampled.
 
     Observations are those of Gymnasium-Robotics' ``GoalEnv``: a Dict with ``achieved_goal`` and ``desired_goal``. A
@@ -89,10 +89,10 @@ class Hindsight(View):
     def draft(
         self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,
-    ) -> Batch:  # fmt: skip
-        batch = transitions(Samples(schema, streams, ids, reads=reads), 1, self.gamma, ids, weight)
+    ) -> HindsightBatch:  # fmt: skip
+        plain = transitions(Samples(schema, streams, ids, reads=reads), 1, self.gamma, ids, weight)
         chosen = np.zeros(len(ids), bool) if rng is None else rng.random(len(ids)) < self.ratio
-        batch = HindsightBatch(**vars(batch), relabelled=chosen)
+        batch = HindsightBatch(**vars(plain), relabelled=chosen)
         if rng is not None and chosen.any():
             goals = Samples(schema, streams, self._goals(schema, streams, ids[chosen], rng), reads=reads)
             reached = goals.observe_next(_leaf(schema, ACHIEVED), [rows for _, _, rows, _ in goals.groups])

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from diskreplay.checks import check_count, check_share
 from diskreplay.ids import Ids
 from diskreplay.index.log import LATER, NEVER, NOW
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.unroll import unroll
 from diskreplay.schema import VALID, Schema
 from diskreplay.views.batch import EpisodeBatch, by_item
@@ -22,7 +22,7 @@ from diskreplay.views.view import View, keep
 
 
 @dataclasses.dataclass(frozen=True)
-class PaddedEpisodes(View):
+class PaddedEpisodes(View[EpisodeBatch]):
     """Episodes that have ended and whose first step is in the window, padded to ``max_length`` steps.
 
     ``index`` names an episode's first step. A batch is an :class:`~diskreplay.EpisodeBatch`.

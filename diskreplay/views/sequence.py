@@ -13,8 +13,8 @@ from diskreplay.checks import check_count, check_flag, check_share
 from diskreplay.ids import Ids
 from diskreplay.index.episodes import episodes
 from diskreplay.index.log import LATER, NEVER, NOW
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.stream import OpenStream
 from diskreplay.reading.unroll import unroll
 from diskreplay.schema import VALID, Schema
 from diskreplay.views.batch import SequenceBatch, by_item
@@ -23,7 +23,7 @@ from diskreplay.views.view import View, keep
 
 
 @dataclasses.dataclass(frozen=True)
-class Sequence(View):
+class Sequence(View[SequenceBatch]):
     """Sequences of ``T = burn_in + length`` steps, overlapping as ``stride`` says (Kapturowski et al. 2019, "Recurrent
     Experience Replay in Distributed Reinforcement Learning").
 

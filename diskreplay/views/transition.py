@@ -13,16 +13,16 @@ from diskreplay import spaces
 from diskreplay.checks import check_count, check_share
 from diskreplay.ids import Ids
 from diskreplay.index.log import NOW
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, Schema
 from diskreplay.views.batch import Batch
 from diskreplay.views.view import View, keep
 
 
 @dataclasses.dataclass(frozen=True)
-class Transition(View):
+class Transition(View[Batch]):
     """Transitions of ``n_step`` steps, made at sampling time (n-step returns as in Sutton and Barto 2018, chapter 7).
 
     ``reward`` is the sum of ``gamma ** i * reward_i`` over the steps until the episode ends, ``next_obs`` the

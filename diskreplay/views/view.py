@@ -13,15 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.stream import OpenStream
 from diskreplay.schema import Schema
-from diskreplay.views.batch import Batch
+from diskreplay.views.batch import SomeBatch
 
 
 @runtime_checkable
-class View(Protocol):
-    """What a sample looks like. Views have no state; the package's own are the classes that inherit from this one."""
+class View(Protocol[SomeBatch]):
+    """What a sample looks like, a ``SomeBatch``.
+
+    Views have no state; the package's own are the classes that inherit from this one.
+    """
 
     @property
     def reach(self) -> int:
@@ -38,7 +41,7 @@ class View(Protocol):
     def draft(
         self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,
-    ) -> Batch:  # fmt: skip
+    ) -> SomeBatch:  # fmt: skip
         """The batch of items ``ids``, ``(B,)``, all of which stand at NOW; complete after ``reads``. Needs the lock.
 
         ``rng`` is for views that choose; None where the items are to be shown as they were recorded.

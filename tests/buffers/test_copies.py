@@ -52,7 +52,7 @@ def test_a_copy_stands_at_the_checkpoint(store: str) -> None:
         assert len(other) == len(buffer) == 60
 
 
-@pytest.mark.long("sampling/test_mixture.py and test_processes_that_are_spawned")
+@pytest.mark.long("sampling/test_sampler_mixture.py and test_processes_that_are_spawned")
 @pytest.mark.parametrize("sampler", [dr.Proportional, dr.RankBased])
 def test_priorities_come_along_and_part_ways(store: str, sampler: Any) -> None:
     with dr.ReplayBuffer.open(store, mode="r", sampler=sampler(), seed=0) as buffer:
@@ -60,7 +60,7 @@ def test_priorities_come_along_and_part_ways(store: str, sampler: Any) -> None:
         buffer.update_priorities(first.index, np.arange(16) + 0.5)
 
         def chances(one: Any) -> np.ndarray:
-            return one.sampler.probability(np.arange(70), one._streams.windows(), one._standing)
+            return one.sampler.probability(np.arange(70), one.engine.streams.windows(), one.draws.standing)
 
         with copied("deepcopy", buffer) as other:
             np.testing.assert_array_equal(chances(other), chances(buffer))

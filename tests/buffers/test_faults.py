@@ -26,7 +26,7 @@ from diskreplay.errors import (
 from diskreplay.testing import READS, FaultyFiles
 
 SMALL = Config("small", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=16, chunk_rows=2, shard_rows=4)
-STRIDE = stride(5, "places of failing writes")
+STRIDE = stride(13, "places of failing writes")
 
 
 def stepped(path: str, files: FaultyFiles) -> tuple[dr.ReplayBuffer, Recording]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.crashes import kill
-from helpers.own_samplers import Rarest
+from helpers.own_samplers import STATEFUL, Rarest
 from helpers.priority_model import chi_square
 
 import diskreplay as dr
@@ -19,14 +19,7 @@ from diskreplay.buffers.state import resume_sampler
 from diskreplay.errors import SamplerWarning
 
 LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
-MADE: dict[str, Callable[[], Any]] = {
-    "Proportional": lambda: dr.Proportional(beta_schedule=(1.0, 50)),
-    "by environment": lambda: dr.Proportional(by_env=True),
-    "RankBased": dr.RankBased,
-    "SamplerMixture": lambda: dr.SamplerMixture([dr.Uniform(), dr.Proportional()], weights=(1, 3)),
-    "own": Rarest,
-    "Uniform": dr.Uniform,
-}
+MADE: dict[str, Callable[[], Any]] = {**STATEFUL, "Uniform": dr.Uniform}
 
 
 def readme(path: Any, sampler: Any, **options: Any) -> dr.ReplayBuffer:
@@ -114,8 +107,9 @@ def prepared(path: str, sampler: Any) -> tuple[dr.ReplayBuffer, np.ndarray]:
 
 
 def chances(buffer: dr.ReplayBuffer) -> np.ndarray:
+    streams = buffer.engine.streams
     found: np.ndarray = buffer.sampler.probability(
-        np.arange(2 * buffer._streams.all[0].log.end), buffer._streams.windows(), lambda ids: np.ones(len(ids), np.int8)
+        np.arange(2 * streams.all[0].log.end), streams.windows(), lambda ids: np.ones(len(ids), np.int8)
     )
     return found
 

@@ -65,7 +65,7 @@ def interrupt(rb, arguments, at):
 
 def compare(rb, steps, envs, stacked):
     """Every transition of the window with the steps that were added."""
-    log = rb._streams.written.log
+    log = rb.engine.streams.written.log
     assert log.end == len(steps)
     found = rb.get(np.arange(log.begin * envs, log.end * envs))
     rows = range(log.begin, log.end)
@@ -98,7 +98,7 @@ def test_every_line(tmp_path, envs, stacked, rows, full):
             rb.add(*arguments)
         hit = interrupt(rb, steps[rows], at)
         held = len(rb) // envs  # settles what was cut short
-        kept = rb._streams.written.log.end
+        kept = rb.engine.streams.written.log.end
         assert kept in ((rows, rows + 1) if hit else (rows + 1,))
         assert held == compare(rb, steps[:kept], envs, stacked) == min(kept, window)
         for arguments in steps[kept:]:

@@ -16,7 +16,7 @@ import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, LockedError
 from diskreplay.ops.checkpoints import checkpoints as listed
 from diskreplay.storage import metadata
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.testing import WRITES, FaultyFiles, Operation, SimulatedDisk
 
@@ -274,8 +274,8 @@ def test_no_crash_gives_a_number_again(every: int) -> None:
         begun = 3
     for image, made in images:
         with writer(path, files=image, checkpoint="latest") as buffer:
-            there = [one.number for one in buffer._store.checkpoints()]
+            there = [one.number for one in buffer.engine.store.checkpoints()]
             buffer.checkpoint("-")
             assert buffer.checkpoints[-1] == "-"
-            assert buffer._store.checkpoint("-").number > max([made, *there])
+            assert buffer.engine.store.checkpoint("-").number > max([made, *there])
     assert len(images) > 100 // every

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.configs import Config
-from helpers.effort import examples
+from helpers.effort import examples, stride
 from helpers.model import Leaf
 from helpers.recording import Recording, reopen
 
@@ -198,6 +198,8 @@ def test_two_writers_see_each_other_by_what_they_commit(path: str) -> None:
         sampling.wait_to_sample(4, timeout=0)
         assert len(learner.sample(4)) == 4  # it has gone on to the rows
         assert (sampling.inserts, sampling.samples, adding.samples) == (12, 4, 0)
+        assert learner.engine.streams.writer is not None
+        assert learner.engine.streams.writer.commit_record.sampled == 4  # an eighth of the band of 32
         learner.commit()
         assert adding.may_add()
         while adding._add_fits():
@@ -205,8 +207,8 @@ def test_two_writers_see_each_other_by_what_they_commit(path: str) -> None:
         assert adding.inserts == 18  # 2 * 18 = 20 + 16: as if nothing had been sampled
         adding.wait_to_add(timeout=0)  # it has been
         assert adding.samples == 4
-        assert learner._streams.writer is not None
-        assert learner._streams.writer.commit_record.sampled == 4
+        assert learner.engine.streams.writer is not None
+        assert learner.engine.streams.writer.commit_record.sampled == 4
     with reopen(CONFIG, path) as actor:
         assert dr.RateLimiter(actor, 2.0, 10, 16).samples == 4
 
@@ -342,7 +344,7 @@ def test_a_crash_at_every_operation_keeps_rows_and_counts_together() -> None:
     disk = SimulatedDisk()
     disk.mkdir("/shelf")
     disk.sync_dir("/")
-    files, images, at = FaultyFiles(disk), [], 0
+    files, images, at, every = FaultyFiles(disk), [], 0, stride(3, "crash points of a limiter")
     buffer = config.create("/shelf/a", files=files)
     limiter, recording = dr.RateLimiter(buffer, 4, 2, 40), Recording(config)
 
@@ -350,7 +352,8 @@ def test_a_crash_at_every_operation_keeps_rows_and_counts_together() -> None:
         nonlocal at
         if operation.name in WRITES:
             at += 1
-            images.extend([disk.after_kill(), disk.after_power_loss(), disk.after_power_loss(random.Random(at))])
+            if at % every == 0:
+                images.extend([disk.after_kill(), disk.after_power_loss(), disk.after_power_loss(random.Random(at))])
 
     recording.add(buffer, 4)
     limiter.wait_to_sample(16)

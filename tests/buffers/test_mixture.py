@@ -89,7 +89,7 @@ def test_each_part_draws_what_it_would_draw_alone(tmp_path: pathlib.Path) -> Non
     for part in (0, 1):
         pair.add(part, 40)
     with dr.Mixture(pair.buffers, fractions=(1, 3)) as mixture:
-        index = np.concatenate([mixture.sample(8).index for _ in range(1500)])
+        index = np.concatenate([mixture.sample(8).index for _ in range(examples(1500, "draws", least=500))])
         chances = {
             each | part << 59: share / len(pair.logs[part].log)
             for part, share in enumerate((0.25, 0.75))
@@ -145,7 +145,7 @@ def test_priorities_go_to_the_part_that_they_are_of(tmp_path: pathlib.Path) -> N
         batch = mixture.sample(20)
         numbers, own = mixture.split(batch.index)
         mixture.update_priorities(batch.index, np.arange(1.0, 21.0))
-        windows, standing = pair.buffers[0]._streams.windows(), pair.buffers[0]._standing
+        windows, standing = pair.buffers[0].engine.streams.windows(), pair.buffers[0].draws.standing
         known = {each: 1.0 for each in pair.logs[0].log.ids(1)}
         known |= dict(zip(own[numbers == 0].tolist(), np.arange(1.0, 21.0)[numbers == 0].tolist(), strict=True))
         expected = np.array([*known.values()]) / sum(known.values())
@@ -232,7 +232,7 @@ def test_a_wrong_value_writes_nothing_to_any_part_of_a_mixture(tmp_path: pathlib
         for name, index, values, message in wrong:
             with pytest.raises(InputError, match=message):
                 mixture.write(name, index, values)
-            assert not any(part._later.unwritten for part in mixture.parts)
+            assert not any(log.unwritten for part in mixture.parts for log in part.engine.logs.values())
 
 
 def test_values_for_parts_that_are_only_read_are_ignored(tmp_path: pathlib.Path) -> None:
@@ -283,10 +283,10 @@ def test_stores_that_do_not_fit_are_refused(
     config: Config, options: dict[str, Any], message: str, tmp_path: pathlib.Path
 ) -> None:
     first, second = VECTORS.create(str(tmp_path / "a")), config.create(str(tmp_path / "b"), **options)
-    before = first._rng.bit_generator.state
+    before = first.engine.rng.bit_generator.state
     with pytest.raises(InputError, match=message):
         dr.Mixture([first, second])
-    assert first._rng.bit_generator.state == before
+    assert first.engine.rng.bit_generator.state == before
     first.close(), second.close()
 
 
@@ -453,7 +453,7 @@ def test_a_part_that_is_read_may_have_moved_on(tmp_path: pathlib.Path) -> None:
         assert len(mixture.parts[1]) <= 20
         reader = mixture.parts[1]
         items = reader.items()
-        chances = reader.sampler.probability(items, reader._streams.windows(), reader._standing)
+        chances = reader.sampler.probability(items, reader.engine.streams.windows(), reader.draws.standing)
         np.testing.assert_allclose(chances, 1 / len(items))
         mixture.sample(8)
 
@@ -480,7 +480,7 @@ def test_a_crash_at_every_operation_of_a_checkpoint(tmp_path: pathlib.Path) -> N
     for log, buffer in zip(logs, buffers, strict=True):
         log.add(buffer, 3)
     images: list[SimulatedDisk] = []
-    at, every = 0, stride(13, "crash points of a mixture")
+    at, every = 0, stride(29, "crash points of a mixture")
 
     def look(operation: Any) -> None:
         nonlocal at

@@ -13,7 +13,7 @@ import pytest
 import diskreplay as dr
 from diskreplay.errors import StateError
 from diskreplay.ops.verify import verify
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.testing import FaultyFiles
 
 SPACE, ACTIONS = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)

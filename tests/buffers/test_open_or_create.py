@@ -85,7 +85,7 @@ def test_the_first_stream_has_the_name_of_its_actor(tmp_path: pathlib.Path) -> N
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        ({"capacity": 200}, "capacity of the stream '0' is 100 and does not change, got 200"),
+        ({"capacity": 99}, "the stream '0' has the capacity 100, and 99 would keep fewer rows"),
         ({"num_envs": 2}, "num_envs of the stream '0' is 1 and does not change, got 2"),
         ({"columns": {"value": np.float32}}, "columns is {}, asked for {'value': "),
         ({"reward_dtype": np.float64}, "columns is"),
@@ -136,7 +136,7 @@ def test_an_empty_directory_is_taken_and_another_is_not(tmp_path: pathlib.Path) 
         (dr.RolloutBuffer, {"steps": 5}, {"gamma": 0.9}, "gamma is 0.99, asked for 0.9"),
         (dr.RolloutBuffer, {"steps": 5}, {"steps": 6}, "has steps=5"),
         (dr.MultiAgentReplayBuffer, {**AGENTS, "capacity": 20}, {"n_agents": 3}, "asked for"),
-        (dr.MultiAgentReplayBuffer, {**AGENTS, "capacity": 20}, {"capacity": 30}, "capacity of the stream"),
+        (dr.MultiAgentReplayBuffer, {**AGENTS, "capacity": 20}, {"capacity": 19}, "has the capacity 20, and 19"),
         (dr.MultiAgentRolloutBuffer, {**AGENTS, "steps": 5}, {"td_lambda": 0.8}, "td_lambda is None, asked for 0.8"),
         (dr.MultiAgentRolloutBuffer, {**AGENTS, "steps": 5}, {"rewards": "agent"}, "asked for"),
     ],

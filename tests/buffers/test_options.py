@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import pathlib
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay as dr
+from diskreplay.buffers import options
 
 BUFFERS = [dr.ReplayBuffer, dr.RolloutBuffer, dr.MultiAgentReplayBuffer, dr.MultiAgentRolloutBuffer]
 OBS, ACTION = Box(-1, 1, (3,), np.float32), Discrete(2)
@@ -35,6 +37,16 @@ def test_what_is_no_option_is_refused_and_nothing_made(buffer: Any, tmp_path: pa
     with pytest.raises(TypeError, match="no argument 'xyz'; it has path"):
         buffer.open(path, xyz=3)
     assert not path.exists()
+
+
+def test_what_type_checkers_see_is_what_the_dataclasses_have() -> None:
+    shown = {
+        name: annotation.__forward_arg__
+        for kind in (options.EitherOptions, options.AgentsEitherOptions, options.OpenOptions)
+        for name, annotation in kind.__annotations__.items()
+    }
+    fields = {name: field.type for name, field in options.FIELDS.items() if field.default is not dataclasses.MISSING}
+    assert shown == {name: kind for name, kind in fields.items() if name != "num_envs"}  # which signatures have
 
 
 def test_all_that_is_left_out_is_filled_in(tmp_path: pathlib.Path) -> None:

@@ -107,8 +107,8 @@ def test_uniform_has_no_priorities(tmp_path):
             rb.update_priorities([0], [1.0])
 
 
-def test_a_stream_that_exists_keeps_its_size(tmp_path):
+def test_a_stream_that_exists_is_not_shrunk_by_opening_it(tmp_path):
     create(tmp_path / "s", None).close()
-    with pytest.raises(InputError, match="capacity of the stream '0' is 60 and does not change, got 70"):
-        dr.ReplayBuffer.open(tmp_path / "s", capacity=70)
+    with pytest.raises(InputError, match="the stream '0' has the capacity 60, and 50 would keep fewer rows"):
+        dr.ReplayBuffer.open(tmp_path / "s", capacity=50)
     dr.ReplayBuffer.open(tmp_path / "s", capacity=60, num_envs=1).close()

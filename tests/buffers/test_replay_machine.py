@@ -231,6 +231,26 @@ class BufferMachine(RuleBasedStateMachine):
         assert len(set(seen)) == len(seen)
         assert before & after <= set(seen) <= before, "what was evicted meanwhile may be missing, and nothing else"
 
+    @rule(second=st.booleans(), rows=st.sampled_from([1, 2, 5, 12, 40]), over=st.sampled_from([0, 0, 1]))
+    def resize(self, second: bool, rows: int, over: int) -> None:
+        """Beside readers and another writer, in the middle of episodes; ``over`` is less than a row."""
+        name, writer = self.pick(second)
+        capacity = rows * writer.log.num_envs + over * (writer.log.num_envs > 1)
+        writer.buffer.resize(capacity)
+        writer.log.resize(capacity)
+        writer.committed = writer.log.end
+        self.check_shards(name)
+        self.check(writer)
+
+    @rule(second=st.booleans(), rows=st.integers(0, 9))
+    def grow(self, second: bool, rows: int) -> None:
+        """At opening."""
+        name, writer = self.pick(second)
+        writer.buffer.close()
+        writer.committed = writer.log.end
+        writer.log.resize(writer.log.capacity + rows * writer.log.num_envs)
+        self.open(name, writer, capacity=writer.log.capacity)
+
     @rule(second=st.booleans())
     def reopen(self, second: bool) -> None:
         name, writer = self.pick(second)
@@ -258,7 +278,7 @@ class BufferMachine(RuleBasedStateMachine):
     @rule(num_envs=st.sampled_from([None, 1, 3]))
     def second_stream(self, num_envs: int | None) -> None:
         options = {} if num_envs is None else {"num_envs": num_envs, "capacity": 15}
-        log = self.config.log(1, num_envs, None if num_envs is None else 15)
+        log = self.config.log(1, num_envs, self.writers["0"].log.capacity if num_envs is None else 15)
         buffer = dr.ReplayBuffer.open(self.path, stream="b", cache_bytes=self.config.cache_bytes, **OPEN, **options)
         self.writers["b"] = self.writer(buffer, log)
         self.writers["b"].others = {"0": self.durable()["0"]}
@@ -359,8 +379,9 @@ class BufferMachine(RuleBasedStateMachine):
             self.path, stream=made_by, checkpoint=name, cache_bytes=self.config.cache_bytes, **OPEN
         )
         assert writer.buffer.checkpoint_metadata(name) == {"rows": cut[made_by].end}
-        writer.log.rows = list(cut[made_by].rows)
-        writer.log.timeline = writer.buffer._streams.commits[made_by].timeline
+        writer.log.rows, writer.log.capacity = list(cut[made_by].rows), cut[made_by].capacity
+        writer.log.cleared = cut[made_by].cleared
+        writer.log.timeline = writer.buffer.engine.streams.commits[made_by].timeline
         writer.committed = writer.log.end
         writer.commit_rows = 1 << 20
         writer.others = {other: log for other, log in cut.items() if other != made_by}
@@ -395,6 +416,7 @@ class BufferMachine(RuleBasedStateMachine):
             assert len(writer.buffer) == sum(len(log) for log in writer.logs())
             stream = writer.buffer.stats()["streams"][name]
             assert (stream["begin"], stream["end"]) == (writer.log.begin, writer.log.end)
+            assert stream["capacity"] == writer.buffer.capacity == writer.log.capacity
             assert stream["committed"] == writer.committed
             assert sorted(writer.buffer.checkpoints) == sorted(self.checkpoints)
 
@@ -420,7 +442,7 @@ for machine in (BufferMachine, SmallThresholdsMachine):
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-TestBuffer = BufferMachine.TestCase
+TestBuffer = pytest.mark.long(BufferMachine.TestCase)
 
 
 @pytest.mark.long("TestBuffer")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.effort import examples
 
 import diskreplay as dr
 from diskreplay import schema as schemas
@@ -18,6 +19,8 @@ from diskreplay.errors import EvictedError, NotEnoughDataError
 MOST_SECONDS = 60.0
 LENGTH = 7
 """Steps of an episode."""
+LEAST_ROWS = examples(400, "turns of threads", least=150)
+LEAST_ROUNDS = examples(10, "turns of threads", least=3)
 
 
 def frame(row: int, env: int) -> np.ndarray:
@@ -118,7 +121,7 @@ def test_adding_committing_and_sampling_at_once(
         one.start()
     deadline = time.monotonic() + MOST_SECONDS
     while not stop.is_set() and time.monotonic() < deadline:
-        if rounds.get("add", 0) > 400 and all(rounds.get(one.name, 0) > 10 for one in threads):
+        if rounds.get("add", 0) > LEAST_ROWS and all(rounds.get(one.name, 0) > LEAST_ROUNDS for one in threads):
             break
         stop.wait(0.05)
     stop.set()

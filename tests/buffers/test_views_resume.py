@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.configs import CONFIGS
+from helpers.effort import examples
 from helpers.model import arguments
 from helpers.recording import Recording, reopen
 from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, content, name_of
@@ -21,6 +22,7 @@ VIEWS = [
     (CONFIGS[18], dr.PaddedEpisodes(6)),
     *zip(GOAL_CONFIGS, HINDSIGHT, strict=True),
 ]
+ROUNDS = examples(1000, "samples")
 SAMPLERS: dict[str, Any] = {
     "uniform": dr.Uniform,
     "proportional": lambda: dr.Proportional(0.7, 0.4, beta_schedule=(1.0, 600)),
@@ -28,7 +30,7 @@ SAMPLERS: dict[str, Any] = {
 }
 
 
-def go_on(buffer: dr.ReplayBuffer, recording: Recording, rows: list[Any], rounds: int = 1000) -> list[bytes]:
+def go_on(buffer: dr.ReplayBuffer, recording: Recording, rows: list[Any], rounds: int = ROUNDS) -> list[bytes]:
     """Samples and updates, with the given rows in between; everything that came out."""
     seen = []
     for at in range(rounds):

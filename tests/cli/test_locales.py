@@ -41,6 +41,7 @@ COMMANDS = {
     "push": [["push", "PATH", "é☃://b"]],
     "record": [["record", "é☃-v1", "PATH-recorded", "--steps", "9"]],
     "report": [["report", "PATH", "-o", "PATH.html"]],
+    "resize": [["resize", "PATH", "--capacity", "9000"], ["resize", "PATH", "--capacity", "9001", "--json"]],
     "show": [["show", "PATH", "-o", "PATH.png"], ["show", "PATH", "-o", "PATH.gif"]],
     "split": [["split", "PATH", "--fraction", "0.5"]],
     "verify": [["verify", "PATH"], ["verify", "--repair", "PATH"]],

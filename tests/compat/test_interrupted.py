@@ -18,8 +18,8 @@ from helpers import effort
 from diskreplay.compat import frames, notebook, pearl, xuance, xuance_marl
 from diskreplay.compat.rows import window
 from diskreplay.compat.xuance import EpisodeBuffer
-from diskreplay.errors import ClosedError, StateError
-from diskreplay.storage.store import Store
+from diskreplay.errors import ClosedError, SamplerWarning, StateError
+from diskreplay.storage import kept
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.testing import Interrupts
 
@@ -31,9 +31,9 @@ CHOICE = spaces.Discrete(5)
 def interrupted(
     make: Callable[[], Any], call: Callable[[Any], object], stride: int = 1, below: str = "diskreplay.compat"
 ) -> Iterator[Any]:
-    """Buffers, each after a call that was interrupted at another line of a package, every ``stride``-th one."""
+    """Buffers, each after a call with a Ctrl-C at another place of a package, every ``stride``-th one."""
     stride *= effort.stride(7, "lines that are interrupted")
-    tool = Interrupts(within=["diskreplay.compat", below])
+    tool = Interrupts(at="check", by="signal", within=["diskreplay.compat", below])
     for number in itertools.count(0, stride):
         buffer = make()
         if tool.interrupt(number, functools.partial(call, buffer)) is None:
@@ -92,7 +92,7 @@ def test_a_trajectory_that_was_added_is_counted() -> None:
 
 
 def test_a_reset_that_was_interrupted_begins_at_position_0() -> None:
-    for buffer in interrupted(trajectories, lambda buffer: buffer.reset(), below="diskreplay.buffers"):
+    for buffer in interrupted(trajectories, lambda buffer: buffer.reset(), below="diskreplay"):
         emptied = not buffer.full
         assert buffer.pos == (0 if emptied else 2)
         add(buffer, 6)
@@ -243,31 +243,30 @@ def saved(path: pathlib.Path) -> notebook.Proportion_Replay_Buffer:
     return notebook.Proportion_Replay_Buffer(4, path=path, seed=0)
 
 
-@pytest.mark.parametrize("operation", ["write_checkpoint", "drop_checkpoint"])
+@pytest.mark.parametrize("written", [True, False])
 def test_a_close_that_was_interrupted_saves_when_it_is_called_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, operation: str
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     buffer = saved(tmp_path / "s")
     remember(buffer, 0)
     remember(buffer, 1)
     buffer.commit()
     buffer.insert(9.0, 1)
-    whole = getattr(Store, operation)
+    whole = kept.replace
 
-    def cut(*arguments: Any, **options: Any) -> Any:
-        if operation == "write_checkpoint":
-            whole(*arguments, **options)  # it is there, but nobody was told
+    def cut(*arguments: Any) -> None:
+        if written:
+            whole(*arguments)  # it is there, but nobody was told
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, operation, cut)
+        patch.setattr(kept, "replace", cut)
         with pytest.raises(KeyboardInterrupt):
             buffer.close()
     buffer.insert(7.0, 0)
     buffer.close()
     again = saved(tmp_path / "s")
     np.testing.assert_allclose(again.weights.vals[3:5], [7.05**0.5, 9.05**0.5])
-    assert len(again.store.checkpoints) == 1  # type: ignore[union-attr]
     again.close()
 
 
@@ -281,7 +280,7 @@ def test_what_was_saved_outlives_an_opening_that_was_interrupted(tmp_path: pathl
         store(buffer, stamp)
     buffer.close()
     del buffer
-    tool = Interrupts(within=["diskreplay.compat"])
+    tool = Interrupts(at="check", by="signal", within=["diskreplay.compat"])
     opened: list[Any] = []
     for number in itertools.count(0, 11 * effort.stride(5, "lines that are interrupted")):
         if tool.interrupt(number, lambda: opened.append(make())) is None:
@@ -294,8 +293,8 @@ def test_what_was_saved_outlives_an_opening_that_was_interrupted(tmp_path: pathl
     opened[0].close()
 
 
-def test_what_an_older_version_saved_when_its_opening_was_interrupted(tmp_path: pathlib.Path) -> None:
-    """It wrote a checkpoint that holds nothing over the one that was there."""
+def test_a_store_that_keeps_nothing_of_what_was_in_ram_is_opened(tmp_path: pathlib.Path) -> None:
+    """As one that was written without the adapter."""
 
     def make() -> xuance_marl.MARL_OffPolicyBuffer_RNN:
         return xuance_marl.MARL_OffPolicyBuffer_RNN(
@@ -309,8 +308,8 @@ def test_what_an_older_version_saved_when_its_opening_was_interrupted(tmp_path: 
     buffer.store_episodes()
     buffer._keeper.state = lambda: ({"held": {}}, {})  # type: ignore[method-assign]
     buffer.commit()
-    buffer.engine._companion = None
-    buffer.engine.close()
+    buffer.engine.engine.streams.release()
+    buffer.engine.engine.closed = True
     again = make()
     assert (again.ptr, again.size) == (1, 1)
     again.close()
@@ -344,8 +343,10 @@ def test_a_store_that_stopped_writing_is_closed_all_the_same(
         with pytest.raises(StateError, match="reopened"):
             buffer.close()
         buffer.close()
-    for again in (history(), on_policy(), saved(tmp_path / "s")):
-        again.close()
+    history().close()
+    on_policy().close()
+    with pytest.warns(SamplerWarning, match="ended without close"):
+        saved(tmp_path / "s").close()
 
 
 def test_closed_buffers_say_so() -> None:

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from diskreplay import ReplayBuffer
 from diskreplay.compat import notebook
 from diskreplay.compat.notebook import Proportion_Replay_Buffer, Rank_Replay_Buffer, Replay_Buffer, SumTree
-from diskreplay.errors import InputError, NotEnoughDataError, StateError
+from diskreplay.errors import InputError, NotEnoughDataError, SamplerWarning, StateError
 
 
 class Tensor:
@@ -431,9 +431,11 @@ def test_after_a_crash_the_committed_transitions_are_there(tmp_path: pathlib.Pat
     buffer.commit()
     assert buffer.store is not None
     buffer.remember([5], 1, 5, [0], False)
-    buffer.store._companion = None
-    buffer.store.close()
-    buffer = Rank_Replay_Buffer(8, 2, path=tmp_path / "s")
+    buffer.store.commit()
+    buffer.store.engine.streams.release()
+    buffer.store.engine.closed = True
+    with pytest.warns(SamplerWarning, match="rows were committed since they were kept"):
+        buffer = Rank_Replay_Buffer(8, 2, path=tmp_path / "s")
     assert len(buffer) == 6
     assert [error for error, _ in buffer.errors] == [-1.0] * 6  # as new
 

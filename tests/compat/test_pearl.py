@@ -377,9 +377,21 @@ def test_a_path_is_taken_up_again(case: str, tmp_path: pathlib.Path) -> None:
         buffer.close()
     with dr.ReplayBuffer.open(tmp_path / "store", mode="r") as store:
         assert len(store) == 10 * player.num_envs
-    for size, env in ((11, env_of(*CASES[case])), (10, env_of(*CASES["discrete"]))):
-        with pytest.raises(InputError, match="this buffer for"):
-            ReplayBuffer(env, size, path=tmp_path / "store")
+    with pytest.raises(InputError, match="this buffer for"):
+        ReplayBuffer(env_of(*CASES["discrete"]), 10, path=tmp_path / "store")
+
+
+@pytest.mark.parametrize("case", ["CartPole", "three CartPoles"])
+def test_a_larger_size_grows_a_store_and_a_smaller_one_is_refused(case: str, tmp_path: pathlib.Path) -> None:
+    player, env = Player(*CASES[case]), env_of(*CASES[case])
+    for size, kept in ((6, 6), (11, 10), (20, 14)):
+        buffer = ReplayBuffer(env, size, path=tmp_path / "store")
+        player.play(buffer, 4 if size > 6 else 8)
+        held = list(range(len(player.rows)))[-kept:]
+        assert_equal(buffer.all(True), player.expected(held, True, shapes_of(buffer)))
+        buffer.close()
+    with pytest.raises(InputError, match=r"has the capacity \d+, and \d+ would keep fewer rows.* resize"):
+        ReplayBuffer(env, 19, path=tmp_path / "store")
 
 
 def test_a_store_of_goals_is_taken_up_again(tmp_path: pathlib.Path) -> None:

@@ -13,7 +13,6 @@ from helpers.keys import check_keys
 
 from diskreplay import errors
 from diskreplay.compat import xuance_marl as marl
-from diskreplay.testing import small_thresholds
 
 N, OBS, ACT, STATE, PROB, DIM = 3, (4,), (), (5,), (3, 6), 6
 GAMMA, LAMBDA, TD = 0.9, 0.8, 0.7
@@ -69,8 +68,8 @@ SHAPES = {"agent": ((N, 1), (N,)), "agents, flat": ((N,), (N,)), "team": ((1,), 
 def die(buffer: Any) -> None:
     """As when the process dies after a commit."""
     buffer.engine.commit()
-    buffer.engine._streams.release()
-    buffer.engine._closed = True
+    buffer.engine.engine.streams.release()
+    buffer.engine.engine.closed = True
 
 
 # Off-policy, single steps
@@ -640,7 +639,7 @@ def half_a_row(model: EpisodeModel) -> dict[str, Any]:
     return {
         "obs": obs, "next_obs": {**obs, "obs": obs["obs"] + 1}, "action": np.zeros((N, *ACT), dtype), "reward": 0.0,
         "terminated": False, "truncated": False, "rewards": np.zeros((N, *model.rew), dtype),
-        "terminals": np.zeros(model.done, bool), "filled": True, "step": 0, "slot": model.ptr,
+        "terminals": np.zeros(model.done, bool), "filled": True, "step": 0,
         "state": np.zeros(STATE, "f4"), "next_state": np.zeros(STATE, "f4"),
     }  # fmt: skip
 
@@ -808,30 +807,14 @@ def test_a_commit_holds_the_rollout_until_newer_rows_are_durable(path: str) -> N
     buffer.commit()
     wanted = {key: np.array(values) for key, values in buffer.data.items()}
     fill(buffer, 1)
-    buffer.engine._streams.release()
-    buffer.engine._closed = True
+    buffer.engine.engine.streams.release()
+    buffer.engine.engine.closed = True
     again = make()
     assert (again.size, again.ptr) == (3, 3)
     assert wanted["returns"].any()
     for key, values in wanted.items():
         np.testing.assert_array_equal(np.asarray(again.data[key]), values, err_msg=key)
     again.close()
-
-
-@pytest.mark.long
-def test_slots_that_are_too_large_for_ram() -> None:
-    """They were looked for among the columns in RAM: a KeyError above 128 MiB of them."""
-    with small_thresholds(in_format=False):
-        buffer = marl.MARL_OffPolicyBuffer(1, None, (2,), (), (1,), (1,), 1, 510, 64)
-        assert not {column.name: column.resident for column in buffer.engine.schema.columns}["slot"]
-        one = np.ones((1, 1))
-        for stamp in range(530):
-            assert (buffer.ptr, buffer.size) == (stamp % 510, min(stamp, 510))
-            obs = np.full((1, 1, 2), stamp)
-            buffer.store({"obs": obs, "actions": one, "rewards": one * stamp, "terminals": one, "obs_next": obs})
-        np.testing.assert_array_equal(buffer.data["rewards"][0, [0, 19, 20, 509], 0], [510, 529, 20, 509])
-        found = buffer.sample()
-        np.testing.assert_array_equal(found["obs"][:, 0, 0], found["rewards"][:, 0])
 
 
 def test_a_path_of_an_environment_that_is_none() -> None:

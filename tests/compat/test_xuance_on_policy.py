@@ -361,7 +361,7 @@ def test_a_rollout_without_its_estimates_is_given_up(tmp_path: pathlib.Path) -> 
     fill(buffer)
     buffer._keeper.flush()
     buffer.engine.commit()
-    buffer.engine._companion = None  # as a process that dies
+    buffer.engine.engine.companion = None  # as a process that dies
     buffer.engine.close()
     reopened = make(tmp_path / "s")
     assert (reopened.size, reopened.ptr, len(reopened.engine)) == (0, 0, 0)
@@ -381,8 +381,8 @@ def test_a_crash_goes_back_to_the_last_commit(tmp_path: pathlib.Path) -> None:
     fill(buffer, 3)
     buffer.clear()
     fill(buffer, 2)
-    buffer.engine._streams.release()
-    buffer.engine._closed = True
+    buffer.engine.engine.streams.release()
+    buffer.engine.engine.closed = True
     again = make(tmp_path / "s", use_advnorm=False)
     assert (again.size, again.ptr) == (3, 3)
     for name, values in zip(names, wanted, strict=True):

@@ -8,14 +8,14 @@ from helpers.crashing import PATH
 from helpers.effort import stride
 
 import diskreplay as dr
-from diskreplay.storage import arrays, attachments
+from diskreplay.storage import attachments, checkpoint_arrays
 
 
 class Tale(tales.Tale):
     """Rows, and a file that says how many they were."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, stride(300, "crash points"))
+        super().__init__(capacity, stride(900, "crash points"))
 
     @staticmethod
     def seen(buffer: dr.ReplayBuffer) -> tales.Seen:
@@ -24,11 +24,6 @@ class Tale(tales.Tale):
 
     def touch(self, buffer: dr.ReplayBuffer) -> None:
         buffer.add([1e6], 0, 1.0, [1e6 + 1], False, False)
-
-    def rows(self, count: int) -> None:
-        for _ in range(count):
-            self.step += 1
-            self.buffer.add([self.step], 0, 1.0, [self.step + 1], False, False)
 
     def checkpoint(self, name: str, keep: int | None = None) -> None:
         kept = [one for one in self.checkpoints if one.startswith("kept")]
@@ -86,7 +81,7 @@ def kept(tale: Tale) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("life", [a_life, kept])
 def test_a_checkpoint_has_its_files_or_is_not_there(life, monkeypatch):
-    monkeypatch.setattr(arrays, "CHUNK_ROWS", 1 << 10)  # several chunks and shards of each file
+    monkeypatch.setattr(checkpoint_arrays, "CHUNK_ROWS", 1 << 10)  # several chunks and shards of each file
     monkeypatch.setattr(attachments, "SHARD_BYTES", 1 << 12)
     tale = Tale(capacity=100)
     life(tale)

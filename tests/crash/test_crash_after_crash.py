@@ -11,7 +11,7 @@ from helpers.effort import examples
 from helpers.model import Leaf
 
 CONFIG = Config("frames", Leaf((2, 9)), frame_stack=3, capacity=15, chunk_rows=2, shard_rows=4)
-CRASHES = examples(150, "crashes in a row", least=30)
+CRASHES = examples(150, "crashes in a row", least=12)
 OWN, SMALL = "own thresholds", "small thresholds"
 
 

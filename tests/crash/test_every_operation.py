@@ -13,6 +13,7 @@ from helpers.effort import examples, stride
 from helpers.model import Leaf
 
 import diskreplay as dr
+from diskreplay import schema
 
 STACKS = Config("stacks", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=14, chunk_rows=2, shard_rows=4)
 FRAMES = Config(
@@ -106,12 +107,60 @@ def compaction(story: Story) -> None:
     assert story.compact()
 
 
+def resized(story: Story) -> None:
+    """Grown and shrunk, open, at opening, at a checkpoint and closed: rows that no commit holds come along."""
+    story.create()
+    story.add(9)
+    story.commit()
+    story.add(8)
+    story.resize(24)
+    story.add(12)
+    story.checkpoint("here")
+    story.add(2)
+    story.resize(6)
+    story.add(3)
+    story.close()
+    story.grow(18)
+    story.add(5)
+    story.close()
+    story.grow(30, "here")
+    story.add(3)
+    story.resize(4)
+    story.close()
+    story.resize_closed(9)
+    story.resize_closed(3)
+    story.open()
+    story.drop("here")
+    story.add(2)
+    story.close()
+
+
+def resized_streams(story: Story) -> None:
+    """Two streams at once: each is whole, as it was or as it is to be, and the same call again does the rest."""
+    story.create()
+    story.add(7)
+    story.commit()
+    story.open("b", num_envs=1, capacity=12)
+    story.add(9, "b")
+    story.close()
+    story.close("b")
+    story.resize_closed(80)
+    story.open()
+    story.add(6)
+    story.resize(44)
+    story.add(2)
+    story.close()
+    story.resize_closed(7)
+
+
 CASES: list[tuple[Callable[[Story], None], Config]] = [
     (a_life, STACKS),
     (wide_rows, FRAMES),
     (two_streams, VECTORS),
     (recoveries, VECTORS),
     (compaction, STACKS),
+    (resized, STACKS),
+    (resized_streams, FRAMES),
 ]
 
 
@@ -128,6 +177,7 @@ class Inline(concurrent.futures.Executor):
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::diskreplay.errors.SamplerWarning")  # priorities go with a crash, which it says
 @pytest.mark.parametrize(("workload", "config"), CASES, ids=[workload.__name__ for workload, _ in CASES])
 def test_every_operation(
     workload: Callable[[Story], None],
@@ -136,6 +186,8 @@ def test_every_operation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(concurrent.futures, "ThreadPoolExecutor", Inline)
+    if workload is resized_streams:
+        monkeypatch.setattr(schema, "RESIDENT_COLUMN_BYTES", 400)  # vectors leave RAM on the way
     story = Story(config, random_losses=examples(1), sampler=dr.Proportional, every=stride(300, "crash points"))
     workload(story)
     found = f"{story.points:,} crash points, {len(story.states):,} different disks, {story.checked:,} of them checked"

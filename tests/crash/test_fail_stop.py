@@ -71,7 +71,7 @@ def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
 
     In the sampled form the errors take turns with the places.
     """
-    step = stride(6, "places of failing writes")
+    step = stride(17, "places of failing writes")
     for place in itertools.count(number % step, step):
         files, buffer = prepared()
         files.fail_at(place, number, times=1)
@@ -105,7 +105,7 @@ def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
 @pytest.mark.long
 def test_a_sync_that_failed_is_never_tried_again() -> None:
     """The system may have dropped what it could not write: a second fsync would succeed and mean nothing."""
-    for place in itertools.count():
+    for place in itertools.count(step=stride(4, "syncs that fail")):
         files, buffer = prepared()
         files.fail_at(place, errno.EIO, names=["sync", "sync_dir"], times=1)
         try:
@@ -150,7 +150,7 @@ def fill(buffer: dr.ReplayBuffer) -> int:
 def test_every_refusal_has_a_name(number: int) -> None:
     """Whatever is refused, even to look at a directory or to lock it: an error of this package's own."""
     names = [*READS, *WRITES, "lock"]
-    for place in itertools.count(step=stride(20, "places of refusals")):
+    for place in itertools.count(step=stride(61, "places of refusals")):
         files, buffer = prepared()
         buffer.close()
         files.fail_at(place, number, names, times=1)

@@ -19,7 +19,7 @@ from helpers.effort import examples
 import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
 from diskreplay.ops.verify import verify
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 
 KILLS = examples(25, "kills", least=8)
 PROCESSES = multiprocessing.get_context("forkserver")

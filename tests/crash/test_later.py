@@ -14,7 +14,7 @@ from helpers.crashing import PATH
 from helpers.effort import examples, stride
 
 import diskreplay as dr
-from diskreplay.buffers import stored
+from diskreplay.engine import engine
 from diskreplay.ops.compact import compact
 from diskreplay.testing import small_thresholds
 
@@ -46,11 +46,6 @@ class Tale(tales.Tale):
         buffer.write("state", index, np.full((len(index), 2), 7, np.float32))
         buffer.write("wide", index[:1], np.full((1, 300), 8, np.float32))
         assert self.seen(buffer)[-1][1] == np.full(2, 7, np.float32).tobytes()
-
-    def rows(self, count: int) -> None:
-        for _ in range(count):
-            self.step += 1
-            self.buffer.add([self.step], 0, 1.0, [self.step + 1], False, False)
 
     def write(self, count: int, name: str | None = None) -> None:
         """Values for random rows of the window; of both columns if none is named."""
@@ -147,7 +142,7 @@ def compaction(tale: Tale) -> None:
 )
 def test_values_after_a_crash_at_every_operation(workload: Callable[[Tale], None], capacity: int, small: bool) -> None:
     with small_thresholds() if small else contextlib.nullcontext(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored, "COMMIT_BYTES", 1 << 30)  # the tale says when it commits
+        patch.setattr(engine, "COMMIT_BYTES", 1 << 30)  # the tale says when it commits
         tale = Tale(capacity)
         workload(tale)
         assert tale.points > 50
@@ -156,7 +151,7 @@ def test_values_after_a_crash_at_every_operation(workload: Callable[[Tale], None
 @pytest.mark.parametrize("seed", range(examples(20, least=3)))
 def test_values_through_crash_after_crash(seed: int) -> None:
     with small_thresholds(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored, "COMMIT_BYTES", 1 << 30)
+        patch.setattr(engine, "COMMIT_BYTES", 1 << 30)
         told = Tale(20)
 
         def more(rng: random.Random) -> None:

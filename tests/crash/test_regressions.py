@@ -56,7 +56,7 @@ def killed_after_rename(target: str, files: FaultyFiles, work: Callable[[], obje
 
 def power_losses(disk: SimulatedDisk) -> Iterator[SimulatedDisk]:
     yield disk.after_power_loss()
-    for seed in range(examples(300, "losses of power", least=60)):
+    for seed in range(examples(300, "losses of power", least=20)):
         yield disk.after_power_loss(random.Random(seed))
 
 

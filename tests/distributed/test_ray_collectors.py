@@ -24,7 +24,7 @@ from helpers.own_samplers import Newest
 from remote.world import SPACES, URL, Life, reader, under
 
 import diskreplay as dr
-from diskreplay.buffers.options import DEFAULTS
+from diskreplay.buffers.options import FIELDS
 from diskreplay.errors import (
     ClosedError,
     CollectorError,
@@ -169,8 +169,10 @@ def test_a_collector_takes_what_it_is_given_as_it_is(path: str) -> None:
 def test_the_program_of_the_page_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (program,) = re.findall(r"```python\n(.*?)```", _section("Collectors"), re.DOTALL)
-    for _ in range(2):  # the second goes on from the first one's checkpoint
-        exec(compile(program, "docs/ray.md", "exec"), {"__name__": "__main__"})
+    for first in (0, 200):  # the second goes on from the first one's checkpoint
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(program, "docs/ray.md", "exec"), names)
+        assert (names["first"], names["step"]) == (first, first + 200)
 
 
 def _section(title: str) -> str:
@@ -289,7 +291,7 @@ def test_a_trainer_over_a_url_that_asks_for_another_view_or_class_of_sampler_beg
     life.buffer.close()
 
     def opened(**options: Any) -> dr.ReplayBuffer:
-        more: Any = {**DEFAULTS, "checkpoint": "latest"}
+        more: Any = {**{name: field.default for name, field in FIELDS.items()}, "checkpoint": "latest"}
         view, sampler = options.get("view"), options["sampler"]
         return _reader(URL, *SPACES, 60, view, sampler, tmp_path / "mirror", None, more)
 
@@ -522,7 +524,7 @@ def test_a_collector_of_a_url_pushes_what_it_has_left_and_empties_it_later(serve
     dead = collector(push_seconds=1000)
     dead.collect(10)
     envs = dead._envs
-    envs.buffer._pushing = None  # as a kill would: committed here, and not pushed
+    envs.buffer.engine.pushes.pushing = None  # as a kill would: committed here, and not pushed
     dead.close()
     assert dead.stream not in read()
     other = collector(name="ab")

@@ -17,11 +17,11 @@ from ray.data.datasource import WriteResult
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, DiskReplayError, EvictedError, InputError, StateError
 from diskreplay.ray import DiskReplayDatasink, DiskReplayDatasource
+from diskreplay.remote.bundles import BUNDLE_SHARDS
 from diskreplay.remote.collect import collect
-from diskreplay.remote.files import RemoteFiles
 from diskreplay.remote.mirror import Mirror
 from diskreplay.remote.objects import ObjectStore
-from diskreplay.remote.push import BUNDLE_SHARDS
+from diskreplay.remote.remote_files import RemoteFiles
 
 SHAPE = (48, 48)  # large enough not to be held in RAM
 STEPS = 300

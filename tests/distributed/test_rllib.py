@@ -256,6 +256,53 @@ def test_the_newest_checkpoints_are_kept_and_going_back_gives_up_later_ones(path
     buffer.close()
 
 
+def test_a_buffer_that_went_back_to_before_its_first_step_takes_more(path: str) -> None:
+    """Regression: it made a second store at its path, since the first one was empty."""
+    buffer = DiskEpisodeReplayBuffer(capacity=100, path=path)
+    state = buffer.get_state()
+    buffer.add(episode(5))
+    buffer.set_state(state)
+    assert buffer.get_num_timesteps() == 0
+    buffer.add(episode(3))
+    assert buffer.get_num_timesteps() == 3
+    buffer.close()
+
+
+def test_what_refuses_going_back_does_so_before_a_checkpoint_is_dropped(path: str) -> None:
+    buffer = DiskEpisodeReplayBuffer(capacity=100, path=path)
+    states = []
+    for number in range(2):
+        buffer.add(episode(5, str(number)))
+        states.append(buffer.get_state())
+    assert buffer.store is not None
+    buffer.store.checkpoint("mine")
+    with pytest.raises(CheckpointError, match=r"rows that \['mine'\] still need"):
+        buffer.set_state(states[0])
+    assert buffer.store.checkpoints == ["rllib-1", "rllib-2", "mine"]
+    buffer.add(episode(5, "goes on"))
+    assert ids(buffer) == ["0", "1", "goes on"]
+    buffer.store.drop_checkpoint("mine")
+    buffer.set_state(states[0])
+    assert ids(buffer) == ["0"]
+    buffer.close()
+
+
+def test_a_buffer_that_draws_in_another_way_drops_no_checkpoint(path: str) -> None:
+    buffer = DiskEpisodeReplayBuffer(capacity=100, path=path)
+    states = []
+    for number in range(2):
+        buffer.add(episode(5, str(number)))
+        states.append(buffer.get_state())
+    buffer.close()
+    other = DiskPrioritizedEpisodeReplayBuffer(capacity=100, path=path)
+    with pytest.raises(InputError, match="is of a buffer with Uniform"):
+        other.set_state(states[0])
+    assert other.store is not None
+    assert other.store.checkpoints == ["rllib-1", "rllib-2"]
+    assert ids(other) == ["0", "1"]
+    other.close()
+
+
 def test_a_buffer_that_is_opened_again_goes_on_where_it_was_closed(path: str) -> None:
     buffer = DiskEpisodeReplayBuffer(capacity=50, path=path)
     for number in range(9):
@@ -399,6 +446,46 @@ def test_restoring_an_algorithm_brings_its_buffer_back(
     algo.train()
     assert len(algo.local_replay_buffer) > steps
     algo.stop()
+
+
+def test_an_algorithm_is_saved_in_a_checkpoint_of_its_store(path: str, tmp_path: pathlib.Path, cluster: None) -> None:
+    algo = dqn(path, "PrioritizedEpisodeReplayBuffer").build_algo()
+    assert not algo.restore_from_store()
+    with pytest.raises(InputError, match="train for an iteration first"):
+        algo.save_to_store()
+    for number in range(3):
+        algo.train()
+        assert algo.save_to_store() == f"rllib-{number + 1}"
+    held, expected, trained = ids(algo.local_replay_buffer), drawn(algo.local_replay_buffer), weights(algo)
+    assert algo.local_replay_buffer.store.checkpoints == ["rllib-2", "rllib-3"]
+    algo.train()
+    assert not same(weights(algo), trained)
+    algo.stop()
+
+    algo = dqn(path, "PrioritizedEpisodeReplayBuffer").build_algo()
+    assert algo.restore_from_store()
+    assert same(weights(algo), trained)
+    assert (ids(algo.local_replay_buffer), drawn(algo.local_replay_buffer)) == (held, expected)
+    assert algo.iteration == 3
+    algo.save(str(tmp_path / "saved"))
+    with pytest.raises(CheckpointError, match=r"algorithm\.tar"):
+        algo.restore_from_store("rllib-4")
+    algo.train()
+    assert algo.restore_from_store("rllib-3")
+    assert same(weights(algo), trained)
+    algo.stop()
+
+
+def weights(algo: Any) -> dict[str, Any]:
+    """Of the learner: that of the environments follows when it has learned again."""
+    return {
+        name: np.asarray(value)
+        for name, value in algo.learner_group._learner.module["default_policy"].get_state().items()
+    }
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def test_other_buffers_and_places_are_refused(path: str, tmp_path: pathlib.Path, cluster: None) -> None:

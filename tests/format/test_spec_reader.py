@@ -224,6 +224,33 @@ def test_an_independent_reader_agrees(case: Case, tmp_path: pathlib.Path) -> Non
         compare(closed, reopened.get(closed.ids()))
 
 
+RESIZED = [
+    case for case in CASES if case.name in ("evicted", "three-envs", "resident-stack", "stacked-first", "nested")
+]
+
+
+@pytest.mark.long(quick=2)
+@pytest.mark.own_thresholds
+@pytest.mark.parametrize("case", RESIZED, ids=lambda case: case.name)
+def test_an_independent_reader_agrees_about_a_resized_stream(case: Case, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "s.replay"
+    with create(case, path) as buffer:
+        walk = Walk(case, buffer)
+        for number, capacity in enumerate((9, 70, 23, 24, 300)):
+            for _ in range(40):
+                walk.step()
+            buffer.checkpoint(f"before-{number}")
+            buffer.resize(capacity * case.envs)
+            stream = specreader.Store(path).streams["0"]
+            assert stream.record["capacity"] == capacity * case.envs
+            assert (stream.begin, stream.end) == (buffer.episodes[0].start, 40 * (number + 1))
+            compare(stream, buffer.get(stream.ids()))
+            assert_invariants_of_rows(stream)
+    assert json.loads((path / "zarr.json").read_text())["attributes"]["diskreplay"]["schema"]["capacity"] == (
+        case.capacity_rows * case.envs
+    )
+
+
 @pytest.mark.long
 def test_the_cases_reach_every_start_code_and_patch_offset(tmp_path: pathlib.Path) -> None:
     codes, offsets, dead, evicted = set(), set(), 0, 0

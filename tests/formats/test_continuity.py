@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import diskreplay as dr
 from diskreplay import formats
 from diskreplay.errors import InputError
-from diskreplay.formats.core import rows
+from diskreplay.formats.core import log_rows
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.selection import EVERYTHING, Selection, open_selected
 from diskreplay.ops.convert import export, import_dataset
@@ -45,7 +45,7 @@ def test_only_those_that_differ_are_counted(path: str, size: int, num_envs: int)
 
 
 def test_comparing_can_be_stopped_in_between(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "COMPARED_ROWS", 2)
+    monkeypatch.setattr(log_rows, "COMPARED_ROWS", 2)
     with dr.ReplayBuffer.create(path, Box(-99, 99, (1,)), Discrete(2), capacity=99, continuity="flags") as buffer:
         for row in range(8):
             buffer.add([row], 0, 0.0, [row + 1.5], False, False)

@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.effort import stride
 from ops.stores import fill, images
 
 import diskreplay as dr
@@ -68,7 +69,7 @@ def test_frames_of_two_environments(path: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_blocks_and_chunks_that_do_not_meet(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diskreplay.formats.core.rows.BLOCK_BYTES", 1)
+    monkeypatch.setattr("diskreplay.formats.core.log_rows.BLOCK_BYTES", 1)
     monkeypatch.setattr(hdf5_writer, "CHUNK_BYTES", 7 * 1600)
     images(path, rows=70, num_envs=3)
     export(path, tmp_path / "a.hdf5", compression="lzf", allow_loss=True)
@@ -172,13 +173,16 @@ def test_formats_are_loaded_when_asked_for() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+WIDTH = 7000 // stride(7, "widths of arrays")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("compression", ["gzip", "lzf", "none"])
 def test_hdf5_reads_what_was_compressed_here(compression: str, tmp_path: pathlib.Path) -> None:
     """Chunks that are compressed in threads against HDF5's own filters; the last one is not full."""
     rng = np.random.default_rng(0)
     arrays = {
-        "bytes": rng.integers(0, 9, (301, 100, 100), np.uint8), "doubles": rng.normal(size=(301, 7000)),
+        "bytes": rng.integers(0, 9, (301, 100, 100), np.uint8), "doubles": rng.normal(size=(301, WIDTH)),
         "halves": rng.normal(size=301).astype(np.float16), "flags": rng.random(301) < 0.5,
     }  # fmt: skip
     with hdf5_writer.FileWriter(tmp_path / "a.hdf5", compression) as out:
@@ -236,12 +240,13 @@ def test_a_damaged_chunk_is_named(path: str, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.long
 def test_memory_does_not_grow_with_the_store(path: str, tmp_path: pathlib.Path) -> None:
-    """80 MB of frames pass through; what Python and NumPy hold at most is a few blocks."""
+    """80 MB of frames pass through, or 40; what Python and NumPy hold at most is a few blocks."""
+    rows = 2000 // stride(2, "rows of a large store")
     frame = np.zeros((200, 200), np.uint8)
     with dr.ReplayBuffer.create(
-        path, spaces.Box(0, 255, (200, 200), np.uint8), spaces.Discrete(2), capacity=2000
+        path, spaces.Box(0, 255, (200, 200), np.uint8), spaces.Discrete(2), capacity=rows
     ) as buffer:
-        for _ in range(2000):
+        for _ in range(rows):
             buffer.add(frame, 0, 0.0, frame, False, False)
     tracemalloc.start()
     export(path, tmp_path / "a.hdf5", compression="none")

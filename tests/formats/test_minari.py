@@ -167,7 +167,7 @@ def test_what_somebody_recorded(store_as: Callable[..., None], path: str, tmp_pa
     made(tmp_path / "a", arrays)
     store_as(tmp_path / "a", arrays)
     result = import_dataset(tmp_path / "a", path)
-    assert (result.transitions, result.episodes, result.dropped, result.ignored) == (13, 3, 0, ())
+    assert (result.transitions, result.episodes, result.dropped, result.ignored) == (13, 3, 0, ("infos of resets",))
     for episode, one in zip(read(path), arrays, strict=True):
         np.testing.assert_array_equal(episode.obs["obs"][:, 0], one["observations"][:-1])
         np.testing.assert_array_equal(episode.next_obs["obs"][:, 0], one["observations"][1:])
@@ -239,7 +239,12 @@ def test_what_is_not_read_is_named(store_as: Callable[..., None], path: str, tmp
     of_episode = tmp_path / "a/data/1/metadata.json"
     if of_episode.exists():
         of_episode.write_text(json.dumps({**json.loads(of_episode.read_text()), "options": {"low": 0.5}}))
-    assert import_dataset(tmp_path / "a", path).ignored == ("eval_env_spec", "ref_min_score", "options")
+    assert import_dataset(tmp_path / "a", path).ignored == (
+        "eval_env_spec",
+        "ref_min_score",
+        "infos of resets",
+        "options",
+    )
 
 
 def test_the_origin_goes_on(path: str, tmp_path: pathlib.Path) -> None:
@@ -257,8 +262,17 @@ def test_infos_that_are_no_columns(path: str, tmp_path: pathlib.Path) -> None:
     for one in arrays:
         one |= {"infos/of_steps": np.arange(len(one["rewards"])), "infos/odd": np.zeros(2), "infos/name": b"text"}
     made(tmp_path / "a", arrays)
-    assert import_dataset(tmp_path / "a", path).ignored == ("infos/name", "infos/odd")
+    assert import_dataset(tmp_path / "a", path).ignored == ("infos/name", "infos/odd", "infos of resets")
     np.testing.assert_array_equal(read(path)[2].extra["of_steps"], [0, 1, 2])
+
+
+def test_infos_of_steps_alone_leave_nothing_unread(path: str, tmp_path: pathlib.Path) -> None:
+    arrays = episodes()
+    for one in arrays:
+        for name in [name for name in one if name.startswith("infos/")]:
+            one[name] = one[name][1:]
+    made(tmp_path / "a", arrays)
+    assert import_dataset(tmp_path / "a", path).ignored == ()
 
 
 def test_an_empty_dataset(path: str, tmp_path: pathlib.Path) -> None:

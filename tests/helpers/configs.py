@@ -86,7 +86,10 @@ class Config:
         """A new buffer of this kind."""
         space, action = to_space(self.obs), self.action_space()
         with self.limits():
-            names = [c.name for c in schemas.build(space, action, capacity=8, columns=self.columns).columns]
+            names = [
+                c.name
+                for c in schemas.build(schemas.StoreSpec(space, action, capacity=8, columns=self.columns)).columns
+            ]
             wide = [name for name in names if name.startswith("obs") or name in self.columns]
             options = {
                 "capacity": self.capacity,

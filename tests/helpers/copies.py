@@ -15,7 +15,7 @@ import diskreplay as dr
 from diskreplay.errors import RemoteConflictError
 from diskreplay.remote.objects import Object, ObjectStore
 from diskreplay.remote.push import Push
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
 

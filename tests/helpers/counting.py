@@ -97,7 +97,7 @@ def check_all(buffer: dr.ReplayBuffer) -> dict[str, int]:
     check(batch)
     names = list(buffer.stats()["streams"])  # in the order of their numbers
     found: collections.Counter[str] = collections.Counter()
-    numbers = np.array([state.log.stream for state in buffer._streams])
+    numbers = np.array([state.log.stream for state in buffer.engine.streams])
     for name, number in zip(names, numbers, strict=True):
         here = items >> 48 == number
         for env in range(ENVS):

@@ -7,6 +7,6 @@ import diskreplay as dr
 
 def kill(buffer: dr.ReplayBuffer) -> None:
     """Leaves the store as a killed process would: nothing more is written, and the system gives the lock back."""
-    writer = buffer._streams.writer
+    writer = buffer.engine.streams.writer
     assert writer is not None
     writer.release()

@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
 from diskreplay.ops import compact as compaction
 from diskreplay.ops import verify as verification
+from diskreplay.ops.resize import resize
 from diskreplay.testing import WRITES, Crash, FaultyFiles, Operation, SimulatedDisk
 
 PATH = "/shelf/a.replay"
@@ -144,7 +145,7 @@ class Story:
         for contents in (disk.contents(), disk.after_power_loss().contents()):
             for path, data in contents.items():
                 digest.update(f"{path} {len(data) if data is not None else -1} ".encode() + (data or b""))
-        states = {name: [log.end for log in logs] for name, logs in self.account.streams.items()}
+        states = {name: [(log.end, log.capacity) for log in logs] for name, logs in self.account.streams.items()}
         facts = (self.account.exists, sorted(states.items()), sorted(self.account.doubtful))
         digest.update(repr((facts, sorted(self.account.checkpoints), sorted(self.account.unsure))).encode())
         return digest.digest()
@@ -178,8 +179,10 @@ class Story:
 
     def settle(self, name: str) -> None:
         """What could be so or so after a crash is as the new writer found it, and stays so."""
-        end = self.buffers[name].stats()["streams"][name]["end"]
-        self.account.streams[name] = [log for log in self.account.streams[name] if log.end == end][-1:]
+        state = shape(self.buffers[name].stats()["streams"][name])
+        self.account.streams[name] = [log for log in self.account.streams[name] if (log.end, log.capacity) == state][
+            -1:
+        ]
         assert self.account.streams[name]
         self.settle_checkpoints()
 
@@ -192,7 +195,7 @@ class Story:
         """The environments go on from the durable rows."""
         (log,) = self.account.streams[name]
         actor = self.actors[name]
-        actor.log.rows = list(log.rows)
+        actor.log = log.upto(log.end)
         actor.restart()
 
     def add(self, count: int, name: str = "0", special: float = 0.25) -> None:
@@ -246,6 +249,36 @@ class Story:
         self.buffers[name] = dr.ReplayBuffer.open(PATH, stream=name, checkpoint=label, files=self.files, **OPEN)
         self.settle(name)
         self.resume(name)
+
+    def resize(self, capacity: int, name: str = "0") -> None:
+        self.actors[name].log.resize(capacity)
+        with self.committing(name):
+            self.buffers[name].resize(capacity)
+
+    def grow(self, capacity: int, label: str | None = None, name: str = "0") -> None:
+        """At opening, with the stream closed; also while it goes back to a checkpoint."""
+        self.resizing(
+            capacity, name, self.account.streams[name][0] if label is None else self.account.checkpoints[label][name]
+        )
+        self.buffers[name] = dr.ReplayBuffer.open(
+            PATH, stream=name, checkpoint=label, capacity=capacity, files=self.files, **OPEN
+        )
+        self.settle(name)
+        self.resume(name)
+
+    def resize_closed(self, capacity: int) -> None:
+        """All streams, as the command does, with all of them closed."""
+        for name, (log,) in self.account.streams.items():
+            self.resizing(capacity, name, log)
+        resize(PATH, capacity, files=self.files)
+        for name, logs in self.account.streams.items():
+            self.account.streams[name] = logs[-1:]
+
+    def resizing(self, capacity: int, name: str, log: Log) -> None:
+        """A stream may become that of a log, with another capacity."""
+        resized = log.upto(log.end)
+        resized.resize(capacity)
+        self.account.streams[name].append(resized)
 
     def compact(self) -> int:
         """Gives back dead bytes, with all streams closed; how many shards were written anew."""
@@ -332,9 +365,9 @@ class Survivor:
         assert self.account.streams.keys() - self.account.doubtful <= stats.keys() <= self.account.streams.keys()
         found = {}
         for name, state in stats.items():
-            possible = {log.end: log for log in self.account.streams[name]}
-            assert state["end"] in possible, f"stream {name} has {state['end']} rows instead of {list(possible)}"
-            found[name] = possible[state["end"]]
+            possible = {(log.end, log.capacity): log for log in self.account.streams[name]}
+            assert shape(state) in possible, f"stream {name} has {shape(state)} rows and capacity, not {list(possible)}"
+            found[name] = possible[shape(state)]
         return found
 
     def read_checkpoints(self) -> None:
@@ -370,6 +403,11 @@ class Survivor:
             self.account, exists=True, streams={name: [log] for name, log in found.items()}, doubtful=set()
         )
         assert self.read() is not None
+
+
+def shape(state: Mapping[str, Any]) -> tuple[int, int]:
+    """Rows and capacity of a stream, by a buffer's ``stats``."""
+    return state["end"], state["capacity"]
 
 
 def verify(disk: SimulatedDisk) -> None:

@@ -189,7 +189,7 @@ class Log:
     timeline: int = 0
     """How often it went back to a checkpoint."""
     cleared: int = 0
-    """Rows that there were when it was cleared last."""
+    """The first row that was left when it was cleared or resized last."""
     found: dict[tuple[int, int], tuple[Step, Step, bool]] = dataclasses.field(default_factory=dict)
     """Pairs of steps that were compared already, and whether the second one goes on from the first."""
 
@@ -208,6 +208,11 @@ class Log:
     @property
     def begin(self) -> int:
         return max(self.cleared, self.end - self.capacity // self.num_envs)
+
+    def resize(self, capacity: int) -> None:
+        """Rows that were evicted before do not come back."""
+        self.cleared, self.capacity = self.begin, capacity
+        self.cleared = self.begin
 
     def __len__(self) -> int:
         return sum(step.valid for row in self.rows[self.begin :] for step in row)

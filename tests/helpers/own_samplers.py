@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+import diskreplay as dr
 from diskreplay.errors import NotEnoughDataError
 from diskreplay.index.log import NOW
 
@@ -84,3 +86,13 @@ class Rarest(Newest):
             raise ValueError("not the draws that were counted")
         self.drawn = dict(zip(arrays["ids"].tolist(), arrays["drawn"].tolist(), strict=True))
         self.errors = dict(zip(arrays["told"].tolist(), arrays["errors"].tolist(), strict=True))
+
+
+STATEFUL: dict[str, Callable[[], Any]] = {
+    "Proportional": lambda: dr.Proportional(beta_schedule=(1.0, 50)),
+    "by environment": lambda: dr.Proportional(by_env=True),
+    "RankBased": dr.RankBased,
+    "SamplerMixture": lambda: dr.SamplerMixture([dr.Uniform(), dr.Proportional()], weights=(1, 3)),
+    "own": Rarest,
+}
+"""Makes samplers that keep a state, ours and one of a user's own, by name."""

@@ -107,6 +107,13 @@ class SamplerMachine(RuleBasedStateMachine):
         if stream := self.stream(pick):
             stream.first = min(stream.first + count, stream.stop)
 
+    @rule(pick=SEEDS, rows=st.sampled_from([1, 2, 3, 8, 17, 40]))
+    def resize(self, pick: int, rows: int) -> None:
+        """What stays in the window keeps its priority, and is not asked for again."""
+        if stream := self.stream(pick):
+            stream.rows = rows
+            stream.first = max(stream.first, stream.stop - stream.capacity)
+
     @rule(pick=SEEDS)
     def hide(self, pick: int) -> None:
         if stream := self.stream(pick):

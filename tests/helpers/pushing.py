@@ -69,7 +69,7 @@ def check_all(buffer: dr.ReplayBuffer) -> tuple[int, dict[str, int]]:
     found: dict[str, int] = {}
     items, facts = buffer.items(), buffer.stats()["streams"]
     assert len(set(items.tolist())) == len(items)
-    for name, number in zip(facts, [state.log.stream for state in buffer._streams], strict=True):
+    for name, number in zip(facts, [state.log.stream for state in buffer.engine.streams], strict=True):
         here = items[items >> 48 == number]
         begin, end = facts[name]["begin"], facts[name]["end"]
         assert (here & ((1 << 48) - 1)).tolist() == list(range(begin, end)), name
@@ -95,9 +95,9 @@ def drawn(buffer: dr.ReplayBuffer) -> list[str]:
 
 def state(buffer: dr.ReplayBuffer) -> str:
     """Of rows, priorities and random state."""
-    facts, arrays = buffer._state()
+    facts, arrays = buffer.engine.state()
     made = hashlib.blake2b(digest_size=8)
-    made.update(repr((facts, buffer._rng.bit_generator.state)).encode())
+    made.update(repr((facts, buffer.engine.rng.bit_generator.state)).encode())
     for name in sorted(arrays):
         made.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
     made.update(buffer.items().tobytes())

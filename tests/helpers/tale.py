@@ -66,6 +66,11 @@ class Tale(abc.ABC):
         self.buffer = dr.ReplayBuffer.create(PATH, LINE, TURN, **options)
         self.states = [[]]
 
+    def rows(self, count: int) -> None:
+        for _ in range(count):
+            self.step += 1
+            self.buffer.add([self.step], 0, 1.0, [self.step + 1], False, False)
+
     @contextlib.contextmanager
     def coming(self) -> Iterator[None]:
         now = self.seen(self.buffer)

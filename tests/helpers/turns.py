@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from diskreplay.testing import FaultyObjects, SimulatedObjects
-from diskreplay.testing.objects import Fault, Request
+from diskreplay.testing.faulty_objects import Fault, Request
 
 KILL, FAIL = 0.01, 0.03
 """The share of requests before which a process is killed, and of those that fail."""

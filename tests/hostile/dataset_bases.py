@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import h5py
@@ -36,11 +36,11 @@ STORES = {
 SUFFIXES = {"d4rl": ".hdf5", "d3rlpy": ".hdf5", "robomimic": ".hdf5", "npz": ".npz", "parquet": ".parquet"}
 
 
-def make(folder: pathlib.Path) -> pathlib.Path:
+def make(folder: pathlib.Path, kinds: Iterable[str] = STORES) -> pathlib.Path:
     """A folder for each dataset, named after its format and kind, that holds it and nothing else."""
     made = folder / "bases"
-    for kind, write in STORES.items():
-        write(str(folder / kind))
+    for kind in kinds:
+        STORES[kind](str(folder / kind))
         for format in formats.every():
             if format.read is None or (kind == "nested" and not format.holds.nested_obs):
                 continue

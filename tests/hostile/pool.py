@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import queue
 import subprocess
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO
 
+from helpers.threads import together
 from hostile.bases import Base
 
 TESTS = pathlib.Path(__file__).parent.parent
@@ -50,11 +52,7 @@ def run(base: Base, folder: pathlib.Path, seed: int, cases: int, workers: int = 
                     outcome.ended["violation"] += 1
                     outcome.violations.append(f"{base.name} seed {seed} case {line}")
 
-    threads = [threading.Thread(target=share, args=(which,)) for which in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(functools.partial(share, which) for which in range(workers)))
     return outcome
 
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 from formats.roundtrip import FORCE, TERMINATED, TRUNCATED, store
 from gymnasium import spaces
-from helpers.effort import examples
+from helpers.effort import SAMPLED, examples
 from hostile import dataset_bases
 from hostile.dataset_mutations import Payload, npy_header
 
@@ -35,13 +35,14 @@ from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
 
 CASES = 400
+KINDS = ["images"] if SAMPLED else list(dataset_bases.STORES)
 SEED = 20_261_121
 
 
 @pytest.mark.long
 def test_mutations(tmp_path: pathlib.Path, record_property: pytest.RecordProperty) -> None:
     cases = examples(CASES, "mutations")
-    bases = dataset_bases.make(tmp_path)
+    bases = dataset_bases.make(tmp_path, KINDS)
     outcome = dataset_bases.run(bases, tmp_path / "worker", SEED, 0, cases)
     ended = {f"{format} {word}": count for (format, word), count in sorted(outcome.ended.items())}
     record_property("ended", ended)

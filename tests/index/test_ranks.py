@@ -91,7 +91,7 @@ def values(rng: np.random.Generator, count: int, ties: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("pattern", ["equal", "ascending", "descending", "random"])
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("at_once", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_depth_is_logarithmic_whatever_the_order(pattern: str, at_once: bool) -> None:
     count = 20_000
     patterns = {

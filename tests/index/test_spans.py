@@ -20,8 +20,10 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def new_log(num_envs: int, rows: int, context: int, stream: int = 0) -> StreamLog:
-    schema = schemas.build(BOX, gymnasium.spaces.Discrete(2), capacity=rows * num_envs, num_envs=num_envs)
-    return StreamLog(stream, schema.columns, schema.patch_columns, num_envs, rows, context)
+    schema = schemas.build(
+        schemas.StoreSpec(BOX, gymnasium.spaces.Discrete(2), capacity=rows * num_envs, num_envs=num_envs)
+    )
+    return StreamLog(stream, schema.columns, schema.patch_columns, num_envs, rows * num_envs, context)
 
 
 class Rows:

@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskreplay.index import jit, sum_tree
-from diskreplay.index.sum_tree import SumTree
+from diskreplay.index.sum_tree import WideSumTree
 
 SIZES = [1, 2, 7, 8, 9, 63, 64, 65, 100, 511, 513, 4097]
 JUST_BELOW_1 = np.nextafter(1.0, 0.0)
 BOUNDS = 1e-280, 1e140
 
 
-def filled(size: int, masses: np.ndarray) -> SumTree:
-    tree = SumTree(size)
+def filled(size: int, masses: np.ndarray) -> WideSumTree:
+    tree = WideSumTree(size)
     tree.fill(np.arange(size), masses)
     return tree
 
 
-def whole(tree: SumTree) -> np.ndarray:
+def whole(tree: WideSumTree) -> np.ndarray:
     return np.array([[0, len(tree), 0]])
 
 
@@ -120,7 +120,7 @@ def test_masses_of_very_different_size() -> None:
 @given(size=st.sampled_from(SIZES), seed=st.integers(0, 2**32 - 1))
 def test_changes_in_any_order_make_the_tree_that_its_leaves_make(size: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    tree, masses = SumTree(size), np.zeros(size)
+    tree, masses = WideSumTree(size), np.zeros(size)
     for _ in range(12):
         if rng.random() < 0.5:
             slots = rng.choice(size, rng.integers(1, size + 1), replace=False)

@@ -25,7 +25,7 @@ from torch.nn import functional as F  # noqa: E402
 
 import diskreplay as dr  # noqa: E402
 from diskreplay.compat.cleanrl import PrioritizedReplayBuffer, ReplayBuffer  # noqa: E402
-from diskreplay.errors import InputError, LockedError, NotEnoughDataError  # noqa: E402
+from diskreplay.errors import InputError, LockedError, NotEnoughDataError, SamplerWarning  # noqa: E402
 
 FIELDS = ("observations", "actions", "next_observations", "dones", "rewards")
 ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
@@ -327,6 +327,31 @@ def test_what_is_refused_changes_nothing() -> None:
         ReplayBuffer(8, spaces.Discrete(2), spaces.Discrete(2), checkpoint="here")
 
 
+def test_latest_is_the_newest_checkpoint_of_the_users_own(tmp_path: pathlib.Path) -> None:
+    def opened() -> ReplayBuffer:
+        return ReplayBuffer(
+            8, spaces.Discrete(50), spaces.MultiDiscrete([3, 4]), "cpu", path=tmp_path / "store", checkpoint="latest"
+        )
+
+    def add(rb: ReplayBuffer) -> None:
+        rb.add(0, 1, np.zeros(2, int), 0.0, False, {})
+
+    rb = opened()
+    add(rb)
+    rb.close()
+    rb = opened()
+    assert rb.size() == 1
+    for number in range(3):
+        rb.store.checkpoint(f"step-{number}", {"step": number}, attachments={"learner.pt": b"weights"}, keep=2)
+        add(rb)
+    rb.close()
+    rb = opened()
+    assert (rb.size(), rb.store.restored.metadata) == (3, {"step": 2})
+    with rb.store.attachment("learner.pt") as file:
+        assert file.read() == b"weights"
+    rb.close()
+
+
 def test_a_path_is_taken_up_again(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "store"
     first = filled(path=path)
@@ -344,7 +369,12 @@ def test_a_path_is_taken_up_again(tmp_path: pathlib.Path) -> None:
         assert np.asarray(again.rewards)[pos - 1, 0] == newest
         again.close()
     with pytest.raises(InputError, match="this buffer for"):
-        ReplayBuffer(9, spaces.Discrete(50), spaces.MultiDiscrete([3, 4]), path=path)
+        ReplayBuffer(8, spaces.Discrete(51), spaces.MultiDiscrete([3, 4]), path=path)
+    with pytest.raises(InputError, match="has the capacity 8, and 7 would keep fewer"):
+        ReplayBuffer(7, spaces.Discrete(50), spaces.MultiDiscrete([3, 4]), path=path)
+    grown = ReplayBuffer(9, spaces.Discrete(50), spaces.MultiDiscrete([3, 4]), path=path)
+    assert (grown.size(), grown.pos, grown.full) == (8, 8, False)
+    grown.close()
     assert again.store is not None
 
 
@@ -467,6 +497,23 @@ def test_rainbows_loop(n_step: int) -> None:
     assert [stack.frames for stack in ours.store.schema.stacks] == [4]
 
 
+def test_priorities_that_a_kill_took_are_said(tmp_path: pathlib.Path) -> None:
+    options: dict[str, Any] = {"path": tmp_path / "store"}
+    rb = PrioritizedReplayBuffer(30, (3,), "cpu", 1, 0.9, **options)
+    for step in range(5):
+        rb.add(np.full(3, step, np.uint8), step, 1.0, np.full(3, step + 1, np.uint8), False)
+    rb.close()
+    rb = PrioritizedReplayBuffer(30, (3,), "cpu", 1, 0.9, **options)
+    assert rb.store is not None
+    rb.update_priorities([2], [1e6])
+    rb.store.engine.streams.release()
+    rb.store.engine.closed = True
+    with pytest.warns(SamplerWarning, match="ended without close"):
+        rb = PrioritizedReplayBuffer(30, (3,), "cpu", 1, 0.9, **options)
+    assert rb.max_priority == 1.0
+    rb.close()
+
+
 def test_priorities_come_back_with_a_closed_buffer(tmp_path: pathlib.Path) -> None:
     def opened(n_step: int = 2, **options: Any) -> PrioritizedReplayBuffer:
         return PrioritizedReplayBuffer(30, (3,), "cpu", n_step, 0.9, path=tmp_path / "store", **options)
@@ -492,7 +539,8 @@ def test_priorities_come_back_with_a_closed_buffer(tmp_path: pathlib.Path) -> No
     assert indices(rb).count(25) > 60
     assert rb.max_priority > 1e11
     rb.close()
-    rb = opened(n_step=3)
+    with pytest.warns(SamplerWarning, match="its priorities are those of items of"):
+        rb = opened(n_step=3)
     assert rb.max_priority == 1.0, "priorities of other transitions"
     assert len(set(indices(rb))) > 20
     rb.close()

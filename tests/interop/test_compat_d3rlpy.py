@@ -616,7 +616,7 @@ def check_counted(dataset: Any) -> None:
 
 
 def test_an_interrupted_append_leaves_the_step_or_not() -> None:
-    tool = Interrupts(within=["diskreplay.compat"])
+    tool = Interrupts(at="check", by="signal", within=["diskreplay.compat"])
     dataset, stamp = DiskDataset(limit=8, env=Counter()), 0
     for number in itertools.count(0, 2):
 
@@ -754,9 +754,10 @@ def test_stores_that_cannot_be_opened(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="no transitions"):
         DiskDataset(tmp_path / "invalid", limit=10)
     DiskDataset(tmp_path / "ring", limit=10, env=Counter()).close()
-    for different in ({"limit": 11}, {"limit": 10, "env": Spaces(VECTOR, BUTTONS)}):
-        with pytest.raises(InputError, match="this buffer for"):
-            DiskDataset(tmp_path / "ring", **different)
+    with pytest.raises(InputError, match="this buffer for"):
+        DiskDataset(tmp_path / "ring", limit=10, env=Spaces(VECTOR, BUTTONS))
+    with pytest.raises(InputError, match="has the capacity 10, and 9 would keep fewer"):
+        DiskDataset(tmp_path / "ring", limit=9)
     with pytest.raises(CheckpointError):
         DiskDataset(tmp_path / "ring", limit=10, checkpoint="none")
 
@@ -776,6 +777,11 @@ def test_checkpoints_and_rows_that_leave(tmp_path: pathlib.Path) -> None:
         dataset.store.refresh(), dataset.sample_transition_batch(8)
     back = DiskDataset(tmp_path / "store", limit=10, checkpoint="ten")
     assert [picked(back, number).reward for number in range(10)] == list(range(1, 11))
+    back.close()
+    grown = DiskDataset(tmp_path / "store", limit=15)
+    assert [picked(grown, number).reward for number in range(10)] == list(range(1, 11))
+    assert grown.store.capacity == 15
+    grown.close()
 
 
 def truncated_episode(rng: Any, steps: int, terminated: bool = False) -> Any:

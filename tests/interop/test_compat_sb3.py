@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 
 import diskreplay as dr  # noqa: E402
 from diskreplay.compat.sb3 import DiskReplayBuffer  # noqa: E402
-from diskreplay.errors import InputError, LockedError, NotEnoughDataError  # noqa: E402
+from diskreplay.errors import InputError, LockedError, NotEnoughDataError, SamplerWarning  # noqa: E402
 from diskreplay.testing import Interrupts  # noqa: E402
 
 ATTRIBUTES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
@@ -262,7 +262,7 @@ def test_a_step_whose_add_was_interrupted_is_at_its_position_or_not_there() -> N
         obs = np.full((2, 3), stamp, np.float32)
         buffer.add(obs, obs + 1, np.zeros((2, 1)), np.full(2, stamp), np.zeros(2), [{}, {}])
 
-    tool = Interrupts(within=["diskreplay.compat", "diskreplay.buffers.stored"])
+    tool = Interrupts(at="check", by="signal", within=["diskreplay.compat", "diskreplay.engine.engine"])
     for number in itertools.count():
         buffer = DiskReplayBuffer(8, spaces.Box(-1e6, 1e6, (3,), np.float32), spaces.Discrete(3), "cpu", n_envs=2)
         for stamp in range(6):
@@ -369,7 +369,7 @@ def test_a_path_is_taken_up_again_by_a_new_model(tmp_path: pathlib.Path) -> None
     np.testing.assert_array_equal(np.asarray(second.observations), held)
     second.store.checkpoint("here")
     second.close()
-    for changed in ({"buffer_size": 91}, {"action_space": spaces.Discrete(4)}, {"observation_space": BOX}):
+    for changed in ({"action_space": spaces.Discrete(4)}, {"observation_space": BOX}):
         arguments = {
             "buffer_size": 90,
             "observation_space": first.observation_space,
@@ -382,6 +382,51 @@ def test_a_path_is_taken_up_again_by_a_new_model(tmp_path: pathlib.Path) -> None
     third.close()
     with pytest.raises(InputError, match="no checkpoint"):
         DiskReplayBuffer(90, BOX, BOX, path=tmp_path / "other", checkpoint="here")
+
+
+def test_priorities_come_back_after_close_and_are_said_to_be_gone_after_a_kill(tmp_path: pathlib.Path) -> None:
+    def opened() -> DiskReplayBuffer:
+        return DiskReplayBuffer(20, BOX, BOX, "cpu", path=tmp_path / "store", sampler=dr.Proportional(), seed=0)
+
+    buffer = opened()
+    for step in range(6):
+        obs = np.full((1, 3), step / 9, np.float32)
+        buffer.add(obs, obs + 1 / 9, obs, np.ones(1), np.zeros(1), [{}])
+    buffer.sample(4)
+    buffer.store.update_priorities(buffer.index[:1], [1e6])
+    largest = buffer.store.sampler.maximum
+    buffer.close()
+    buffer = opened()
+    assert buffer.store.sampler.maximum == largest > 1e5
+    buffer.sample(4)
+    buffer.store.update_priorities(buffer.index[:1], [1.0])
+    buffer.store.engine.streams.release()
+    buffer.store.engine.closed = True
+    with pytest.warns(SamplerWarning, match="ended without close"):
+        buffer = opened()
+    assert buffer.store.sampler.maximum == 1
+    buffer.close()
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_a_larger_size_grows_the_store_and_a_smaller_one_is_refused(num_envs: int, tmp_path: pathlib.Path) -> None:
+    path, kept = tmp_path / "store", []
+    for size, held, pos in ((8, 8, 4), (20, 20, 0), (40, 32, 32)):
+        buffer = DiskReplayBuffer(size * num_envs, BOX, spaces.Discrete(3), n_envs=num_envs, path=path)
+        for step in steps_of(num_envs, count=12):
+            buffer.add(*step)
+            kept.append(step[0])
+        assert (buffer.size(), buffer.pos, buffer.full) == (held, pos, held == size)
+        found = np.asarray(buffer.observations)[(np.arange(held) + (pos if buffer.full else 0)) % size]
+        np.testing.assert_array_equal(found, np.array(kept[-held:]).reshape(found.shape))
+        buffer.sample(4)
+        buffer.close()
+    with pytest.raises(InputError, match=r"has the capacity \d+, and \d+ would keep fewer .*diskreplay resize"):
+        DiskReplayBuffer(39 * num_envs, BOX, spaces.Discrete(3), n_envs=num_envs, path=path)
+    with pytest.raises(InputError, match="this buffer for"):
+        DiskReplayBuffer(90 * num_envs, BOX, spaces.Discrete(4), n_envs=num_envs, path=path)
+    with dr.open(path) as store:
+        assert store.capacity == 40 * num_envs
 
 
 def test_a_pickle_of_a_buffer_without_steps(tmp_path: pathlib.Path) -> None:

@@ -244,3 +244,135 @@ def test_priorities_come_back_with_a_checkpoint(tmp_path: pathlib.Path) -> None:
     again = buffer(checkpoint="here")
     assert draws(again) == expected
     again.store.close()
+
+
+# In a checkpoint of the store
+
+
+def test_a_model_is_saved_in_a_checkpoint_of_its_store(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "buffer"
+    assert sb3.saved(path) is None
+    model = dqn(path)
+    assert sb3.saved(path) is None
+    model.learn(40)
+    assert sb3.save(model, attachments={"notes": b"mine"}) == "step-40"
+    assert sb3.save(model, keep=None) == "step-40-2"
+    trained, rows = parameters(model), len(model.replay_buffer.store)
+    model.replay_buffer.store.checkpoint("mine")
+    model.learn(24, reset_num_timesteps=False)
+    assert sb3.saved(path) == "step-40-2"
+    assert list(tmp_path.iterdir()) == [path]
+    model.replay_buffer.close()
+    again = sb3.load(DQN, path, gym.make("CartPole-v1"))
+    assert again.num_timesteps == 40
+    assert len(again.replay_buffer.store) == rows
+    assert again.replay_buffer.store.restored.name == "step-40-2"
+    assert again.replay_buffer.store.restored.metadata == {"num_timesteps": 40}
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(parameters(again), trained, strict=True))
+    with again.replay_buffer.store.attachment("notes", "step-40") as file:
+        assert file.read() == b"mine"
+    again.learn(8, reset_num_timesteps=False)
+    assert sb3.save(again) == "step-48"
+    assert again.replay_buffer.store.checkpoints == ["step-40-2", "mine", "step-48"]
+    again.replay_buffer.close()
+    with pytest.raises(CheckpointError, match=r"rows that \['step-48'\] still need"):
+        sb3.load(DQN, path, checkpoint="step-40-2")
+    with pytest.raises(CheckpointError, match=r"model\.zip"):
+        sb3.load(DQN, path, checkpoint="mine")
+    moved = path.rename(tmp_path / "elsewhere")
+    again = sb3.load(DQN, moved)
+    assert again.replay_buffer.path == str(moved)
+    again.replay_buffer.close()
+
+
+def test_a_store_without_a_model_is_not_loaded(tmp_path: pathlib.Path) -> None:
+    model = dqn(tmp_path / "buffer")
+    model.learn(20)
+    model.replay_buffer.store.checkpoint("mine")
+    with pytest.raises(InputError, match="a zip takes no attachments"):
+        sb3.save(model, tmp_path / "a", attachments={"notes": b""})
+    model.replay_buffer.close()
+    with pytest.raises(CheckpointError, match=r"has a model: save\(model\) makes one"):
+        sb3.load(DQN, tmp_path / "buffer")
+
+
+def test_a_model_that_cannot_be_saved_leaves_no_checkpoint(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = dqn(tmp_path / "buffer")
+    model.learn(32)
+    assert sb3.save(model) == "step-32"
+
+    def full() -> None:
+        raise OSError("no weights today")
+
+    monkeypatch.setattr(model, "get_parameters", full)
+    with pytest.raises(OSError, match="no weights today"):
+        sb3.save(model)
+    assert model.replay_buffer.store.checkpoints == ["step-32"]
+    model.replay_buffer.close()
+
+
+def train(path: str, steps: int, kill_after: int) -> None:
+    """Goes on until there are so many steps; with ``kill_after`` it is killed after so many."""
+
+    class Killer(sb3.DiskCheckpointCallback):
+        def _on_step(self) -> bool:
+            if self.n_calls == kill_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return True
+
+    torch.set_num_threads(1)
+    model = sb3.load(DQN, path, gym.make("CartPole-v1")) if sb3.saved(path) else dqn(pathlib.Path(path))
+    callback = Killer(24, verbose=1)
+    model.learn(steps - model.num_timesteps, callback=callback, reset_num_timesteps=False)
+    print("ended", model.num_timesteps, len(model.replay_buffer.store), flush=True)
+
+
+def test_the_callback_saves_and_a_killed_run_goes_on(tmp_path: pathlib.Path) -> None:
+    here = pathlib.Path(__file__)
+    printed = []
+    for kill_after in (50, 30, 0):
+        code = (
+            f"import sys; sys.path.insert(0, {str(here.parent)!r}); import {here.stem} as t; "
+            f"t.train({str(tmp_path / 'buffer')!r}, 100, {kill_after})"
+        )
+        run = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True)
+        assert run.returncode == (-signal.SIGKILL if kill_after else 0), run.stderr
+        printed.append(run.stdout.splitlines())
+    assert printed == [
+        ["checkpoint step-0", "checkpoint step-24", "checkpoint step-48"],
+        ["checkpoint step-72"],
+        ["checkpoint step-96", "ended 100 100"],
+    ]
+
+
+def test_the_callback_says_what_it_cannot_save() -> None:
+    callback = sb3.DiskCheckpointCallback(10)
+    env = gym.make("CartPole-v1")
+    with pytest.raises(InputError, match="must be a DiskReplayBuffer, got NoneType"):
+        PPO("MlpPolicy", env, device="cpu", n_steps=8, batch_size=8).learn(16, callback=callback)
+    with pytest.raises(InputError, match="has no path"):
+        DQN("MlpPolicy", env, replay_buffer_class=sb3.DiskReplayBuffer, **CHEAP).learn(16, callback=callback)
+    with pytest.raises(InputError, match="save_freq"):
+        sb3.DiskCheckpointCallback(0)
+
+
+def test_a_full_disk_in_the_middle_of_a_model_leaves_no_checkpoint(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = dqn(tmp_path / "buffer")
+    model.learn(32)
+    save = type(model).save
+
+    def half(self: Any, file: Any) -> None:
+        file.write(b"half")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(type(model), "save", half)
+    with pytest.raises(OSError, match="the disk is full"):
+        sb3.save(model)
+    monkeypatch.setattr(type(model), "save", save)
+    assert model.replay_buffer.store.checkpoints == []
+    assert sb3.save(model) == "step-32"
+    model.replay_buffer.close()

@@ -39,7 +39,7 @@ from tianshou.utils.net.continuous import ContinuousActorProbabilistic, Continuo
 from tianshou.utils.torch_utils import policy_within_training_step  # noqa: E402
 
 from diskreplay.compat.tianshou import DiskPrioritizedVectorReplayBuffer, DiskVectorReplayBuffer  # noqa: E402
-from diskreplay.errors import CheckpointError, ClosedError, InputError, LockedError  # noqa: E402
+from diskreplay.errors import CheckpointError, ClosedError, InputError, LockedError, SamplerWarning  # noqa: E402
 from diskreplay.testing import Interrupts  # noqa: E402
 
 FIELDS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next")
@@ -520,6 +520,49 @@ def test_goes_back_past_a_checkpoint_that_not_all_environments_have(tmp_path: pa
     assert len(opened(checkpoint="two")) > held
 
 
+def test_a_checkpoint_takes_files_along_and_drops_older_ones(tmp_path: pathlib.Path) -> None:
+    def opened(checkpoint: str | None = "latest") -> Any:
+        return DiskVectorReplayBuffer(60, 3, path=tmp_path / "store", checkpoint=checkpoint)
+
+    def read(buffer: Any, *arguments: Any) -> bytes:
+        with buffer.attachment("learner.pt", *arguments) as file:
+            return file.read()
+
+    buffer = opened()
+    assert buffer.restored is None
+    with pytest.raises(CheckpointError, match="before the first step"):
+        buffer.attachment("learner.pt")
+    play([buffer], 4)
+    buffer.checkpoint("mine")
+    for number in range(3):
+        play([buffer], 5)
+        buffer.checkpoint(
+            f"step-{number}", {"step": number}, attachments={"learner.pt": b"%d" % number}, keep=2
+        )  # fmt: skip
+    assert buffer.checkpoints == ["mine", "step-1", "step-2"]
+    assert read(buffer, "step-1") == b"1"
+    with pytest.raises(InputError, match="keep"):
+        buffer.checkpoint("step-3", keep=0)
+    with pytest.raises(ZeroDivisionError):
+        buffer.checkpoint("step-3", attachments={"learner.pt": lambda file: file.write(1 // 0)})
+    assert [store.checkpoints for store in buffer.stores] == [["mine", "step-1", "step-2"]] * 3
+    held = len(buffer)
+    play([buffer], 5)
+    buffer.stores[1].checkpoint("step-3")  # killed before the others had it
+    buffer.close()
+
+    buffer = opened()
+    assert (buffer.restored.name, buffer.restored.metadata, len(buffer)) == ("step-2", {"step": 2}, held)
+    assert read(buffer) == b"2"
+    play([buffer], 5)
+    buffer.checkpoint("step-3", attachments={"learner.pt": b"3"}, keep=1)
+    assert buffer.checkpoints == ["mine", "step-3"]
+    buffer.close()
+    buffer = opened(None)
+    assert buffer.restored is None
+    buffer.close()
+
+
 def test_weights_are_new_where_a_buffer_without_any_was_closed(tmp_path: pathlib.Path) -> None:
     buffer = DiskVectorReplayBuffer(60, 3, path=tmp_path / "store")
     play([buffer], 30)
@@ -553,7 +596,8 @@ def test_sigkill_and_open_again(tmp_path: pathlib.Path) -> None:
     assert run.stdout.readline() == b"added\n"
     run.send_signal(signal.SIGKILL)
     run.communicate()
-    buffer = DiskPrioritizedVectorReplayBuffer(200, 2, path=tmp_path / "store", **PRIORITIES)
+    with pytest.warns(SamplerWarning, match=r"weights of the environments \[0, 1\] begin anew"):
+        buffer = DiskPrioritizedVectorReplayBuffer(200, 2, path=tmp_path / "store", **PRIORITIES)
     assert 30 <= buffer._lengths[0] <= 37
     assert 70 <= buffer._lengths[1] <= 75
     batch, _ = buffer.sample(128)
@@ -575,7 +619,7 @@ def test_an_interrupted_add_leaves_each_environment_with_the_step_or_without_it(
         flags = np.zeros(2, bool)
         buffer.add(Batch(obs=obs, act=np.zeros(2), rew=obs[:, 0], terminated=flags, truncated=flags, obs_next=obs + 1))
 
-    tool = Interrupts(within=["diskreplay.compat", "tianshou.data.buffer"])
+    tool = Interrupts(at="check", by="signal", within=["diskreplay.compat", "tianshou.data.buffer"])
     buffer = DiskPrioritizedVectorReplayBuffer(12, 2, **PRIORITIES)
     for stamp in range(7):
         add(buffer, stamp)

@@ -48,7 +48,7 @@ from torchrl.modules import MLP, QValueActor  # noqa: E402
 from torchrl.objectives import DQNLoss, SoftUpdate  # noqa: E402
 
 import diskreplay as dr  # noqa: E402
-from diskreplay.compat.torchrl import DiskReplayDataset, DiskReplayStorage, checkpoints  # noqa: E402
+from diskreplay.compat.torchrl import DiskReplayDataset, DiskReplayStorage, storage_checkpoints  # noqa: E402
 from diskreplay.errors import (  # noqa: E402
     CheckpointError,
     EvictedError,
@@ -627,7 +627,7 @@ def test_a_crash_between_the_checkpoint_and_its_file_leaves_the_one_before(
     rb.dumps(tmp_path / "saved")
     rb.extend(trajectory(9, 5, size=16))
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "_write", lambda file, state: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(storage_checkpoints, "_write", lambda file, state: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             rb.dumps(tmp_path / "saved")
     assert len(storage.store.checkpoints) == 2
@@ -800,6 +800,62 @@ def test_a_store_is_opened_at_a_checkpoint(tmp_path: Path) -> None:
     assert len(DiskReplayStorage(100, path=tmp_path / "store", checkpoint="three")) == 27
     with pytest.raises(InputError, match="no store, and so no checkpoint"):
         DiskReplayStorage(100, path=tmp_path / "other", checkpoint="three")
+
+
+def test_a_checkpoint_takes_the_learner_and_the_buffers_state_along(tmp_path: Path) -> None:
+    def opened(path: Path) -> Any:
+        storage = DiskReplayStorage(100, path=path, checkpoint="latest")
+        return TensorDictReplayBuffer(
+            storage=storage, sampler=samplers.SamplerWithoutReplacement(), batch_size=8, generator=torch.Generator()
+        )
+
+    def save(rb: Any, name: str) -> None:
+        files = {"learner.pt": lambda file: torch.save({"rb": rb.state_dict(), "name": name}, file)}
+        rb.storage.checkpoint(name, {"rows": len(rb)}, attachments=files, keep=1)
+
+    def load(rb: Any) -> str:
+        with rb.storage.attachment("learner.pt") as file:
+            saved = torch.load(file)
+        rb.load_state_dict(saved["rb"])
+        return saved["name"]
+
+    rb = opened(tmp_path / "store")
+    assert rb.storage.restored is None
+    with pytest.raises(CheckpointError, match="before the first row"):
+        load(rb)
+    with pytest.raises(InputError, match="add a row first"):
+        save(rb, "none")
+    rb.extend(trajectory(9, 0, size=16))
+    rb.empty()
+    for number in range(14):
+        rb.extend(trajectory(9, number, size=16))
+    rb.sample()
+    for name in ("one", "two"):
+        save(rb, name)
+    assert rb.storage.store.checkpoints == ["two"]
+    with pytest.raises(ZeroDivisionError):
+        rb.storage.checkpoint("three", attachments={"a": lambda file: 1 // 0})
+    rows, cursor, drawn = rb[:].clone(), rb.writer._cursor, [rb.sample() for _ in range(3)]
+    assert rb.state_dict()["_storage"]["checkpoint"].startswith("torchrl-state-")
+    rb.storage.store.drop_checkpoint(rb.storage.store.checkpoints[-1])
+    rb.extend(trajectory(9, 50, size=16))
+    rb.storage.close()
+
+    (tmp_path / "store").rename(tmp_path / "moved")
+    rb = opened(tmp_path / "moved")
+    assert (rb.storage.restored.name, rb.storage.restored.metadata) == ("two", {"rows": 100})
+    assert load(rb) == "two"
+    assert rb.storage.restored.name == "two"
+    assert rb.writer._cursor == cursor
+    assert_same(rb[:].clone(), rows)
+    for expected in drawn:
+        assert_same(rb.sample(), expected)
+    rb.storage.store.checkpoint("later")
+    rb.extend(trajectory(9, 51, size=16))
+    rb.storage.store.checkpoint("latest rows")
+    assert load(rb) == "two"  # the rows of a later checkpoint stay: those of this one are copied
+    assert_same(rb[:].clone(), rows)
+    rb.storage.close()
 
 
 WRITER = """

@@ -34,7 +34,7 @@ from remote import world
 import diskreplay as dr
 from diskreplay.errors import EvictedError, MisuseWarning, NotEnoughDataError, StateError
 from diskreplay.ops.verify import verify
-from diskreplay.testing.objects import SimulatedObjects
+from diskreplay.testing.faulty_objects import SimulatedObjects
 
 HANG_SECONDS = 20.0
 HANDLERS_SERIALS = 300_000
@@ -357,7 +357,7 @@ class Plain(Subject):
 
     def state(self) -> Change:
         ids = self.rb.items()
-        chances = self.rb.sampler.probability(ids, self.rb._streams.windows(), self.rb._standing)
+        chances = self.rb.sampler.probability(ids, self.rb.engine.streams.windows(), self.rb.draws.standing)
         assert not len(ids) or abs(chances.sum() - 1) < 1e-6
         return same
 

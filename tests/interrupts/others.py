@@ -102,8 +102,8 @@ class Stamped(Program):
     @property
     def closed(self) -> bool:
         below = getattr(self.buffer, "store", None)
-        below = getattr(self.buffer, "engine", self.buffer) if below is None or callable(below) else below
-        return bool(below._closed)
+        below = self.buffer.engine if below is None or callable(below) else below
+        return bool(getattr(below, "engine", below).closed)
 
     def look(self) -> None:
         found = self.read()
@@ -751,7 +751,7 @@ class Damaged(Closed):
     def facts(self, files: Any) -> tuple[int, list[Any]]:
         with dr.ReplayBuffer.open(self.path, mode="r", files=files, view=self.view, sampler=dr.Uniform()) as reader:
             ids = [at for at in range(self.log.begin * 2, self.log.end * 2)]
-            standing = reader._standing(np.array(ids))
+            standing = reader.draws.standing(np.array(ids))
             held = np.array(ids)[standing == 1]
             batch = reader.get(held)
             return len(reader), [held.tolist(), batch.reward.tolist(), np.asarray(batch.obs).tolist()]

@@ -12,6 +12,7 @@ import numpy as np
 from helpers import view_model
 
 import diskreplay as dr
+from diskreplay.storage import files
 
 FILES = "read", "list", "size", "kind", "mkdir", "rename", "unlink", "rmdir", "sync_dir", "lock", "lock_holder"
 FILE = "pread", "pwrite", "truncate", "sync", "size"
@@ -25,12 +26,12 @@ def _passed_on(name: str) -> Callable[..., Any]:
     return operation
 
 
-class File:
+class File(files.File):
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
 
-class Files:
+class Files(files.Files):
     """Another file system below, and lines of one's own around each of its operations."""
 
     def __init__(self, inner: Any) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -181,6 +182,18 @@ class Replay(Program):
         self.cleared = self.log.end
         self.buffer.clear()
 
+    def grow(self) -> None:
+        """Twice the window, whose first row stays."""
+        self.cleared, self.wanted = self.log.begin, 2 * self.config.capacity
+        self.buffer.resize(self.wanted)
+        self.committed = self.log.end
+
+    def shrink(self) -> None:
+        """A window of four rows."""
+        self.cleared, self.wanted = self.log.end - 4, 4 * self.config.num_envs
+        self.buffer.resize(self.wanted)
+        self.committed = self.log.end
+
     def sample(self) -> None:
         view_model.check(self.buffer.sample(6), self.view, [self.log])
 
@@ -226,7 +239,7 @@ class Replay(Program):
 
     # The checks
 
-    cleared = 0
+    cleared = wanted = 0
     back = False
 
     @property
@@ -250,11 +263,12 @@ class Replay(Program):
         if state["end"] < self.log.end:
             self.recording.lose(state["end"])
         self.before = self.log.end
-        for cleared in (0, self.cleared):
-            self.log.cleared = cleared
-            if state["begin"] == self.log.begin:
+        capacities = self.config.capacity, self.wanted or self.config.capacity
+        for cleared, capacity in itertools.product((0, self.cleared), capacities):
+            self.log.cleared, self.log.capacity = cleared, capacity
+            if (state["begin"], state["capacity"]) == (self.log.begin, capacity):
                 return
-        raise AssertionError(f"the window begins at {state['begin']}, not {self.log.begin}")
+        raise AssertionError(f"the window begins at {state['begin']}, not {self.log.begin}, or has another capacity")
 
     def compare(self, buffer: Any) -> None:
         """All that can be read is just what the log says."""
@@ -274,7 +288,7 @@ class Replay(Program):
         """Every item can be drawn, and with the probability that its priority gives it."""
         if not ids:
             return
-        found = buffer.sampler.probability(np.array(ids), buffer._streams.windows(), buffer._standing)
+        found = buffer.sampler.probability(np.array(ids), buffer.engine.streams.windows(), buffer.draws.standing)
         if not self.prioritized:
             np.testing.assert_allclose(found, 1 / len(ids), rtol=1e-9)
             return
@@ -322,7 +336,7 @@ class Replay(Program):
 
     @property
     def closed(self) -> bool:
-        return self.buffer is not None and self.buffer._closed
+        return self.buffer is not None and self.buffer.engine.closed
 
     def look(self) -> None:
         if self.buffer is None:
@@ -397,7 +411,7 @@ class Opening(Replay):
     """A store whose writer is gone; the operation opens it."""
 
     def prepare(self) -> None:
-        self.buffer._streams.writer.release()
+        self.buffer.engine.streams.writer.release()
         self.recording.lose(self.committed)
         self.before = self.committed
         self.priorities = [{}]
@@ -494,7 +508,7 @@ class Reading(Replay):
         view_model.check(reader.sample(9), self.view, logs)
         found = [(e.stream, e.env, e.start, e.stop) for e in reader.episodes]
         assert found == [(log.number, *run) for log in logs for run in log.runs()], "episodes"
-        chances = reader.sampler.probability(np.array(ids), reader._streams.windows(), reader._standing)
+        chances = reader.sampler.probability(np.array(ids), reader.engine.streams.windows(), reader.draws.standing)
         np.testing.assert_allclose(chances.sum(), 1)
         assert (chances > 0).all(), "some are never drawn"
 

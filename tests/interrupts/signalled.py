@@ -150,7 +150,8 @@ class Worker:
         if self.sampler is not dr.Uniform:
             state = self.buffer.stats()["streams"]["0"]
             ids = np.arange(state["begin"] * 2, state["end"] * 2)
-            chances = self.buffer.sampler.probability(ids, self.buffer._streams.windows(), self.buffer._standing)
+            rb = self.buffer
+            chances = rb.sampler.probability(ids, rb.engine.streams.windows(), rb.draws.standing)
             assert (chances > 0).all(), f"{(chances == 0).sum()} of {len(ids)} transitions are never drawn"
             np.testing.assert_allclose(chances.sum(), 1)
         return rows
@@ -182,7 +183,7 @@ def go_on(worker: Worker, sender: Sender, count: int) -> dict[str, Any]:
             rows += worker.check()
         except (StateError, ClosedError):
             reopened += 1
-            shown = worker.end if not worker.buffer._closed else 0
+            shown = worker.end if not worker.buffer.engine.closed else 0
             committed = worker.buffer.stats()["streams"].get("0", {}).get("committed", 0)
             try:
                 worker.buffer.close()

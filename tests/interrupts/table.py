@@ -43,16 +43,14 @@ ENGINE = ("diskreplay", "contextlib")
 """Where the places are: what makes context managers out of generators is a part of the engine."""
 
 MODES: dict[str, Callable[[], Interrupts]] = {
-    "interrupt": lambda: Interrupts(within=ENGINE),
     "signal": lambda: Interrupts(at="check", by="signal", within=ENGINE),
     "memory": lambda: Interrupts(MemoryError, within=ENGINE),
     "own": lambda: Interrupts(functools.partial(RuntimeError, "of the user's own code"), within=[own.__name__]),
-    "own, interrupted": lambda: Interrupts(within=[own.__name__]),
-    "bytecode": lambda: Interrupts(at="bytecode", within=ENGINE),
+    "own, signal": lambda: Interrupts(at="check", by="signal", within=[own.__name__]),
 }
-"""What happens: a Ctrl-C at any line; a real one, where CPython handles signals; no more memory; an error, or a Ctrl-C,
-in the user's own code (a file system, views, samplers, functions); a Ctrl-C between any two bytecodes."""
-USUAL = ("interrupt", "signal", "memory", "own", "own, interrupted")
+"""What happens: a Ctrl-C, wherever CPython handles signals; no more memory, at any line; an error, or a Ctrl-C, in the
+user's own code (a file system, views, samplers, functions)."""
+USUAL = tuple(MODES)
 
 Make = Callable[[pathlib.Path], Program]
 
@@ -97,6 +95,9 @@ def replay_operations() -> Iterator[Operation]:
     yield vectors("drop_checkpoint", "", rows=[20, 7], call=Replay.drop, checkpoints=["first"])
     yield vectors("clear", "vectors", rows=[20, 7], call=Replay.clear)
     yield vectors("clear", "with priorities", rows=[20, 7], call=Replay.clear, sampler=proportional)
+    for name, call in (("more", Replay.grow), ("fewer", Replay.shrink)):
+        yield vectors("resize", f"{name}, with priorities", rows=[26, 7], call=call, sampler=proportional)
+        yield frames("resize", f"{name}, stacks", rows=[20, 7], call=call)
     for rows, age in (([26, 3], "after adding"), ([26, 0], "after a commit")):
         yield vectors("sample", f"uniform, {age}", rows=rows, call=Replay.sample)
         yield single("sample", f"uniform, single frames, {age}", rows=rows, call=Replay.sample)

@@ -14,7 +14,7 @@ OTHERS = places(len(USUAL) - 1, "errors and signals beside them")
 
 
 def modes(operation: Operation) -> list[str]:
-    """A Ctrl-C at a line, and of the other kinds of interrupts all, or in the sampled form other ones for each."""
+    """A Ctrl-C, and of the other kinds of interrupts all, or in the sampled form other ones for each."""
     return [USUAL[0], *random.Random(str(operation)).sample(USUAL[1:], OTHERS)]
 
 

@@ -17,7 +17,7 @@ from diskreplay.errors import CorruptionError, LockedError
 from diskreplay.ops.compact import compact
 from diskreplay.ops.verify import verify
 from diskreplay.storage import chunks, handles
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 
 
 @pytest.fixture

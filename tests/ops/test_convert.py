@@ -29,7 +29,7 @@ from diskreplay.formats.selection import Selection
 from diskreplay.ops import convert
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
-from diskreplay.storage.files import LocalFile
+from diskreplay.storage.local_files import LocalFile
 
 
 def exported(path: str, tmp_path: pathlib.Path, **options: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from diskreplay.ops.demo import demo
 from diskreplay.ops.verify import verify
 
 
-@pytest.mark.long
+@pytest.mark.long("cli/test_commands.py::test_demo")
 def test_demo(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "out"
     for _ in range(2):  # the second replaces the first

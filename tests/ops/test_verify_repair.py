@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from helpers.effort import places
+from helpers.effort import stride
 from ops.stores import IMAGE, fill, images
 
 import diskreplay as dr
 from diskreplay.errors import DiskReplayError, InputError, LockedError, NotAStoreError
 from diskreplay.ops.repair import Repaired, repair
-from diskreplay.ops.repair_plan import plan
+from diskreplay.ops.repair.plan import plan
 from diskreplay.ops.verify import verify
 from diskreplay.storage import metadata
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.testing import Crash, FaultyFiles, SimulatedDisk
 
 Transitions = dict[int, bytes]
@@ -412,7 +412,7 @@ def test_it_may_die_at_any_operation(name: str) -> None:
     operations = counting.count()
     assert operations > 10
     rng = random.Random(name)
-    points = sorted(rng.sample(range(operations), places(operations, "deaths within a repair", least=3)))
+    points = sorted(rng.sample(range(operations), max(1, operations // stride(50, "deaths within a repair"))))
     for at in points:
         dying = disk.after_kill()
         files = FaultyFiles(dying)

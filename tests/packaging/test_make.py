@@ -57,3 +57,16 @@ def test_what_is_missing_is_said_in_one_line(
     assert said == says
     assert ending.startswith("make: *** ")
     assert done.stdout in ("", "Making .venv\n")
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_bytecode_is_written_whatever_the_environment_says(tmp_path: pathlib.Path) -> None:
+    """Regression: each process that a test started compiled the whole package, a quarter of the run's time."""
+    makefile = tmp_path / "Makefile"
+    makefile.write_text(f'include {ROOT / "Makefile"}\nsaid:\n\t@echo "($$PYTHONDONTWRITEBYTECODE)"\n')
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-f", str(makefile), "said"], cwd=tmp_path,
+        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "()\n"

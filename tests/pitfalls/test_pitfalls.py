@@ -54,7 +54,7 @@ def values(rb: dr.ReplayBuffer) -> list[float]:
 
 
 def chances(rb: dr.ReplayBuffer) -> np.ndarray:
-    return rb.sampler.probability(rb.items(), rb._streams.windows(), rb._standing)
+    return rb.sampler.probability(rb.items(), rb.engine.streams.windows(), rb.draws.standing)
 
 
 def test_next_observation_at_a_truncation(path: str) -> None:
@@ -414,8 +414,8 @@ def test_chosen_episodes_cost_no_more_than_all(path: str, monkeypatch: pytest.Mo
             rb.add(0, 0, episode, 1, False, False)
             rb.add(1, 0, 0, 2, True, False)
         looked_at: list[int] = []
-        standing = rb._standing
-        monkeypatch.setattr(rb, "_standing", lambda ids: looked_at.append(len(ids)) or standing(ids))
+        standing = rb.draws.standing
+        monkeypatch.setattr(rb.draws, "standing", lambda ids: looked_at.append(len(ids)) or standing(ids))
         ours = []
         for most in (10, 400):
             looked_at.clear()

@@ -64,7 +64,7 @@ def test_a_handler_that_samples_while_the_cache_is_filled(tmp_path: Any) -> None
         for row in range(100):
             rb.add(np.full((48, 48), row), 0, row, np.full((48, 48), row + 1), False, False)
     with dr.ReplayBuffer.open(tmp_path / "a", mode="r", seed=0) as rb:
-        fill, within = rb._streams.cache.fill, []
+        fill, within = rb.engine.streams.cache.fill, []
 
         def sampling(column: Any, chunk: Any, group: Any, decode: Any) -> None:
             def decoding(which: int, slot: Any) -> None:
@@ -80,7 +80,7 @@ def test_a_handler_that_samples_while_the_cache_is_filled(tmp_path: Any) -> None
 
         before = signal.signal(signal.SIGUSR1, handler)
         try:
-            with mock.patch.object(rb._streams.cache, "fill", sampling):
+            with mock.patch.object(rb.engine.streams.cache, "fill", sampling):
                 batches = [rb.sample(20)]
         finally:
             signal.signal(signal.SIGUSR1, before)

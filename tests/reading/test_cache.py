@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.storage.column import ColumnReader
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 
 ENVS = 3
 
@@ -25,7 +25,9 @@ def column() -> ColumnReader:
     config = Config("cache", Leaf((5,)), num_envs=ENVS)
     with config.limits():
         schema = schemas.build(
-            to_space(Leaf((9,))), config.action_space(), capacity=90, num_envs=ENVS, chunk_rows=2, shard_rows=4
+            schemas.StoreSpec(
+                to_space(Leaf((9,))), config.action_space(), capacity=90, num_envs=ENVS, chunk_rows=2, shard_rows=4
+            )
         )
     reader = ColumnReader(LocalFiles(), "nowhere", "0", schema.obs_columns[0], ENVS)
     reader.entries.reserve(64)

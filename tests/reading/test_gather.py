@@ -93,7 +93,7 @@ def test_pieces_are_the_requests_cut_at_chunk_borders(wanted: Requests, chunk_ro
 def test_rows_wherever_they_stand(
     store: dr.ReplayBuffer, budget: int, way: str, twice: bool, wanted: list[Requests]
 ) -> None:
-    column = next(iter(store._streams)).disk.rows["obs"]
+    column = next(iter(store.engine.streams)).disk.rows["obs"]
     cache = ChunkCache(budget)
     cache.resize_window(min(budget, 1))
     load_after = 0 if way == "compiled" else 1 << 60

@@ -24,6 +24,7 @@ from helpers.configs import CONFIGS, WIDE, Config
 from helpers.effort import examples
 from helpers.model import Leaf
 from helpers.recording import Recording, reopen
+from helpers.threads import together
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +33,7 @@ from diskreplay.errors import CorruptionError, ReadFailedError
 from diskreplay.reading import compiled, gather, kernel, scratch
 from diskreplay.schema import Codec
 from diskreplay.storage import chunks
-from diskreplay.storage import files as fs
+from diskreplay.storage.local_files import LocalFile, LocalFiles
 from diskreplay.testing import FaultyFiles, SimulatedDisk
 
 TESTS = pathlib.Path(__file__).parent.parent
@@ -298,10 +299,17 @@ def check(batch: Any, frames: np.ndarray) -> None:
     np.testing.assert_array_equal(batch.next_obs, frames[batch.index + 1])
 
 
+def test_what_is_loaded_is_compiled() -> None:
+    """Else the first batch would compile, with the buffer's lock held."""
+    with mock.patch.object(compiled, "_kernel", None), mock.patch.object(kernel, "compile_now") as compiling:
+        assert compiled.load() is kernel
+        compiling.assert_called_once_with()
+
+
 def test_what_the_kernel_cannot_read_python_reads(path: str) -> None:
     frames = filled(path)
     with (
-        mock.patch.object(fs, "descriptor", return_value=1 << 20),  # of no file
+        mock.patch.object(LocalFile, "descriptor", return_value=1 << 20),  # of no file
         in_kernel(wholly=False) as counts,
         dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
     ):
@@ -316,7 +324,7 @@ def test_errors_of_the_disk_are_said_as_in_python(path: str) -> None:
     failing = mock.patch.object(os, "pread", side_effect=OSError(errno.EIO, "no"))
     with (
         dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
-        mock.patch.object(fs, "descriptor", return_value=1 << 20),
+        mock.patch.object(LocalFile, "descriptor", return_value=1 << 20),
         in_kernel(wholly=False),
     ):
         buffer.sample(100)
@@ -404,17 +412,17 @@ def test_other_disks_are_left_to_python() -> None:
 
 
 def test_files_that_somebody_watches_are_left_to_python(path: str) -> None:
-    files = FaultyFiles(fs.LocalFiles())
+    files = FaultyFiles(LocalFiles())
     frames = filled(path, files=files)
     with in_kernel(wholly=False) as counts, dr.ReplayBuffer.open(path, mode="r", files=files, cache_bytes=0) as buffer:
         check(buffer.sample(50), frames)
     assert counts == []
 
-    class Watched(fs.LocalFile):
+    class Watched(LocalFile):
         __slots__ = ()
 
-    assert fs.descriptor(Watched(path + "/zarr.json", write=False)) is None
-    assert isinstance(fs.descriptor(fs.LocalFile(path + "/zarr.json", write=False)), int)
+    assert Watched(path + "/zarr.json", write=False).descriptor() is None
+    assert isinstance(LocalFile(path + "/zarr.json", write=False).descriptor(), int)
 
 
 def test_chunks_that_the_cache_takes_in_are_decoded_whole(path: str) -> None:
@@ -446,23 +454,13 @@ def test_rows_that_no_commit_holds(path: str) -> None:
 
 def test_several_threads(path: str) -> None:
     frames = filled(path)
-    errors: list[BaseException] = []
     with in_kernel() as counts, dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer:
 
         def work() -> None:
-            try:
-                for size in (1, 30, 100) * 20:
-                    check(buffer.sample(size), frames)
-            except BaseException as error:
-                errors.append(error)
+            for size in (1, 30, 100) * 20:
+                check(buffer.sample(size), frames)
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    if errors:
-        raise errors[0]
+        together(*[work] * 4)
     assert len(counts) >= 240
     assert kernel._read.targetoptions["nogil"]
     assert len(kernel._read.signatures) == 1  # compiled by load(), and never anew
@@ -529,12 +527,18 @@ def sampling(path: str, batches: int, before: str = "") -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.own_thresholds
-def test_it_is_loaded_when_it_is_worth_it(path: str) -> None:
+@pytest.mark.parametrize(
+    ("batches", "before", "loaded"),
+    [
+        (compiled.LOAD_AFTER // 1000, "", ["False", "False"]),
+        (compiled.LOAD_AFTER // 100 + 2, "", ["True", "True"]),
+        (compiled.LOAD_AFTER // 100 + 2, "sys.modules['numba'] = None\n", ["True", "False"]),
+    ],
+    ids=["few", "many", "many without numba"],
+)
+def test_it_is_loaded_when_it_is_worth_it(path: str, batches: int, before: str, loaded: list[str]) -> None:
     filled(path)
-    few, many = compiled.LOAD_AFTER // 1000, compiled.LOAD_AFTER // 100 + 2
-    assert sampling(path, few) == ["False", "False"]
-    assert sampling(path, many) == ["True", "True"]
-    assert sampling(path, many, before="sys.modules['numba'] = None\n") == ["True", "False"]
+    assert sampling(path, batches, before) == loaded
 
 
 def test_without_a_compiler_all_is_left_to_python(path: str) -> None:

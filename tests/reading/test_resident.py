@@ -13,7 +13,7 @@ from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, content
 
 import diskreplay as dr
 from diskreplay.errors import NotEnoughDataError
-from diskreplay.index import rows
+from diskreplay.index import row_copies
 from diskreplay.reading import resident
 from diskreplay.schema import START, TERMINATED
 
@@ -35,13 +35,13 @@ def test_batches_have_the_same_bits(path: str, config: Config) -> None:
         other.commit()
         for _ in range(2):
             for view in views:
-                buffer._view = view
-                state = buffer._rng.bit_generator.state
+                buffer.draws.view = buffer.draws.shown = view
+                state = buffer.engine.rng.bit_generator.state
                 try:
                     found = [content(buffer.sample(size)) for size in (1, 7)]
                 except NotEnoughDataError:
                     continue
-                buffer._rng.bit_generator.state = state
+                buffer.engine.rng.bit_generator.state = state
                 with by_numpy():
                     assert found == [content(buffer.sample(size)) for size in (1, 7)]
                 compared += 1
@@ -56,7 +56,7 @@ def test_every_array_is_given_out_once(path: str) -> None:
         Recording(config).add(buffer, 12)
         from diskreplay.reading.samples import Samples
 
-        samples = Samples(buffer.schema, list(buffer._streams), buffer.sample(5).index)
+        samples = Samples(buffer.schema, list(buffer.engine.streams), buffer.sample(5).index)
         samples.gather()
         for name in (TERMINATED, START, "obs"):
             one, other = samples.resident(name), samples.resident(name)
@@ -68,9 +68,9 @@ def test_small_batches_are_copied_by_compiled_code_and_large_ones_by_numpy(path:
     config = CONFIGS[0]
     with config.create(path) as buffer:
         Recording(config).add(buffer, 12)
-        part = next(iter(buffer._streams))
+        part = next(iter(buffer.engine.streams))
         place, none = np.arange(2500), np.zeros(2500, np.int64)
-        with mock.patch.object(rows, "gather", wraps=rows.gather) as compiled:
+        with mock.patch.object(row_copies, "gather", wraps=row_copies.gather) as compiled:
             small = resident.gather([(part.resident, place[:8], none[:8] + part.log.begin, none[:8])], 8, partial=False)
             assert small is not None
             assert compiled.call_count == 1

@@ -8,7 +8,8 @@ from helpers.effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diskreplay.reading import compiled, threads
+from diskreplay import workers
+from diskreplay.reading import compiled
 from diskreplay.reading.target import Target
 
 FRAMES, WIDTH, BATCH = 3, 5, 6
@@ -67,7 +68,7 @@ def a_piece_for_each_place(rng: np.random.Generator) -> tuple[np.ndarray, np.nda
 def test_pieces_of_decoded_chunks(helpers: int) -> None:
     assert compiled.load() is not None
     rng = np.random.default_rng(0)
-    with mock.patch.object(threads, "_most", helpers), mock.patch.object(compiled, "LEAST_HITS", 1):
+    with mock.patch.object(workers, "_helpers", helpers), mock.patch.object(compiled, "LEAST_HITS", 1):
         for _ in range(50):
             slots, pieces = a_piece_for_each_place(rng)
             two, one = pair()

@@ -21,11 +21,11 @@ from remote.world import SPACES, Life, reader, rows_of
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, InputError, RemoteError
-from diskreplay.remote import ahead, files, push, ranges
+from diskreplay.remote import ahead, bundles, ranges, shard_copies
 from diskreplay.remote.ahead import Ahead
 from diskreplay.remote.objects import Object
 from diskreplay.testing import FaultyObjects, Interrupts, SimulatedObjects
-from diskreplay.testing.objects import Fault, Request
+from diskreplay.testing.faulty_objects import Fault, Request
 
 PATIENCE = 120.0
 """Seconds until a test that waits for something has failed."""
@@ -36,7 +36,7 @@ SHARD_ROWS, SHARDS = 16, 8
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of some kB are downloaded in parts, as those of some MB are."""
-    monkeypatch.setattr(push, "BUNDLE_SHARDS", 1)  # so that opening downloads none of them
+    monkeypatch.setattr(bundles, "BUNDLE_SHARDS", 1)  # so that opening downloads none of them
     monkeypatch.setattr(ranges, "WHOLE_BYTES", 0)
     monkeypatch.setattr(ranges, "REQUEST_BYTES", 0)
     monkeypatch.setitem(world.LAYOUT, "shard_rows", {"obs": SHARD_ROWS, "action": 32})
@@ -107,7 +107,7 @@ def is_whole(request: Request) -> bool:
 
 
 def background(buffer: dr.ReplayBuffer) -> Ahead:
-    return buffer._store.files._ahead  # type: ignore[attr-defined, no-any-return]
+    return buffer.engine.store.files.copies._ahead  # type: ignore[attr-defined, no-any-return]
 
 
 def join(found: Ahead) -> None:
@@ -183,7 +183,7 @@ def test_the_budget_is_kept_and_a_full_mirror_is_not_churned(
     objects = FaultyObjects(pushed)
     budget = 3 * size
     with reader(objects, tmp_path / "m", mirror_bytes=budget, seed=1) as buffer:
-        mirror, received = buffer._store.files.mirror, 0  # type: ignore[attr-defined]
+        mirror, received = buffer.engine.store.files.mirror, 0  # type: ignore[attr-defined]
         for _ in range(effort.examples(100, "batches from a mirror that is smaller than the store", least=30)):
             batch = buffer.sample(2)
             rows_of(buffer, batch.index)
@@ -202,7 +202,7 @@ def test_a_shard_that_no_mirror_can_hold_is_read_in_parts(
     life: Life, pushed: SimulatedObjects, tmp_path: pathlib.Path
 ) -> None:
     with reader(pushed, tmp_path / "m") as buffer:
-        buffer._store.files.mirror.most_bytes = 4000  # type: ignore[attr-defined]
+        buffer.engine.store.files.mirror.most_bytes = 4000  # type: ignore[attr-defined]
         assert sorted(rows_of(buffer)) == sorted(life.window())
         assert buffer.stats()["remote"]["ahead_shards"] == 0
 
@@ -310,7 +310,6 @@ def test_parts_of_a_shard_that_grew_or_was_taken_back_meanwhile(tmp_path: pathli
             assert seen <= set(before) or seen <= set(life.window())
         buffer.refresh()
         assert sorted(rows_of(buffer)) == sorted(life.window())
-    life.buffer.close()
 
 
 def test_a_part_beyond_the_end_of_a_shard_that_was_taken_back_is_no_error_of_the_network(
@@ -329,7 +328,6 @@ def test_a_part_beyond_the_end_of_a_shard_that_was_taken_back_is_no_error_of_the
         with pytest.raises(InputError, match="names no transition"):  # after a look at what is there now
             buffer.get(ids)
         assert sorted(rows_of(buffer)) == sorted(life.window())
-    life.buffer.close()
 
 
 def test_a_shard_that_grew_is_downloaded_once_and_listed_once(tmp_path: pathlib.Path) -> None:
@@ -339,7 +337,7 @@ def test_a_shard_that_grew_is_downloaded_once_and_listed_once(tmp_path: pathlib.
     objects = FaultyObjects(inner)
     with reader(objects, tmp_path / "m", cache_bytes=0) as buffer:
         ids = rows_in(buffer, 2)
-        for _, column in buffer._streams.all[0].disk.columns():
+        for _, column in buffer.engine.streams.all[0].disk.columns():
             column.close_files()
         for copy in (tmp_path / "m").glob("*@*"):
             copy.unlink()
@@ -353,7 +351,6 @@ def test_a_shard_that_grew_is_downloaded_once_and_listed_once(tmp_path: pathlib.
         asked = len(objects.requests)
         rows_of(buffer, ids)
         assert len(objects.requests) == asked
-    life.buffer.close()
 
 
 class SlowPieces:
@@ -389,7 +386,7 @@ def test_close_calls_off_what_is_under_way(
     pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ahead, "STOP_SECONDS", 0.0)
-    monkeypatch.setattr(files, "STOP_SECONDS", 0.0)
+    monkeypatch.setattr(shard_copies, "STOP_SECONDS", 0.0)
     monkeypatch.setattr(ahead, "MOST_THREADS", 1)
     objects = SlowPieces(pushed)
     buffer = reader(objects, tmp_path / "m")  # type: ignore[arg-type]
@@ -411,15 +408,15 @@ def test_close_calls_off_what_is_under_way(
 def test_close_calls_off_what_a_shuffled_pass_has_begun(
     pushed: SimulatedObjects, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "STOP_SECONDS", 0.0)
+    monkeypatch.setattr(shard_copies, "STOP_SECONDS", 0.0)
     objects = SlowPieces(pushed)
     buffer = reader(objects, tmp_path / "m")  # type: ignore[arg-type]
     objects.slow = True
-    store = buffer._store.files
+    store = buffer.engine.store.files
     for shard in range(SHARDS - 1):  # as a round does
         store.open(f"{world.URL}/streams/0/obs/c.{shard}.0.0").begin()  # type: ignore[attr-defined]
     assert objects.began.wait(PATIENCE)
-    begun = store._downloads.under_way()  # type: ignore[attr-defined]
+    begun = store.copies._downloads.under_way()  # type: ignore[attr-defined]
     before = {path.name for path in (tmp_path / "m").glob("*@*")}
     buffer.close()  # although the network is silent
     objects.go_on.set()
@@ -543,7 +540,7 @@ def test_columns_of_one_batch_are_asked_for_at_once(tmp_path: pathlib.Path) -> N
         for before, after in itertools.pairwise(steps):
             buffer.add(before, 0, 0.0, after, False, False)
     from diskreplay.remote.push import Push
-    from diskreplay.storage.files import LocalFiles
+    from diskreplay.storage.local_files import LocalFiles
     from diskreplay.storage.store import Store
 
     Push(Store(path, LocalFiles()), "0", objects).run()

@@ -14,7 +14,7 @@ from diskreplay.ops import remote as ops
 from diskreplay.ops.verify import verify
 from diskreplay.remote.collect import collect
 from diskreplay.remote.place import open_remote
-from diskreplay.storage import arrays, attachments
+from diskreplay.storage import attachments, checkpoint_arrays
 from diskreplay.testing import FaultyObjects, SimulatedObjects
 
 WEIGHTS = np.random.default_rng(0).bytes(200_000)
@@ -22,7 +22,7 @@ WEIGHTS = np.random.default_rng(0).bytes(200_000)
 
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attachments, "SHARD_BYTES", arrays.CHUNK_ROWS)
+    monkeypatch.setattr(attachments, "SHARD_BYTES", checkpoint_arrays.CHUNK_ROWS)
 
 
 def _pushed(folder: pathlib.Path) -> tuple[Life, SimulatedObjects]:
@@ -36,31 +36,29 @@ def _pushed(folder: pathlib.Path) -> tuple[Life, SimulatedObjects]:
 def test_a_pushed_checkpoint_has_them(tmp_path: pathlib.Path) -> None:
     life, objects = _pushed(tmp_path)
     largest = max(len(data) for key, data in objects.data.items() if "/attachments/" in key)
-    assert largest < 2 * arrays.CHUNK_ROWS  # one put for each shard
+    assert largest < 2 * checkpoint_arrays.CHUNK_ROWS  # one put for each shard
     with reader(objects, tmp_path / "m", checkpoint="one") as trainer:
         assert trainer.restored.name == "one"
         with trainer.attachment("learner.pt") as file:
-            file.seek(arrays.CHUNK_ROWS - 5)
-            assert file.read(10) == WEIGHTS[arrays.CHUNK_ROWS - 5 :][:10]
+            file.seek(checkpoint_arrays.CHUNK_ROWS - 5)
+            assert file.read(10) == WEIGHTS[checkpoint_arrays.CHUNK_ROWS - 5 :][:10]
             file.seek(0)
             assert file.read() == WEIGHTS
     life.buffer.drop_checkpoint("one")
     life.push(objects)
     assert not [key for key in objects.data if key.startswith("checkpoints/one/")]
-    life.buffer.close()
 
 
 def test_a_reader_that_does_not_ask_downloads_none(tmp_path: pathlib.Path) -> None:
-    life, objects = _pushed(tmp_path)
+    _, objects = _pushed(tmp_path)
     faulty = FaultyObjects(objects)
     with reader(faulty, tmp_path / "m", checkpoint="one") as trainer:
         trainer.sample(8)
     assert not [one for one in faulty.requests if "/attachments/" in str(one)]
-    life.buffer.close()
 
 
 def test_a_reader_makes_a_checkpoint_with_them_and_keeps_one(tmp_path: pathlib.Path) -> None:
-    life, objects = _pushed(tmp_path)
+    _, objects = _pushed(tmp_path)
     with reader(objects, tmp_path / "m") as trainer:
         for step in range(3):
             given = {"learner.pt": lambda file, step=step: file.write(WEIGHTS + bytes([step]))}
@@ -72,7 +70,6 @@ def test_a_reader_makes_a_checkpoint_with_them_and_keeps_one(tmp_path: pathlib.P
         assert again.restored == dr.buffers.stored.Restored("step-2", {"step": 2})
         with again.attachment("learner.pt") as file:
             assert file.read() == WEIGHTS + bytes([2])
-    life.buffer.close()
 
 
 def test_a_pulled_copy_has_them(tmp_path: pathlib.Path) -> None:
@@ -89,7 +86,7 @@ def test_a_pulled_copy_has_them(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_damaged_one_is_named(tmp_path: pathlib.Path) -> None:
-    life, objects = _pushed(tmp_path)
+    _, objects = _pushed(tmp_path)
     key = next(key for key in objects.data if key.endswith("learner.pt/c.1.0"))
     damaged = bytearray(objects.data[key])
     damaged[100] ^= 1
@@ -100,4 +97,3 @@ def test_a_damaged_one_is_named(tmp_path: pathlib.Path) -> None:
         pytest.raises(CorruptionError, match=r"learner\.pt"),
     ):
         file.read()
-    life.buffer.close()

@@ -23,7 +23,6 @@ def test_a_mirror_that_was_removed_is_made_anew(mirror_bytes: int, tmp_path: pat
         shutil.rmtree(tmp_path / "m")
         assert sorted(rows_of(buffer)) == sorted(life.window())
         assert list((tmp_path / "m").iterdir())
-    life.buffer.close()
 
 
 def test_a_mirror_that_cannot_be_made_anew_is_named(tmp_path: pathlib.Path) -> None:
@@ -37,7 +36,6 @@ def test_a_mirror_that_cannot_be_made_anew_is_named(tmp_path: pathlib.Path) -> N
             rows_of(buffer)
         (tmp_path / "m").unlink()
         assert sorted(rows_of(buffer)) == sorted(life.window())
-    life.buffer.close()
 
 
 def test_a_store_that_took_the_place_of_another_is_noticed_by_a_refresh(tmp_path: pathlib.Path) -> None:
@@ -69,7 +67,6 @@ def test_rows_of_a_store_that_was_removed_are_not_a_fault_of_the_disk(tmp_path: 
         objects.delete(list(objects.data))
         with pytest.raises(StoreNotFoundError, match=f"no store at '{URL}' any more"):
             rows_of(buffer)
-    life.buffer.close()
 
 
 def test_a_store_whose_document_was_written_otherwise_is_the_same(tmp_path: pathlib.Path) -> None:
@@ -82,7 +79,6 @@ def test_a_store_whose_document_was_written_otherwise_is_the_same(tmp_path: path
         life.push(objects)
         buffer.refresh()
         assert sorted(rows_of(buffer)) == sorted(life.window())
-    life.buffer.close()
 
 
 def test_a_store_that_was_removed_and_pushed_anew_is_the_same(tmp_path: pathlib.Path) -> None:
@@ -95,7 +91,6 @@ def test_a_store_that_was_removed_and_pushed_anew_is_the_same(tmp_path: pathlib.
         life.push(objects)
         buffer.refresh()
         assert sorted(rows_of(buffer)) == sorted(life.window())
-    life.buffer.close()
 
 
 def test_a_document_that_is_read_during_a_refresh_does_not_break_it(tmp_path: pathlib.Path) -> None:
@@ -103,22 +98,21 @@ def test_a_document_that_is_read_during_a_refresh_does_not_break_it(tmp_path: pa
     life.add(20)
     life.push(objects)
     with reader(objects, tmp_path / "m") as buffer:
-        files = buffer._store.files
+        catalog = buffer.engine.store.files.catalog  # type: ignore[attr-defined]
 
         class Key(str):
             """Is looked up while another thread reads a document."""
 
             def __hash__(self) -> int:
-                documents = files._documents  # type: ignore[attr-defined]
+                documents = catalog._documents
                 documents[f"checkpoints/{len(documents)}/zarr.json"] = "tag", b"{}"
                 return super().__hash__()
 
-        files._documents[Key("streams")] = "tag", b"{}"  # type: ignore[attr-defined]
+        catalog._documents[Key("streams")] = "tag", b"{}"
         life.add(5)
         life.push(objects)
         buffer.refresh()
         assert sorted(rows_of(buffer)) == sorted(life.window())
-    life.buffer.close()
 
 
 def test_an_empty_place_is_no_store(tmp_path: pathlib.Path) -> None:

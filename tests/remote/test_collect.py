@@ -13,13 +13,14 @@ from gymnasium import spaces
 from helpers.effort import stride
 
 import diskreplay as dr
+from diskreplay.engine.run import Run
 from diskreplay.errors import InputError, RemoteError
 from diskreplay.ops import remote as ops
 from diskreplay.ops.verify import verify
 from diskreplay.remote.collect import collect
 from diskreplay.remote.place import open_remote
 from diskreplay.remote.push import Push
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.testing import FaultyObjects, SimulatedObjects
 
@@ -99,7 +100,7 @@ def test_what_a_checkpoint_needs_stays(writer: Writer, of: str) -> None:
         writer.buffer.checkpoint("kept")
         writer.push.run()
     else:
-        with writer.reader("trainer", seed=1) as trainer:
+        with writer.reader("trainer", run=Run(seed=1)) as trainer:
             trainer.checkpoint("kept")
     writer.add(200)
     collect(writer.files(), 0)
@@ -118,10 +119,10 @@ def test_a_checkpoint_and_gc_at_the_same_time(writer: Writer) -> None:
     writer.add(200)
     after = dict(writer.objects.data)
     outcomes = set()
-    for at in range(100):
+    for at in range(0, 100, stride(5, "requests of gc")):
         objects = SimulatedObjects(data=before)
         there = open_remote(objects, writer.folder / "trainer")
-        with dr.ReplayBuffer(Store(there.url, there), stream=None, seed=1) as trainer:
+        with dr.ReplayBuffer(Store(there.url, there), stream=None, run=Run(seed=1)) as trainer:
             objects.data = dict(after)
             faulty = FaultyObjects(objects)
 
@@ -205,7 +206,7 @@ def test_pull_copies_everything(writer: Writer, tmp_path: pathlib.Path) -> None:
     writer.add(50)
     writer.buffer.checkpoint("c", {"step": 7})
     writer.add(30)
-    with writer.reader("trainer", seed=1, sampler=dr.Proportional()) as trainer:
+    with writer.reader("trainer", run=Run(seed=1), sampler=dr.Proportional()) as trainer:
         trainer.checkpoint("t")
         drawn = [list(trainer.sample(8).index) for _ in range(3)]
     found = ops.pull(writer.objects.url, tmp_path / "copy.replay", objects=writer.objects)

@@ -68,7 +68,6 @@ def test_nothing_is_pushed_there_and_it_can_be_pushed_elsewhere(kind: type[Ignor
     better = SimulatedObjects()
     life.push(better)
     assert read(better, tmp_path / "m") == sorted(life.window())
-    life.buffer.close()
 
 
 @KINDS
@@ -85,7 +84,6 @@ def test_a_store_that_is_there_is_not_joined_and_not_replaced(kind: type[Ignorin
     assert not (tmp_path / "c").exists()
     key = f"streams/0/start/{conditions.NAME}"
     assert {**objects.data, key: b""} == {**made.data, key: b""}
-    life.buffer.close()
 
 
 def test_storage_that_refuses_conditions_that_hold_is_refused(tmp_path: pathlib.Path) -> None:

@@ -15,17 +15,17 @@ from remote.world import RUN, SPACES, Life, Rows, observation, read, reader, row
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, DiskReplayError, InputError, RemoteError
-from diskreplay.remote import push as pushes
+from diskreplay.remote import bundles
 from diskreplay.remote.push import Push
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.testing import FAULTS, FaultyObjects, SimulatedObjects
 
 
 @pytest.fixture(autouse=True)
 def _small_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pushes, "BUNDLE_SHARDS", 3)
-    monkeypatch.setattr(pushes, "BUNDLE_MOST", 5)
+    monkeypatch.setattr(bundles, "BUNDLE_SHARDS", 3)
+    monkeypatch.setattr(bundles, "BUNDLE_MOST", 5)
 
 
 @dataclasses.dataclass
@@ -104,15 +104,32 @@ def _back(folder: pathlib.Path) -> Scene:
     return Scene(life, objects, [before, []], {"c": sorted(life.saved["c"])})
 
 
+def _resized(folder: pathlib.Path, capacity: int) -> Scene:
+    scene = _later(folder, 40, 30)
+    scene.life.resize(capacity)
+    scene.life.add(15)
+    return scene
+
+
+def _grown(folder: pathlib.Path) -> Scene:
+    return _resized(folder, 90)
+
+
+def _shrunk(folder: pathlib.Path) -> Scene:
+    return _resized(folder, 7)
+
+
 SCENES = {
     "first": _first, "later": _later, "bundles": _bundles, "eviction": _evicted, "checkpoint": _checkpoint,
     "made again": _remade, "going back": _back,
+    "grown": _grown, "shrunk": _shrunk,
 }  # fmt: skip
 
 
 def _places(requests: int, what: str) -> list[tuple[int, str]]:
     all_ = [(index, fault) for index in range(requests) for fault in FAULTS]
-    return random.Random(what).sample(all_, effort.places(len(all_), "requests of remote stores and their faults"))
+    few = len(all_) // effort.stride(50, "requests of remote stores and their faults")
+    return random.Random(what).sample(all_, max(few, min(len(all_), 2)))
 
 
 def _check_end(scene: Scene, objects: SimulatedObjects, folder: pathlib.Path) -> None:
@@ -182,7 +199,7 @@ def test_a_reader_between_any_two_requests_sees_whole_commits(name: str, tmp_pat
         if stale is not None:  # one that stands where it was, and must download what it reads
             for copy in (tmp_path / "stale").iterdir():
                 copy.unlink()
-            for stream in stale._streams:
+            for stream in stale.engine.streams:
                 stream.disk.close_files()
             try:
                 assert sorted(rows_of(stale, items)) == first, request

@@ -13,7 +13,7 @@ from remote.world import Life, Rows, read, under
 
 import diskreplay as dr
 from diskreplay.errors import DiskReplayError, RemoteError
-from diskreplay.remote import push as pushes
+from diskreplay.remote import bundles
 from diskreplay.remote.objects import Object
 from diskreplay.storage import metadata
 from diskreplay.testing import SimulatedObjects
@@ -27,7 +27,7 @@ RAW = [b"", b"null", b"[]", b"NaN", b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xf
 
 @pytest.fixture
 def served(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Life, SimulatedObjects]:
-    monkeypatch.setattr(pushes, "BUNDLE_SHARDS", 3)
+    monkeypatch.setattr(bundles, "BUNDLE_SHARDS", 3)
     life, objects = Life(tmp_path / "a"), SimulatedObjects()
     life.add(50)
     life.checkpoint("c")
@@ -91,9 +91,10 @@ def test_mutated_objects_give_the_rows_or_an_error(
     served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path
 ) -> None:
     life, base = served
-    right, tried, refused = sorted(life.window()), effort.examples(600, "mutated objects", least=60), 0
+    right, tried, refused = sorted(life.window()), effort.examples(600), 0
+    every = effort.stride(5, "mutated objects")
     outside = sorted(path.name for path in tmp_path.iterdir())
-    for seed in range(tried):
+    for seed in range(0, tried, every):
         objects = base.copy()
         done = [_mutate(objects, np.random.default_rng([seed, number])) for number in range(1 + seed % 2)]
         for options in ({}, {"checkpoint": "c"}):
@@ -111,7 +112,7 @@ def test_a_push_to_mutated_objects_ends_with_an_error_or_well(
     served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path
 ) -> None:
     life, base = served
-    for seed in range(effort.examples(300, "mutated objects", least=40)):
+    for seed in range(0, effort.examples(300), effort.stride(3, "mutated objects")):
         objects = base.copy()
         done = _mutate(objects, np.random.default_rng([7, seed]))
         try:

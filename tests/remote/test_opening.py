@@ -12,7 +12,7 @@ from remote.world import RUN, Life, reader, rows_of, under
 import diskreplay as dr
 from diskreplay.remote import ranges
 from diskreplay.remote.objects import Object
-from diskreplay.testing.objects import SimulatedObjects
+from diskreplay.testing.faulty_objects import SimulatedObjects
 
 TOGETHER = 12
 
@@ -72,4 +72,3 @@ def test_open_finds_the_class_of_a_store_under_a_url(tmp_path: pathlib.Path) -> 
         assert rows_of(found) == life.window()
     with under(SimulatedObjects()), pytest.raises(dr.errors.StoreNotFoundError):
         dr.open(objects.url, mirror=tmp_path / "m")
-    life.buffer.close()

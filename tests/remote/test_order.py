@@ -17,7 +17,7 @@ from diskreplay.ops import remote as ops
 from diskreplay.remote.collect import collect
 from diskreplay.remote.place import open_remote
 from diskreplay.remote.push import Push
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Checkpoint, Store, newest
 from diskreplay.testing import FaultyObjects, SimulatedObjects
 
@@ -49,7 +49,6 @@ def test_a_trainer_goes_on_from_its_last_checkpoint_when_its_clock_was_set_back(
     with reader(objects, tmp_path / "elsewhere", checkpoint="latest") as again:
         assert again.checkpoint_metadata(again.checkpoints[-1])["update"] == 300
         assert again.sample(8).index.tolist() == drawn
-    life.buffer.close()
 
 
 def test_a_trainer_goes_on_from_a_trainers_checkpoint_beside_collectors_that_make_some(tmp_path: pathlib.Path) -> None:
@@ -59,16 +58,16 @@ def test_a_trainer_goes_on_from_a_trainers_checkpoint_beside_collectors_that_mak
         life.checkpoint(name)
     life.push(objects)
     with reader(objects, tmp_path / "m", checkpoint="latest", seed=1) as trainer:
-        assert trainer._checkpoint is not None
-        assert trainer._checkpoint.name == "c3", "there is none of a reader yet"
+        assert trainer.engine.stays_at is not None
+        assert trainer.engine.stays_at.name == "c3", "there is none of a reader yet"
         trainer.checkpoint("trainer")
         assert trainer.checkpoints == ["c1", "c2", "c3", "trainer"]
     life.checkpoint("c4")
     life.checkpoint("c5")
     life.push(objects)
     with reader(objects, tmp_path / "m", checkpoint="latest") as trainer:
-        assert trainer._checkpoint is not None
-        assert trainer._checkpoint.name == "trainer"
+        assert trainer.engine.stays_at is not None
+        assert trainer.engine.stays_at.name == "trainer"
         assert trainer.checkpoints == ["c1", "c2", "c3", "c4", "trainer", "c5"], "4 has been given twice: then by name"
     made = [(one.name, one.number, one.maker) for one in remote_checkpoints(objects, tmp_path / "m2")]
     assert made == [
@@ -79,7 +78,6 @@ def test_a_trainer_goes_on_from_a_trainers_checkpoint_beside_collectors_that_mak
         ("trainer", 4, None),
         ("c5", 5, "0"),
     ]
-    life.buffer.close()
 
 
 def test_a_checkpoint_that_is_dropped_and_made_again_is_pushed_anew(tmp_path: pathlib.Path, clock: Clock) -> None:
@@ -95,7 +93,6 @@ def test_a_checkpoint_that_is_dropped_and_made_again_is_pushed_anew(tmp_path: pa
     (found,) = remote_checkpoints(objects, tmp_path / "m")
     assert found.metadata == {"score": 2}
     assert found.cut["0"].end == 20
-    life.buffer.close()
 
 
 def test_a_dropped_checkpoint_that_is_still_remote_comes_before_the_newer_one(
@@ -109,12 +106,11 @@ def test_a_dropped_checkpoint_that_is_still_remote_comes_before_the_newer_one(
     life.buffer.drop_checkpoint("z")
     clock.now -= DAY
     life.checkpoint("a")
-    push._remove = lambda names, there: None  # type: ignore[method-assign]
+    push._checkpoints._remove = lambda names, there: None  # type: ignore[method-assign]
     push.run()
     assert [one.name for one in remote_checkpoints(objects, tmp_path / "m")] == ["z", "a"]
     life.push(objects)
     assert [one.name for one in remote_checkpoints(objects, tmp_path / "m")] == ["a"]
-    life.buffer.close()
 
 
 TRAINER = None
@@ -230,8 +226,8 @@ class World:
             self.trainer.close()
             self.trainer = reader(self.objects, self.folder / "mirror", checkpoint="latest", or_last_commit=True)
             if mine:
-                assert self.trainer._checkpoint is not None
-                assert self.trainer._checkpoint.id == mine[-1].id
+                assert self.trainer.engine.stays_at is not None
+                assert self.trainer.engine.stays_at.id == mine[-1].id
 
     def collect(self, stream: str) -> None:
         collect(open_remote(self.objects, self.folder / "gc"), 3600.0)
@@ -374,4 +370,3 @@ def test_a_name_that_another_has_dropped_is_free(tmp_path: pathlib.Path) -> None
         trainer.checkpoint("best")
         with pytest.raises(CheckpointError, match="'best' already"):
             trainer.checkpoint("best")
-    life.buffer.close()

@@ -8,6 +8,7 @@ import json
 import pathlib
 import random
 import shutil
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ from diskreplay.ops.verify import verify
 from diskreplay.remote import ledger
 from diskreplay.remote.objects import TakenError
 from diskreplay.remote.push import Push
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.testing import FaultyFiles, FaultyObjects, SimulatedDisk, SimulatedObjects
 
@@ -264,9 +265,9 @@ def test_a_copy_from_before_a_checkpoint_was_pushed_removes_none(tmp_path: pathl
     life.add(10)
     push = life.push(objects)
     shutil.copytree(life.path, tmp_path / "b")
-    life.buffer._store.write_checkpoint(
-        life.buffer._streams.writer, Checkpoint("c", life.buffer._streams.commits, {}, {}, 0.0).numbered(1, "0"), {}
-    )
+    engine = life.buffer.engine
+    made = Checkpoint("c", engine.streams.commits, {}, {}, 0.0).numbered(1, "0")
+    engine.store.write_checkpoint(engine.streams.writer, made, {})
     push.run()
     assert any(key.startswith("checkpoints/c/") for key in objects.data)
     with pytest.raises(RemoteConflictError, match=REFUSED):
@@ -495,7 +496,7 @@ def test_after_a_crash_at_a_moment_of_a_push_the_owner_goes_on_and_a_backup_does
 
 @pytest.mark.long
 def test_after_a_crash_at_any_moment_of_a_push_the_owner_goes_on(tmp_path: pathlib.Path) -> None:
-    every = effort.stride(5, "moments of pushes")
+    every = effort.stride(11, "moments of pushes")
     tried, refused = _crashes(tmp_path, every)
     assert tried > 120 / every
     assert refused > 60 / every
@@ -598,3 +599,23 @@ def test_a_push_costs_one_sync_more_and_two_at_its_beginning(tmp_path: pathlib.P
         files.heal()
         push.run()
         assert files.count(("sync", "sync_dir")) == syncs
+
+
+def test_two_pushes_of_one_process_note_at_once_and_no_id_is_lost(tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "ledger")
+    local, reading = LocalFiles(), threading.Event()
+    files, noted = FaultyFiles(local), []
+    ledger.start(local, path)
+
+    def decide(operation: Any) -> None:
+        if operation.name == "pwrite":  # the size is known, and nothing is written yet
+            reading.set()
+            beside.join(0.2)
+
+    beside = threading.Thread(target=lambda: (reading.wait(60), noted.append(ledger.note(local, path))))
+    beside.start()
+    files.decide = decide
+    noted.append(ledger.note(files, path))
+    beside.join(60)
+    assert sorted(ledger.read(local, path).writes) == sorted(noted)
+    assert len(noted) == 2

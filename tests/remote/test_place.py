@@ -165,7 +165,6 @@ def test_objects_with_names_like_a_stores_are_named_once(tmp_path: pathlib.Path)
         objects.data[f"zarr ({number}).json"] = b"x"
     with pytest.warns(RemoteWarning, match="and 2 more"):
         read(objects, tmp_path / "m")
-    life.buffer.close()
 
 
 def test_a_mirror_is_for_urls(tmp_path: pathlib.Path) -> None:

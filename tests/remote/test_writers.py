@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import re
@@ -10,6 +11,8 @@ import warnings
 from typing import Any
 
 import pytest
+from helpers.effort import stride
+from helpers.threads import together
 from remote.world import RUN, SPACES, URL, Life, observation, read, reader, rows_of, under
 
 import diskreplay as dr
@@ -23,11 +26,11 @@ from diskreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from diskreplay.remote import numbers, pushing
+from diskreplay.remote import background, numbers
+from diskreplay.remote.background import BackgroundPush
 from diskreplay.remote.failures import explained
 from diskreplay.remote.push import Push
-from diskreplay.remote.pushing import Pushing
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.testing import FaultyObjects, SimulatedObjects
 
@@ -42,7 +45,7 @@ def test_an_old_process_that_goes_on_at_any_request_of_the_next_one_changes_noth
     old.run()
     life.add(15)
     life.push(FaultyObjects(base.copy()))
-    for index in range(12):
+    for index in range(0, 12, stride(5, "requests of another process")):
         objects = base.copy()
         zombie = Push(Store(life.path, LocalFiles()), "0", objects)
         zombie.run()
@@ -52,7 +55,6 @@ def test_an_old_process_that_goes_on_at_any_request_of_the_next_one_changes_noth
         life.add(1)
         life.push(faulty)
         assert read(objects, tmp_path / f"m{index}") == sorted(life.window()), (index, before, rows)
-    life.buffer.close()
 
 
 @pytest.mark.long
@@ -90,7 +92,7 @@ def test_a_copy_that_is_disturbed_by_the_other_at_each_request_never_mixes_rows(
     counted = FaultyObjects(base.copy())
     other.push(counted)
     outcomes = set()
-    for index in range(len(counted.requests)):
+    for index in range(0, len(counted.requests), stride(5, "requests of another process")):
         objects = base.copy()
         faulty = FaultyObjects(objects)
         conflicts = []
@@ -132,7 +134,6 @@ def test_an_older_copy_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(RemoteConflictError, match="another directory, which holds the same origin"):
         older.push(objects)
     assert read(objects, tmp_path / "m") == sorted(life.window())
-    life.buffer.close()
 
 
 def test_two_stores_do_not_share_a_url(tmp_path: pathlib.Path) -> None:
@@ -156,21 +157,12 @@ def test_many_that_join_at_once_get_numbers_of_their_own(tmp_path: pathlib.Path)
     first.add(5)
     first.push(objects)
     lives: list[Life] = []
-    errors: list[Exception] = []
 
     def join(number: int) -> None:
-        try:
-            lives.append(Life(tmp_path / f"j{number}", number, remote=URL))
-        except Exception as error:
-            errors.append(error)
+        lives.append(Life(tmp_path / f"j{number}", number, remote=URL))
 
     with under(objects):
-        threads = [threading.Thread(target=join, args=(number,)) for number in range(1, 9)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not errors
+        together(*(functools.partial(join, number) for number in range(1, 9)))
         for life in lives:
             life.add(4)
             life.buffer.push(60)
@@ -232,7 +224,6 @@ def test_going_back_is_refused_while_a_trainer_needs_the_rows(tmp_path: pathlib.
         buffer.drop_checkpoint("t")
     life.push(objects)
     assert read(objects, tmp_path / "m2") == sorted(life.window())
-    life.buffer.close()
 
 
 @pytest.mark.long
@@ -248,7 +239,7 @@ def test_a_trainers_checkpoint_at_any_request_of_going_back_is_whole_or_refused(
     counted = FaultyObjects(base.copy())
     life.push(counted)
     seen = set()
-    for index in range(len(counted.requests)):
+    for index in range(0, len(counted.requests), stride(5, "requests of another process")):
         objects = base.copy()
         faulty, other = FaultyObjects(objects), FaultyObjects(objects)
         buffer = reader(other, tmp_path / f"m{index}")
@@ -269,7 +260,6 @@ def test_a_trainers_checkpoint_at_any_request_of_going_back_is_whole_or_refused(
         assert read(objects, tmp_path / f"n{index}", checkpoint="t") in allowed, index
         buffer.close()
     assert seen == {"pushed", "refused"}
-    life.buffer.close()
 
 
 def test_rows_that_were_evicted_before_they_were_sent_are_counted(tmp_path: pathlib.Path) -> None:
@@ -280,7 +270,6 @@ def test_rows_that_were_evicted_before_they_were_sent_are_counted(tmp_path: path
     push.run()
     assert push.sent.lost_rows == 35
     assert read(objects, tmp_path / "m") == sorted(life.window())
-    life.buffer.close()
 
 
 def test_a_missing_local_shard_is_damage_and_no_eviction(tmp_path: pathlib.Path) -> None:
@@ -289,7 +278,6 @@ def test_a_missing_local_shard_is_damage_and_no_eviction(tmp_path: pathlib.Path)
     next(pathlib.Path(life.path).glob("streams/0/obs/c.0.*")).unlink()
     with pytest.raises(dr.errors.CorruptionError, match="is missing"):
         life.push(objects)
-    life.buffer.close()
 
 
 def test_a_buffer_that_was_dropped_does_not_stop_the_next_one(tmp_path: pathlib.Path) -> None:
@@ -307,7 +295,7 @@ def test_a_buffer_that_was_dropped_does_not_stop_the_next_one(tmp_path: pathlib.
         life = Life(tmp_path / "a", remote=URL)
         life.add(9)
         assert entered.wait(60)
-    life.buffer._end_pushing = lambda: None  # type: ignore[method-assign]  # its thread is left where it is
+    life.buffer.engine.end_pushing = lambda: None  # type: ignore[method-assign]  # its thread is left where it is
     life.buffer.close()
     with under(objects):
         again = Life(tmp_path / "a", remote=URL)
@@ -322,13 +310,12 @@ def test_a_buffer_that_was_dropped_does_not_stop_the_next_one(tmp_path: pathlib.
 
 
 class Counting(Keeper):
-    """Counts how often it saves."""
+    """Counts how often it is asked for what waits."""
 
     saves = 0
 
-    def save(self) -> None:
+    def flush(self) -> None:
         self.saves += 1
-        super().save()
 
 
 def test_closing_saves_once_and_takes_nothing_while_it_pushes(tmp_path: pathlib.Path) -> None:
@@ -336,7 +323,7 @@ def test_closing_saves_once_and_takes_nothing_while_it_pushes(tmp_path: pathlib.
     objects, refused = FaultyObjects(SimulatedObjects()), []
     with under(objects):
         life = Life(tmp_path / "a", remote=URL, push_seconds=3600.0)
-        keeper = life.buffer._companion = Counting(life.buffer)
+        keeper = life.buffer.engine.companion = Counting(life.buffer)
         life.add(9)
         life.buffer.push(60)
         row, after = observation(0, 0, 9), observation(0, 0, 10)
@@ -354,7 +341,7 @@ def test_closing_saves_once_and_takes_nothing_while_it_pushes(tmp_path: pathlib.
     assert refused
     assert {line.rpartition(" is ")[2] for line in refused} == {"being closed, and takes no more rows"}
     assert keeper.saves == 1
-    assert Store(life.path, LocalFiles()).checkpoint_names() == ["held"]
+    assert Store(life.path, LocalFiles()).checkpoint_names() == []
     assert read(objects.inner, tmp_path / "m") == sorted(life.window())
     with dr.ReplayBuffer.open(life.path, mode="r") as buffer:
         assert len(buffer) == 10
@@ -368,11 +355,11 @@ def test_a_close_that_is_interrupted_while_it_pushes_leaves_the_buffer_open(
         life = Life(tmp_path / "a", remote=URL)
         life.add(9)
 
-        def interrupted(self: Pushing, timeout: float | None) -> None:
+        def interrupted(self: BackgroundPush, timeout: float | None) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(Pushing, "end", interrupted)
+            patched.setattr(BackgroundPush, "end", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 life.buffer.close()
         life.add(9)
@@ -384,7 +371,7 @@ def test_a_close_that_is_interrupted_while_it_pushes_leaves_the_buffer_open(
 def test_a_failure_that_no_second_try_mends_is_raised_at_once(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pushing, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(background, "FIRST_PAUSE", 0.01)
     life, objects = Life(tmp_path / "a"), SimulatedObjects()
     life.add(5)
     push = Push(Store(life.path, LocalFiles()), "0", objects)
@@ -393,11 +380,10 @@ def test_a_failure_that_no_second_try_mends_is_raised_at_once(
         raise ValueError("a defect")
 
     push.run = broken  # type: ignore[method-assign]
-    pushes = Pushing(push)
+    pushes = BackgroundPush(push)
     with pytest.raises(ValueError, match="a defect"):
         pushes.wait(None)
     assert isinstance(pushes.end(5), ValueError)
-    life.buffer.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -470,14 +456,14 @@ def test_a_close_that_is_interrupted_when_all_is_pushed_is_done_by_the_next(
     with under(objects):
         life = Life(tmp_path / "a", remote=URL)
         life.add(20)
-        end = Pushing.end
+        end = BackgroundPush.end
 
-        def interrupted(self: Pushing, timeout: float | None) -> Exception | None:
+        def interrupted(self: BackgroundPush, timeout: float | None) -> Exception | None:
             end(self, timeout)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(Pushing, "end", interrupted)
+            patched.setattr(BackgroundPush, "end", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 life.buffer.close()
         with warnings.catch_warnings():

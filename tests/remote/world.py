@@ -12,11 +12,12 @@ import numpy as np
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.buffers import either, kinds, opening, pushes
+from diskreplay.buffers import comparing, kinds, opening
+from diskreplay.engine import pushes
 from diskreplay.remote import objects as storage
 from diskreplay.remote import place
 from diskreplay.remote.push import Push
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
 URL = "s3://simulated/a.replay"
@@ -40,6 +41,7 @@ class Life:
         self.timeline = 0
         self.capacity = capacity
         self.rows: Rows = []
+        self.first = 0
         self.saved: dict[str, Rows] = {}
         make = dr.ReplayBuffer.open_or_create
         self.buffer = make(self.path, *SPACES, capacity=capacity, **LAYOUT, **RUN, **options)
@@ -71,8 +73,13 @@ class Life:
         other.writer = self.writer if writer is None else writer
         return other
 
+    def resize(self, capacity: int) -> None:
+        self.first = len(self.rows) - min(len(self.window()), capacity)
+        self.capacity = capacity
+        self.buffer.resize(capacity)
+
     def window(self) -> Rows:
-        return self.rows[-self.capacity :]
+        return self.rows[max(self.first, len(self.rows) - self.capacity) :]
 
     def push(self, objects: storage.Objects, stream: str | None = None) -> Push:
         """A new process's push."""
@@ -108,7 +115,7 @@ def rows_of(buffer: Any, items: Any = None) -> Rows:
 @contextlib.contextmanager
 def under(objects: storage.Objects) -> Iterator[None]:
     """URLs lead to these objects."""
-    modules: Any = either, kinds, opening, pushes, place
+    modules: Any = comparing, kinds, opening, pushes, place
     before = [module.ObjectStore for module in modules]
     for module in modules:
         module.ObjectStore = lambda url: objects  # type: ignore[misc, assignment]

@@ -19,9 +19,9 @@ import diskreplay as dr
 from diskreplay.errors import DiskFullError, InputError, StateError, StoreNotFoundError
 from diskreplay.ops.repair import repair
 from diskreplay.report import episode as shown
-from diskreplay.report import facts, write
+from diskreplay.report import overview, write
 from diskreplay.report.document import SCRIPTS, document, to_text
-from diskreplay.report.source import Source
+from diskreplay.report.source import Snapshot
 from diskreplay.report.write import picked, report
 
 
@@ -64,7 +64,7 @@ def test_the_best_worst_median_and_newest_are_picked(path: str, out: pathlib.Pat
 def test_other_episodes_can_be_asked_for(path: str, out: pathlib.Path) -> None:
     made.make(path)
     assert report(path, out, episodes=[0, -1, 0]).episodes == (0, 4)
-    assert [why for why, _ in picked(Source(path), [0])] == ["asked for"]
+    assert [why for why, _ in picked(Snapshot(path), [0])] == ["asked for"]
 
 
 def test_the_file_asks_for_nothing(path: str, out: pathlib.Path) -> None:
@@ -218,7 +218,7 @@ def test_a_store_that_was_repaired(path: str, out: pathlib.Path) -> None:
     held[4:16] = bytes(255 - byte for byte in held[4:16])
     shard.write_bytes(held)
     assert repair(path).after.ok
-    whole = facts.overview(Source(path))
+    whole = overview.overview(Snapshot(path))
     assert not whole.facts["health"]
     assert 0 < sum(whole.distributions[0].counts) < 19  # what was given up is not counted
     report(path, out, episodes=range(len(whole.episodes.key)))

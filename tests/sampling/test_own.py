@@ -28,11 +28,11 @@ def created(path: str, sampler: Any, rows: int = 50) -> dr.ReplayBuffer:
 
 def test_a_plain_class_draws_and_goes_on_from_a_checkpoint(path: str) -> None:
     with created(path, Newest(5)) as buffer:
-        newest = buffer.sampler._newest(buffer._streams.windows(), buffer._standing)  # type: ignore[attr-defined]
+        newest = buffer.sampler._newest(buffer.engine.streams.windows(), buffer.draws.standing)  # type: ignore[attr-defined]
         assert set(np.concatenate([buffer.sample(9).index for _ in range(9)]).tolist()) == set(newest.tolist())
         assert buffer.sample(3).weight.dtype == np.float32
         np.testing.assert_allclose(
-            buffer.sampler.probability(newest, buffer._streams.windows(), buffer._standing), 1 / 5
+            buffer.sampler.probability(newest, buffer.engine.streams.windows(), buffer.draws.standing), 1 / 5
         )
         with pytest.raises(InputError, match="has no priorities"):
             buffer.update_priorities(newest, np.ones(5))

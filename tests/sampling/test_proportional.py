@@ -19,7 +19,7 @@ from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.index.log import Standing
 from diskreplay.sampling import proportional
 from diskreplay.sampling.proportional import Proportional
-from diskreplay.sampling.window import Window
+from diskreplay.sampling.window import Window, refused_update
 
 
 class ProportionalMachine(priority_machine.SamplerMachine):
@@ -224,12 +224,22 @@ def test_a_window_that_went_back_is_new() -> None:
     np.testing.assert_allclose(sampler.state()[1]["mass"], [5 + 1e-6, 5 + 1e-6])
 
 
-def test_another_capacity_of_a_stream_is_a_new_stream() -> None:
-    sampler = Proportional(alpha=1.0)
-    sampler.update([0, 1, 2], [5.0, 0.1, 0.1], [Window(0, 3, 3)], always)
-    ids, _ = sampler.sample(np.random.default_rng(0), [Window(0, 9, 20)], always, 90)
-    assert set(ids.tolist()) == set(range(9))
-    assert same_state(copied(sampler, Proportional(alpha=1.0)), sampler)
+@pytest.mark.parametrize("by_env", [False, True])
+def test_priorities_stay_with_their_ids_in_a_stream_of_another_capacity(by_env: bool) -> None:
+    sampler, other = Proportional(alpha=1.0, by_env=by_env), 3 << 48
+    before = [Window(0, 6, 6, 2), Window(other, other + 2, 4, 2)]
+    sampler.update([0, 1, 2, 3, 4, 5, other], [5.0, 4.0, 3.0, 2.0, 1.0, 0.0, 9.0], before, always)
+    for windows, kept in (
+        ([Window(0, 8, 20, 2), before[1]], [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]),
+        ([Window(4, 8, 4, 2), before[1]], [1.0, 0.0]),
+        ([Window(4, 8, 40, 2), Window(other, other + 2, 2, 2)], [1.0, 0.0]),
+    ):
+        sampler.probability([0], windows, always)
+        facts, arrays = sampler.state()
+        np.testing.assert_array_equal(arrays["mass"][: len(kept)], np.array(kept) + 1e-6)
+        assert arrays["mass"][-2] == 9.0 + 1e-6
+        assert [run["capacity"] for run in facts["streams"]] == [window.capacity for window in windows]
+        assert same_state(copied(sampler, Proportional(alpha=1.0, by_env=by_env)), sampler)
 
 
 def test_nothing_to_sample() -> None:
@@ -350,3 +360,10 @@ def test_numba_is_loaded_only_by_those_who_sample_with_priorities() -> None:
         "from diskreplay.sampling.rank_based import RankBased; RankBased(); sys.exit('numba' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_refused_update_says_what_is_wrong() -> None:
+    for priority in (np.nan, np.inf, 1.5):
+        assert "finite and at most" in str(refused_update(7, priority, 1.0))
+    for priority in (0.0, 1.0):
+        assert "index 7 names no transition" in str(refused_update(7, priority, 1.0))

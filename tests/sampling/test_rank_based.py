@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import priority_machine
-from helpers.effort import examples
+from helpers.effort import examples, stride
 from helpers.priority_machine import check_going_on, same_state
 from helpers.priority_model import Oracle, chi_square, moved_on
 from hypothesis import settings
@@ -27,6 +27,7 @@ class RankMachine(priority_machine.SamplerMachine):
 
 RankMachine.TestCase.settings = settings(max_examples=examples(70), stateful_step_count=40, deadline=None)
 TestBesideOracle = RankMachine.TestCase
+DRAWS = 40_000 // stride(3, "draws")
 
 
 @pytest.mark.usefixtures("small_thresholds")
@@ -57,7 +58,7 @@ def chances(ranked: list[int], alpha: float) -> dict[int, float]:
 def test_draws_have_the_probabilities_of_the_paper(alpha: float, size: int, segments: int | None) -> None:
     sampler, windows, ranked = with_priorities(37, alpha=alpha, segments=segments)
     rng = np.random.default_rng(1)
-    drawn = np.concatenate([sampler.sample(rng, windows, always, size)[0] for _ in range(40_000 // size)])
+    drawn = np.concatenate([sampler.sample(rng, windows, always, size)[0] for _ in range(DRAWS // size)])
     assert chi_square(drawn, chances(ranked, alpha)) <= 1
     if alpha:
         assert chi_square(drawn, chances(ranked, alpha + 0.3)) > 1, "the test would not see another distribution"

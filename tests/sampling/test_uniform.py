@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from helpers.configs import Config
+from helpers.effort import examples
 from helpers.model import Leaf
 from helpers.priority_model import chi_square
 from helpers.recording import Recording, reopen
@@ -70,7 +71,7 @@ def test_almost_nothing_is_a_transition(path: str) -> None:
         for row in range(2000):
             buffer.add(obs, 0, 0.0, obs, False, False, valid=row in (700, 701, 1999))
         assert len(buffer) == 3
-        drawn = np.concatenate([buffer.sample(3).index for _ in range(2000)])
+        drawn = np.concatenate([buffer.sample(3).index for _ in range(examples(2000, "draws", least=700))])
         values, counts = np.unique(drawn, return_counts=True)
         assert values.tolist() == [700, 701, 1999]
         assert abs(surprise(counts)) < 4

@@ -9,8 +9,8 @@ import zarr
 
 from diskreplay.errors import CorruptionError
 from diskreplay.storage import attachments, metadata
-from diskreplay.storage.arrays import CHUNK_ROWS
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.checkpoint_arrays import CHUNK_ROWS
+from diskreplay.storage.local_files import LocalFiles
 
 FILES = LocalFiles()
 SIZES = 0, 1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 3 * CHUNK_ROWS + 17

@@ -32,7 +32,7 @@ def column(tmp_path: pathlib.Path) -> Any:
         tmp_path / "a", box, gymnasium.spaces.Discrete(2), capacity=1000, chunk_rows=4, shard_rows=16, commit_rows=9999,
         commit_seconds=9999.0,
     ) as buffer:  # fmt: skip
-        writer = buffer._streams.writer
+        writer = buffer.engine.streams.writer
         assert writer is not None
         yield buffer, writer.rows["obs"]
 

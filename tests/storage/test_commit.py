@@ -44,5 +44,5 @@ def test_an_empty_window_keeps_the_context_of_its_newest_row() -> None:
 )  # fmt: skip
 def test_the_last_row_is_in_the_tail(end: int, tail: Tail, fits: bool) -> None:
     box = gymnasium.spaces.Box(0, 1, (2,), np.float32)
-    schema = schemas.build(box, box, capacity=100, shard_rows=32, chunk_rows=8)
+    schema = schemas.build(schemas.StoreSpec(box, box, capacity=100, shard_rows=32, chunk_rows=8))
     assert Span(0, end, 1, tail).ends_in_tail(schema.column("obs")) is fits

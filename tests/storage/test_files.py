@@ -15,8 +15,9 @@ from gymnasium import spaces
 
 import diskreplay as dr
 from diskreplay.errors import ReadFailedError, StoreExistsError, StoreNotFoundError, WriteFailedError
-from diskreplay.storage import files
-from diskreplay.storage.files import LocalFile, LocalFiles, LocalLock, Lock
+from diskreplay.storage import local_files
+from diskreplay.storage.files import FileLock
+from diskreplay.storage.local_files import LocalFile, LocalFiles, LocalLock
 from diskreplay.testing import FaultyFiles, Interrupts
 
 
@@ -31,7 +32,7 @@ def test_a_file_that_was_interrupted_before_it_was_opened_goes_without_a_word(mo
 def test_a_lock_that_was_interrupted_is_free_though_its_traceback_is_kept(tmp_path: pathlib.Path) -> None:
     local, tool = LocalFiles(), Interrupts(within=["diskreplay.storage"])
     kept: list[TracebackType | None] = []  # as a notebook does, for its debugger
-    taken: list[Lock | None] = []
+    taken: list[FileLock | None] = []
 
     def take() -> None:
         try:
@@ -59,9 +60,9 @@ def test_a_lock_and_a_file_go_without_a_word_when_modules_are_gone(
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     lock, file = LocalLock(str(tmp_path)), LocalFile(str(tmp_path / "a"), write=True)
-    descriptors = lock._fd, file.fileno()
+    descriptors = lock._fd, file.descriptor()
     with monkeypatch.context() as gone:
-        gone.setattr(files, "os", None)
+        gone.setattr(local_files, "os", None)
         del lock, file
     assert said == []
     for descriptor in descriptors:
@@ -70,7 +71,7 @@ def test_a_lock_and_a_file_go_without_a_word_when_modules_are_gone(
 
 AT_EXIT = """
 import sys
-from diskreplay.storage.files import LocalFile, LocalLock
+from diskreplay.storage.local_files import LocalFile, LocalLock
 
 lock, file = LocalLock({path!r}), LocalFile({path!r} + "/a", write=True)
 lock.take()

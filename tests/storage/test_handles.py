@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import gc
 import itertools
 import os
@@ -12,7 +13,6 @@ import random
 import subprocess
 import sys
 import textwrap
-import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,12 +23,13 @@ import numpy as np
 import pytest
 from helpers import lives
 from helpers.effort import examples, stride
+from helpers.threads import held, together
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, ReadFailedError, WriteFailedError
 from diskreplay.ops.compact import compact
 from diskreplay.reading import gather
-from diskreplay.reading.stream import OpenStream
+from diskreplay.reading.open_stream import OpenStream
 from diskreplay.storage import column, handles
 from diskreplay.storage.handles import Handles, Pool, PooledFile
 from diskreplay.storage.stream import StreamReader
@@ -184,23 +185,11 @@ def test_the_limit_is_that_of_the_system(soft: int, files: int) -> None:
 
 def test_a_child_has_a_lock_of_its_own() -> None:
     """Regression: a thread that is not in the child held the lock at the fork."""
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with handles.POOL._lock:
-            held.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    with warnings.catch_warnings():
+    with held(handles.POOL._lock), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
-    if not child:
-        os._exit(0 if handles.POOL._lock.acquire(timeout=0) and handles.POOL.make_room() else 1)
-    done.set()
-    thread.join()
+        if not child:
+            os._exit(0 if handles.POOL._lock.acquire(timeout=0) and handles.POOL.make_room() else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -271,7 +260,7 @@ with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer:
     with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0) as second:
         lives.check_all(second)
     lives.check_all(buffer)
-    for part in buffer._streams:
+    for part in buffer.engine.streams:
         part.disk.close_files()
     take(taken)
     try:
@@ -331,7 +320,7 @@ def test_a_batch_is_read_in_parts_where_no_descriptor_is_left(number: int) -> No
     with lives.create("/a.replay", num_envs=1, files=files) as buffer:
         add(buffer, 40)
     with pool_of(100), reader("/a.replay", files=files) as buffer:
-        stream = next(iter(buffer._streams)).disk
+        stream = next(iter(buffer.engine.streams)).disk
         frames = "/a.replay/streams/0/obs/c."
 
         def refuse(places: range) -> None:
@@ -577,18 +566,16 @@ def test_a_stream_that_changes_while_its_index_is_read(path: str, use: str, befo
 @pytest.mark.parametrize("files", [2, 100])
 def test_threads_that_share_a_pool_of_two(path: str, files: int) -> None:
     """One adds, commits and evicts, three sample, one reads a second store."""
+    less = stride(4, "turns of threads")
+    turns = 40 // less
     other = f"{path}.other"
     filled(other)
     buffer = lives.create(path, cache_bytes=0)
-    errors: list[BaseException] = []
     batches = []
 
     def repeat(work: Callable[[], None], turns: int) -> None:
-        try:
-            for _ in range(turns):
-                work()
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(turns):
+            work()
 
     rows = iter(range(1 << 40))
 
@@ -609,17 +596,9 @@ def test_threads_that_share_a_pool_of_two(path: str, files: int) -> None:
     with pool_of(files) as pool:
         for _ in range(10):
             write()
-        threads = [
-            threading.Thread(target=repeat, args=job)
-            for job in ((write, 60), (sample, 40), (sample, 40), (sample, 40), (elsewhere, 10))
-        ]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
-        if errors:
-            raise errors[0]
-        assert len(batches) == 120
+        jobs = (write, 60 // less), (sample, turns), (sample, turns), (sample, turns), (elsewhere, 10 // less)
+        together(*(functools.partial(repeat, *job) for job in jobs))
+        assert len(batches) == 3 * turns
         lives.check_all(buffer)
         buffer.close()
         assert len(pool) == 0
@@ -656,7 +635,7 @@ def test_an_interrupt_at_any_line(path: str) -> None:
     step = stride(23, "lines that are interrupted")
     with pool_of(3) as pool, reader(path) as buffer:
         for at in range(0, 1 << 30, step):
-            for _, one in next(iter(buffer._streams)).disk.columns():
+            for _, one in next(iter(buffer.engine.streams)).disk.columns():
                 one.close_files()
             before = sys.gettrace()
             sys.settrace(Interrupt(at + at // step % step))

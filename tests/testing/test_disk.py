@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import diskreplay.testing
-from diskreplay.storage.files import Files, LocalFiles
+from diskreplay.storage.files import Files
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.testing import Crash, FaultyFiles, SimulatedDisk
 
 NAMES = ["a", "b", "c"]

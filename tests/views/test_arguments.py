@@ -96,8 +96,9 @@ def test_views_as_json(view: Any) -> None:
 
 @pytest.mark.parametrize("stored", [{"kind": "Sequence"}, {"kind": "PaddedEpisodes", "max_length": []}, {"kind": "?"}])
 def test_a_stored_view_of_another_version(path: str, stored: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dr.Transition, "to_json", lambda self: stored)
-    dr.ReplayBuffer.create(path, box(3), Discrete(2), capacity=9).close()
+    with monkeypatch.context() as patched:
+        patched.setattr(dr.Sequence, "to_json", lambda self: stored)
+        dr.ReplayBuffer.create(path, box(3), Discrete(2), view=dr.Sequence(3), capacity=9).close()
     with pytest.raises(FormatVersionError, match="not one of this version"):
         dr.ReplayBuffer.open(path)
     dr.ReplayBuffer.open(path, view=dr.Sequence(3)).close()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.configs import Config
+from helpers.effort import examples
 from helpers.model import STREAM_SHIFT, Leaf, Log, Step
 from helpers.priority_model import chi_square
 from helpers.recording import Recording, reopen
@@ -111,7 +112,7 @@ def test_goals_are_drawn_with_their_exact_probabilities(path: str, strategy: Any
             chances[each << 8 | code(row, log.number, env)] = ratio / len(there) / len(reached)
     drawn = []
     with buffer:
-        for _ in range(600):
+        for _ in range(examples(600, "draws", least=300)):
             batch = buffer.sample(len(buffer))
             goal = batch.obs["desired_goal"].astype(np.int64)
             assert ((goal == -1).all(axis=1) != batch.relabelled).all()

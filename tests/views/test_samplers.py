@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.effort import examples
 from helpers.priority_model import chi_square
 from helpers.recording import Recording
 from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of
@@ -58,7 +59,7 @@ def test_priorities_of_items_decide(path: str, view: Any) -> None:
         there = items(view, [recording.log])
         errors = np.arange(1.0, len(there) + 1)
         buffer.update_priorities(there, errors)
-        batches = [buffer.sample(10) for _ in range(600)]
+        batches = [buffer.sample(10) for _ in range(examples(600, "draws", least=300))]
         chances = dict(zip(there, errors / errors.sum(), strict=True))
         assert chi_square(np.concatenate([batch.index for batch in batches]), chances) <= 1
         for batch in batches[:20]:

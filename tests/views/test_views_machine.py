@@ -239,9 +239,9 @@ class ViewMachine(RuleBasedStateMachine):
         self.look(writer)
         buffer, expected = writer.buffer, standings(self.view, writer.logs())
         every = np.array(list(expected), np.int64)
-        np.testing.assert_array_equal(buffer._standing(every), list(expected.values()))
+        np.testing.assert_array_equal(buffer.draws.standing(every), list(expected.values()))
         there = items(self.view, writer.logs())
-        chances = buffer.sampler.probability(every, buffer._streams.windows(), buffer._standing)
+        chances = buffer.sampler.probability(every, buffer.engine.streams.windows(), buffer.draws.standing)
         assert every[chances > 0].tolist() == there
         for each, found in expected.items():
             if not second:
@@ -310,7 +310,7 @@ for machine in (ViewMachine, SmallThresholdsMachine):
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-TestViews = ViewMachine.TestCase
+TestViews = pytest.mark.long(ViewMachine.TestCase)
 
 
 @pytest.mark.long("TestViews")

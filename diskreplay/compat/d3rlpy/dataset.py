@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
-from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, Episodes, Newest, Reader, last_facts
-from diskreplay.compat.d3rlpy.facts import actions, boxes, of_gymnasium
-from diskreplay.compat.d3rlpy.looks import Looks, of_picker, of_slicer, stacked_frames
+from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, DiskEpisodes, NewestStep, Reader, last_facts
+from diskreplay.compat.d3rlpy.signatures import actions, boxes, of_gymnasium
+from diskreplay.compat.d3rlpy.steps_read import StepsRead, of_picker, of_slicer, stacked_frames
 from diskreplay.compat.given import flags, numbers, rewards
-from diskreplay.compat.opening import check_checkpoint, closed_on_failure, open_or_create
-from diskreplay.compat.place import Place, close_with
+from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.rows import by_episodes, ids_of, places, transitions, window
+from diskreplay.compat.stores import check_checkpoint, closed_on_failure, open_or_create
 from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
@@ -80,16 +80,16 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         self._picker = BasicTransitionPicker() if transition_picker is None else transition_picker
         self._slicer = BasicTrajectorySlicer() if trajectory_slicer is None else trajectory_slicer
         self._preprocessor = writer_preprocessor
-        self._waiting: tuple[int, Newest, bool] | None = None
+        self._waiting: tuple[int, NewestStep, bool] | None = None
         """The row that the newest step becomes, the step, and whether it begins an episode."""
-        self._listed: tuple[Any, Episodes] | None = None
+        self._listed: tuple[Any, DiskEpisodes] | None = None
         settings: dict[str, Any] = {"cache_bytes": cache_bytes, "view": Transitions(), "sampler": Uniform()}
         if limit is None:
             self.store = self._opened(path, {**settings, **options}, checkpoint, env, frame_stack)
         else:
             self.store = self._writing(path, limit, env, frame_stack, checkpoint, {**settings, "seed": 0}, options)
         with closed_on_failure(self.store):
-            if AGENTS in self.store._store.settings:
+            if AGENTS in self.store.engine.store.settings:
                 raise InputError(f"the store at {self.store.path!r} is of several agents, which d3rlpy does not know")
             self._reader = Reader(self.store, self._running)
             self._check_stacks(max(stack.frames for stack in self.store.schema.stacks), self.store.path)
@@ -113,7 +113,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         settings: dict[str, Any], options: dict[str, Any],
     ) -> Store:  # fmt: skip
         facts: dict[str, Any] = {"num_envs": 1, "capacity": check_count("limit", limit)}
-        place = Place(path, self)
+        place = Location(path, self)
         if checkpoint is not None:
             check_checkpoint(place, checkpoint)
             settings = {**settings, "checkpoint": checkpoint}
@@ -128,7 +128,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             self._check_stacks(frame_stack, place.path)
             facts["frame_stack"] = frame_stack
         options = {**options, "cache_bytes": settings.pop("cache_bytes")}
-        return open_or_create(Store, place, options, facts, {**facts, "columns": {}}, **settings)
+        return open_or_create(Store, place, options, facts, {**facts, "columns": {}}, grows=True, **settings)
 
     def _stored_space(self, space: Any) -> Any:
         """The space of what is stored of an environment's observations."""
@@ -177,10 +177,10 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             raise NotEnoughDataError(f"the dataset at {self.store.path!r} holds no transition; add more steps")
         return self._ids(np.random.randint(count, size=size))
 
-    def _picked(self, ids: Ids, pick: Any, looks: Looks | None) -> list[Any]:
+    def _picked(self, ids: Ids, pick: Any, read: StepsRead | None) -> list[Any]:
         """What ``pick`` makes of each transition's episode and its place there."""
-        if looks is not None:
-            return [pick(cut, index) for cut, index in self._reader.cuts(ids, looks)]
+        if read is not None:
+            return [pick(cut, index) for cut, index in self._reader.cuts(ids, read)]
         standing = [place for place, _ in places(self.store, ids)]
         found: list[Any] = [None] * len(ids)
         for number in sorted(range(len(ids)), key=lambda number: standing[number].first):
@@ -226,7 +226,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         """All episodes with a transition; each is read when it is looked at."""
         now: Any = None if self._fixed is not None else (*window(self.store), self._running())
         if self._listed is None or self._listed[0] != now:
-            self._listed = now, Episodes(self._reader)
+            self._listed = now, DiskEpisodes(self._reader)
         return self._listed[1]
 
     def size(self) -> int:
@@ -249,18 +249,18 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         return self._slicer
 
     @property
-    def buffer(self) -> DiskBuffer:
+    def buffer(self) -> DatasetBuffer:
         """Episodes and places of transitions, as of d3rlpy's buffers; it takes nothing."""
-        return DiskBuffer(self)
+        return DatasetBuffer(self)
 
     # Adding
 
-    def _running(self) -> Newest | None:
+    def _running(self) -> NewestStep | None:
         """The newest step of an episode that has transitions, where it is none yet."""
         step = self._held()
         return None if step is None or step[2] else step[1]
 
-    def _held(self) -> tuple[int, Newest, bool] | None:
+    def _held(self) -> tuple[int, NewestStep, bool] | None:
         """The newest step, where it is no row yet: an interrupted call may have added it."""
         step = self._waiting
         return step if step is not None and step[0] == window(self.store).end else None
@@ -350,7 +350,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         if self._fixed is not None:
             raise ReadOnlyError("the dataset was opened to be read; DiskDataset(path, limit=...) writes")
 
-    def _fitted(self, observation: Any, action: Any, reward: Any) -> Newest:
+    def _fitted(self, observation: Any, action: Any, reward: Any) -> NewestStep:
         """A step as the store has it; its own copy."""
         space: Any = self.store.schema.action_space
         obs = self._observation(observation)
@@ -359,7 +359,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             action = self._preprocessor.process_action(_array(action, info.action_signature.dtype[0]))
             reward = self._preprocessor.process_reward(_array(reward, info.reward_signature.dtype[0]))
         chosen = self._actions("action", action, space.shape)
-        return Newest(chosen.copy(), rewards("reward", reward, (), info.reward_signature.dtype[0]).copy(), obs)
+        return NewestStep(chosen.copy(), rewards("reward", reward, (), info.reward_signature.dtype[0]).copy(), obs)
 
     def _actions(self, what: str, given: Any, shape: tuple[int, ...]) -> Array:
         """As the store has them; InputError where one is none of its space."""
@@ -372,7 +372,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             observation = self._preprocessor.process_observation(observation)
         return self._reader.layout.given(observation)
 
-    def _add(self, step: Newest, following: list[Array], terminated: bool, truncated: bool) -> None:
+    def _add(self, step: NewestStep, following: list[Array], terminated: bool, truncated: bool) -> None:
         tree = self.store.schema.obs_tree
         obs, next_obs = unflatten(tree, step.obs), unflatten(tree, following)
         self.store.add(obs, step.action, step.reward, next_obs, terminated, truncated)
@@ -414,7 +414,7 @@ def _array(value: Any, dtype: Any) -> Array:
     return value if isinstance(value, np.ndarray) and value.ndim else np.array([value], dtype)
 
 
-class DiskBuffer:
+class DatasetBuffer:
     """``d3rlpy.dataset.BufferProtocol`` of a dataset."""
 
     def __init__(self, dataset: DiskDataset) -> None:

@@ -17,9 +17,9 @@ from d3rlpy.dataset import Signature
 from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
-from diskreplay.compat.d3rlpy.facts import Layout
-from diskreplay.compat.d3rlpy.looks import Looks
-from diskreplay.compat.rows import Place, episode_places, places, read_part
+from diskreplay.compat.d3rlpy.signatures import ObservationLeaves
+from diskreplay.compat.d3rlpy.steps_read import StepsRead
+from diskreplay.compat.rows import EpisodePlace, episode_places, places, read_part
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.schema import REWARD
@@ -56,7 +56,7 @@ class LastStep:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Newest(LastStep):
+class NewestStep(LastStep):
     """The newest step of a running episode, which is no transition yet.
 
     Attributes:
@@ -75,17 +75,17 @@ class Reader:
         newest: gives the step that is no transition yet, where there is one.
     """
 
-    def __init__(self, store: Store, newest: Callable[[], Newest | None]) -> None:
+    def __init__(self, store: Store, newest: Callable[[], NewestStep | None]) -> None:
         self.store = store
-        self.layout = Layout(store.schema)
+        self.layout = ObservationLeaves(store.schema)
         self.newest = newest
         self._held: dict[str, tuple[Any, Any]] = {}
 
-    def episode(self, place: Place) -> DiskEpisode:
+    def episode(self, place: EpisodePlace) -> DiskEpisode:
         """The episode of a transition."""
         return DiskEpisode(self, place, self._after(place))
 
-    def _after(self, place: Place) -> LastStep | None:
+    def _after(self, place: EpisodePlace) -> LastStep | None:
         """What follows an episode's last transition: the newest step of one that still runs, or what its facts say."""
         if place.terminated:
             return None
@@ -125,18 +125,18 @@ class Reader:
             block = slice(start, start + len(batch))
             yield block, self.layout.leaves(batch.obs), self.layout.leaves(batch.next_obs)
 
-    def cuts(self, ids: Ids, looks: Looks) -> list[tuple[Cut, int]]:
-        """Of each transition the steps that are looked at, as an episode, and its place there."""
+    def cuts(self, ids: Ids, read: StepsRead) -> list[tuple[Cut, int]]:
+        """Of each transition the steps that are read, as an episode, and its place there."""
         found, wanted = [], []
         action_ids, action_of = [], []
-        for place, rewards in places(self.store, ids, looks.before):
+        for place, rewards in places(self.store, ids, read.before):
             size = place.steps + (not place.terminated)
-            steps = sorted({min(max(place.step + step, 0), size - 1) for step in looks.observations})
-            acted = sorted({min(max(place.step + step, 0), size - 1) for step in looks.actions})
-            first = max(0, place.step - looks.before)
+            steps = sorted({min(max(place.step + step, 0), size - 1) for step in read.observations})
+            acted = sorted({min(max(place.step + step, 0), size - 1) for step in read.actions})
+            first = max(0, place.step - read.before)
             stop = max(steps[-1], acted[-1]) + 1
             after = self._after(place)
-            complete = place.terminated or (looks.each_reward and after is None)
+            complete = place.terminated or (read.each_reward and after is None)
             actions = np.zeros((stop - first, *self.layout.action_shape), self.layout.action_dtype)
             cut = Cut(
                 self.layout.empty(stop - first), actions, _with_last(rewards, complete, after), place.terminated, first,
@@ -192,14 +192,14 @@ class Cut:
 
     def __init__(
         self, leaves: list[Array], actions: Array, rewards: Array, terminated: bool, first: int, size: int,
-        layout: Layout,
+        layout: ObservationLeaves,
     ) -> None:  # fmt: skip
         self.leaves, self.actions, self.rewards, self.terminated = leaves, actions, rewards, terminated
         self.first, self._size, self._layout = first, size, layout
 
     @property
     def observations(self) -> Any:
-        return Layout.joined(self.leaves)
+        return ObservationLeaves.joined(self.leaves)
 
     @property
     def observation_signature(self) -> Signature:
@@ -223,7 +223,7 @@ class DiskEpisode:
         terminated: bool.
     """
 
-    def __init__(self, reader: Reader, place: Place, after: LastStep | None = None) -> None:
+    def __init__(self, reader: Reader, place: EpisodePlace, after: LastStep | None = None) -> None:
         self._reader, self._place, self._after = reader, place, after
         self.terminated = place.terminated
 
@@ -244,7 +244,7 @@ class DiskEpisode:
                     whole[block] = part
                     if not self.terminated and block.stop == self._place.steps:
                         whole[-1] = later[-1]
-            return Layout.joined(out)
+            return ObservationLeaves.joined(out)
 
         return self._once("observations", read)
 
@@ -310,7 +310,7 @@ class DiskEpisode:
         return f"<DiskEpisode of {len(self)} steps at {self._reader.store.path!r}>"
 
 
-class Episodes(Sequence[DiskEpisode]):
+class DiskEpisodes(Sequence[DiskEpisode]):
     """All episodes, in the order of the transitions; what they hold is not read before somebody looks."""
 
     def __init__(self, reader: Reader) -> None:

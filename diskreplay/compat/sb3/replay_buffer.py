@@ -25,15 +25,17 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import check_count
 from diskreplay.compat import given
-from diskreplay.compat.arrays import DiskArray
-from diskreplay.compat.opening import check_alike, open_or_create
-from diskreplay.compat.place import Place, close_with, global_seed
-from diskreplay.compat.rows import Positions, ids_of, position_array, window
+from diskreplay.compat.disk_array import DiskArray
+from diskreplay.compat.location import Location, close_with, global_seed
+from diskreplay.compat.positions import RingPositions, rows_of_ring
+from diskreplay.compat.rows import ids_of, window
 from diskreplay.compat.stacks import images_of, stacks_named, stacks_seen
+from diskreplay.compat.stores import check_alike, open_or_create
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.interrupts import uninterrupted
 from diskreplay.paths import PathLike, full_path
 from diskreplay.sampling.window import Sampler
+from diskreplay.spaces import unbounded
 from diskreplay.views.batch import Batch, map_arrays
 from diskreplay.views.hindsight import ACHIEVED, DESIRED, Hindsight
 from diskreplay.views.transition import Transition
@@ -50,7 +52,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     The first seven arguments are SB3's, which its algorithms give; the others come by ``replay_buffer_kwargs``.
 
     Args:
-        buffer_size: transitions (rows x environments) that can be sampled.
+        buffer_size: transitions (rows x environments) that can be sampled. A store that has less grows.
         observation_space, action_space, device, n_envs: as of SB3.
         optimize_memory_usage: taken and ignored: frames are stored once in any case, and final observations kept.
         handle_timeout_termination: do not give out dones that are due to a time limit.
@@ -95,7 +97,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         seed: int | None = None,
         **options: Any,
     ) -> None:
-        self._known: Positions | None = None
+        self._known: RingPositions | None = None
         # Past ReplayBuffer, whose constructor allocates.
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)
@@ -122,22 +124,23 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         self._hold = hold
         images = images_of(self.observation_space)
         if hold.store is not None:
-            check_alike(hold.store, self._facts())
+            check_alike(hold.store, self._facts(), grows=True)
         elif hold.place.exists:
-            self._make({}, "auto", checkpoint)
+            self._make({}, checkpoint)
         elif checkpoint is not None:
             raise InputError(f"there is no store, and so no checkpoint {checkpoint!r}, at {hold.place.path!r}")
         elif self._frame_stack != "auto":
-            self._make(*stacks_named(images, self._frame_stack))
+            self._make(stacks_named(images, self._frame_stack))
         elif not images:
-            self._make({}, "auto")
+            self._make({})
 
-    def _make(self, frame_stack: Mapping[str, int], axis: Any, checkpoint: str | None = None) -> None:
+    def _make(self, stacked: Mapping[str, Any], checkpoint: str | None = None) -> None:
         """Makes the store, or opens the one that is there."""
         facts = self._facts()
-        create = {**facts, "frame_stack": frame_stack, "stack_axis": axis}
         settings = {**self._settings, **({} if checkpoint is None else {"checkpoint": checkpoint})}
-        self._hold.keep(open_or_create(Store, self._hold.place, self._options, create, facts, **settings))
+        self._hold.keep(
+            open_or_create(Store, self._hold.place, self._options, {**facts, **stacked}, facts, grows=True, **settings)
+        )
 
     def _facts(self) -> dict[str, Any]:
         """What the store is for."""
@@ -151,9 +154,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         """The space of what SB3 stores: continuous actions flat, in units of its policies, and never float64."""
         if not isinstance(self.action_space, spaces.Box):
             return self.action_space
-        dtype = self._maybe_cast_dtype(self.action_space.dtype)
-        limits: Any = (-np.inf, np.inf) if np.dtype(dtype).kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-        return spaces.Box(limits[0], limits[1], (self.action_dim,), dtype)
+        return unbounded((self.action_dim,), self._maybe_cast_dtype(self.action_space.dtype))
 
     @property
     def store(self) -> Store | None:
@@ -165,17 +166,17 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         return None if self._hold.place.temporary else self._hold.place.path
 
     @property
-    def _positions(self) -> Positions | None:
-        """Of the rows; None before there is a store."""
+    def _ring(self) -> RingPositions | None:
+        """The positions of the rows; None before there is a store."""
         if self._known is None and self.store is not None:
-            self._known = Positions(self.store)
+            self._known = RingPositions.of_rows(self.store)
         return self._known
 
     # SB3 sets both when a buffer is made or emptied; here they are those of the rows.
 
     @property
     def pos(self) -> int:
-        return 0 if self._positions is None else self._positions.pos
+        return 0 if self._ring is None else self._ring.pos
 
     @pos.setter
     def pos(self, pos: int) -> None:
@@ -183,7 +184,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
 
     @property
     def full(self) -> bool:
-        return self._positions is not None and self._positions.full
+        return self._ring is not None and self._ring.full
 
     @full.setter
     def full(self, full: bool) -> None:
@@ -224,7 +225,7 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
         self._known = None
         self._open(hold)
         if self.store is not None:
-            self._known = Positions(self.store, (pos + window(self.store).end - end) % self.buffer_size)
+            self._known = RingPositions.of_rows(self.store, (pos + window(self.store).end - end) % self.buffer_size)
 
     # SB3's methods
 
@@ -273,10 +274,10 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
             if isinstance(self._settings["view"], Hindsight):
                 images = {key: shape for key, shape in images.items() if key not in (ACHIEVED, DESIRED)}
             first = step if self.n_envs > 1 else [map_arrays(operator.itemgetter(None), part) for part in step]
-            self._make(*stacks_seen(images, first[0], first[3]))
-        positions = self._positions
-        assert positions is not None
-        positions.look()
+            self._make(stacks_seen(images, first[0], first[3]))
+        ring = self._ring
+        assert ring is not None
+        ring.look()
         assert self._hold.store is not None
         return self._hold.store
 
@@ -392,13 +393,13 @@ class DiskReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not follow
     ) -> DiskArray:  # fmt: skip
         """A field of the transitions, one step each whatever the view; zeros where none was added yet."""
         whole = (self.buffer_size, self.n_envs, *shape)
-        return position_array(self._filled, lambda: self._positions, whole, dtype, pick, make)
+        return rows_of_ring(self._filled, lambda: self._ring, whole, dtype, pick, make)
 
     def _batch(self, positions: NDArray[np.int64], envs: NDArray[np.int64]) -> Batch:
         """The transitions at positions of the ring."""
         store = self._filled()
-        assert self._positions is not None
-        rows, _ = self._positions.rows(positions)
+        assert self._ring is not None
+        rows, _ = self._ring.entries(positions)
         return store.get(ids_of(store, rows, envs))
 
     def _filled(self) -> Store:
@@ -434,12 +435,12 @@ class _Hold:
     _all: ClassVar[weakref.WeakValueDictionary[str, _Hold]] = weakref.WeakValueDictionary()
 
     def __init__(self, path: PathLike | None) -> None:
-        self.place = Place(path, self)
+        self.place = Location(path, self)
         self.store: Store | None = None
 
     @property
     def is_open(self) -> bool:
-        return self.store is not None and not self.store._closed
+        return self.store is not None and not self.store.engine.closed
 
     @classmethod
     def at(cls, path: PathLike | None) -> _Hold:

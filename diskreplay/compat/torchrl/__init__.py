@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
         "diskreplay.compat.torchrl needs torchrl: pip install 'diskreplay[torchrl]'", name=error.name
     ) from error
 
-from diskreplay.compat.torchrl.dataset import DiskReplayDataset
+from diskreplay.compat.torchrl.replay_dataset import DiskReplayDataset
 from diskreplay.compat.torchrl.storage import DiskReplayStorage
 
 __all__ = ["DiskReplayDataset", "DiskReplayStorage"]

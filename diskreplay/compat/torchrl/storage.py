@@ -4,14 +4,14 @@
    its window moves on, so that nothing is overwritten. Writers that overwrite are refused by their names.
 2. A slot of the ring is translated into the id of a row. In a store that was opened anew the oldest row is in slot 0,
    and the buffer's writer is told where to go on; a checkpoint brings back the slots, too.
-3. ``dumps`` and ``state_dict`` name a checkpoint of the store (:mod:`~diskreplay.compat.torchrl.checkpoints`).
+3. ``dumps`` and ``state_dict`` name a checkpoint of the store (:mod:`~diskreplay.compat.torchrl.storage_checkpoints`).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Never
+from typing import Any, BinaryIO, Never
 
 import numpy as np
 import torch
@@ -26,19 +26,24 @@ from torchrl.data.replay_buffers.writers import (
     TensorDictRoundRobinWriter,
 )
 
+from diskreplay.buffers.opening import LATEST
 from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.buffers.stored import Restored
 from diskreplay.checks import check_count
 from diskreplay.compat.given import numbers, rewards
-from diskreplay.compat.opening import OPEN_OPTIONS, TAKE_OVER, closed_on_failure
-from diskreplay.compat.place import Place, close_with
-from diskreplay.compat.rows import Positions, window
-from diskreplay.compat.torchrl import checkpoints
-from diskreplay.compat.torchrl.layout import TORCHRL, Layout, layout_of, stored_layout
-from diskreplay.compat.torchrl.reader import Reader
-from diskreplay.errors import DiskReplayError, InputError, ReadOnlyError, StateError
+from diskreplay.compat.keeper import newest_checkpoint
+from diskreplay.compat.location import Location, close_with
+from diskreplay.compat.positions import RingPositions
+from diskreplay.compat.rows import window
+from diskreplay.compat.stores import OPEN_OPTIONS, TAKE_OVER, check_ring, closed_on_failure
+from diskreplay.compat.torchrl import storage_checkpoints
+from diskreplay.compat.torchrl.tensor_layout import TORCHRL, TensorLayout, layout_of, stored_layout
+from diskreplay.compat.torchrl.tensordicts import TensorDictReader
+from diskreplay.errors import CheckpointError, DiskReplayError, InputError, ReadOnlyError, StateError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
 from diskreplay.sampling.uniform import Uniform
+from diskreplay.storage.attachments import Given
 from diskreplay.views.transition import Transition
 
 CACHE_BYTES = 256 << 20
@@ -78,7 +83,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
         if type(unit) is Sequence:
             buffer._sample_unit = _Sequence.like(unit)
 
-    def _reader(self) -> Reader | None:
+    def _reader(self) -> TensorDictReader | None:
         """Of the store; None where there is none yet."""
         raise NotImplementedError
 
@@ -115,7 +120,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
     def _lazy(self, slots: Ids) -> TensorDict:
         return self._opened().lazy(self._ids(slots), self._values(slots))
 
-    def _opened(self) -> Reader:
+    def _opened(self) -> TensorDictReader:
         reader = self._reader()
         if reader is None:
             raise StateError("cannot get elements out of an empty storage; add some")
@@ -175,13 +180,15 @@ class DiskReplayStorage(DiskStorage):
     """A storage for torchrl's ``ReplayBuffer`` and ``TensorDictReplayBuffer``, with its rows in a store on disk.
 
     Takes tensordicts; the first one says which leaves there are, with which shapes and dtypes. Observations are stored
-    once, where rows come in the order of time (:mod:`~diskreplay.compat.torchrl.layout`). Rows that no commit holds are
-    lost when the process dies; the store commits by itself every ``commit_rows`` rows or ``commit_seconds`` seconds.
+    once, where rows come in the order of time (:mod:`~diskreplay.compat.torchrl.tensor_layout`). Rows that no commit
+    holds are lost when the process dies; the store commits by itself every ``commit_rows`` rows or ``commit_seconds``
+    seconds.
 
     Args:
         max_size: rows that are held.
         path: where the store is, or is to be made; None for a temporary directory that goes away with the storage.
-        checkpoint: of the store at ``path`` to go back to.
+        checkpoint: of the store at ``path`` to go back to; "latest" is the newest, or the last commit where there is
+            none yet, or a new store.
         device: of the tensors that come back.
         cache_bytes: RAM for decoded frames.
         keep_checkpoints: how many of those that :meth:`state_dict` makes are kept, the newest; at least 1.
@@ -190,12 +197,14 @@ class DiskReplayStorage(DiskStorage):
             ``shard_rows``, ``commit_rows``, ``commit_seconds``, ``stack_axis``, ``provenance``.
 
     Attributes:
+        making: the checkpoint whose attachments are being written, which a state names meanwhile; None otherwise.
         store: the ``diskreplay.ReplayBuffer``; None before the first row.
 
     Raises InputError where the store at ``path`` was made for another size, or not by this class.
     """
 
-    _default_checkpointer = checkpoints.Checkpointer
+    _default_checkpointer = storage_checkpoints.Checkpointer
+    making: str | None = None
 
     def __init__(
         self,
@@ -213,9 +222,11 @@ class DiskReplayStorage(DiskStorage):
         self.keep_checkpoints = check_count("keep_checkpoints", keep_checkpoints)
         self._frame_stack = dict(frame_stack or {})
         self._options = {"cache_bytes": cache_bytes, **options}
-        self._rows: Reader | None = None
-        self._positions: Positions | None = None
-        self._place = Place(path, self)
+        self._rows: TensorDictReader | None = None
+        self._ring: RingPositions | None = None
+        self._place = Location(path, self)
+        if checkpoint == LATEST:
+            checkpoint = newest_checkpoint([self._place])
         if self._place.exists:
             self.open_store(checkpoint)
         elif checkpoint is not None:
@@ -239,12 +250,12 @@ class DiskReplayStorage(DiskStorage):
         return self._place.temporary
 
     @property
-    def layout(self) -> Layout | None:
+    def layout(self) -> TensorLayout | None:
         """Where each leaf stands; None before the first row."""
         reader = self._reader()
         return None if reader is None else reader.layout
 
-    def _reader(self) -> Reader | None:
+    def _reader(self) -> TensorDictReader | None:
         if self._rows is None and self._place.exists:
             self.open_store()  # of a storage that was unpickled
         return self._rows
@@ -257,16 +268,17 @@ class DiskReplayStorage(DiskStorage):
         store = Store.open(self.path, view=Transition(), sampler=Uniform(), checkpoint=checkpoint, **opening)
         with closed_on_failure(store):
             layout = stored_layout(store.provenance)
-            if layout is None or store.schema.capacity != self.max_size:
+            check_ring(store)
+            if layout is None or store.capacity != self.max_size:
                 made = "" if layout else ", and not by this class; DiskReplayDataset reads any store"
                 raise InputError(
-                    f"the store at {self.path!r} was made for {store.schema.capacity} transitions{made}: this storage "
+                    f"the store at {self.path!r} was made for {store.capacity} transitions{made}: this storage "
                     f"is for {self.max_size}; choose another path"
                 )
             self._take(store, layout, pos)
         self._look_at_end()
 
-    def make_store(self, layout: Layout) -> None:
+    def make_store(self, layout: TensorLayout) -> None:
         """Makes the store for tensordicts of a layout."""
         options = {"cache_bytes": CACHE_BYTES, **self._options}
         options.pop(TAKE_OVER, None)
@@ -284,10 +296,10 @@ class DiskReplayStorage(DiskStorage):
         """A storage of the same size and options at a path without a store; of this class, also for a subclass."""
         return DiskReplayStorage(self.max_size, path=path, frame_stack=self._frame_stack, **self._options)
 
-    def _take(self, store: Store, layout: Layout, pos: int | None) -> None:
+    def _take(self, store: Store, layout: TensorLayout, pos: int | None) -> None:
         close_with(self, store)
-        self._positions = Positions(store, pos)
-        self._rows = Reader(store, layout, self.device)
+        self._ring = RingPositions.of_rows(store, pos)
+        self._rows = TensorDictReader(store, layout, self.device)
 
     def _look_at_end(self) -> None:
         """Tells samplers which row is the newest, and writers which slot is the next."""
@@ -329,7 +341,7 @@ class DiskReplayStorage(DiskStorage):
     def pos(self) -> int:
         """The slot of the next row."""
         self._reader()
-        return 0 if self._positions is None else self._positions.pos
+        return 0 if self._ring is None else self._ring.pos
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Appends rows.
@@ -390,13 +402,13 @@ class DiskReplayStorage(DiskStorage):
             raise InputError(f"slots are named by an integer, or by integers (n,), got {cursor!r:.80}")
         return slots
 
-    def _layout_of(self, rows: TensorDictBase) -> Layout:
+    def _layout_of(self, rows: TensorDictBase) -> TensorLayout:
         writers = [getattr(buffer, "_writer", None) for buffer in self._attached_entities]
         return layout_of(rows, any(isinstance(writer, TensorDictRoundRobinWriter) for writer in writers))
 
     def _ids(self, slots: Ids) -> Ids:
-        assert self._positions is not None
-        return self._positions.rows(slots)[0]
+        assert self._ring is not None
+        return self._ring.entries(slots)[0]
 
     def __len__(self) -> int:
         store = self.store
@@ -405,19 +417,52 @@ class DiskReplayStorage(DiskStorage):
         begin, end = window(store)
         return end - begin
 
-    def _empty(self) -> None:
+    def clear(self) -> None:
+        """Removes all rows; ``ReplayBuffer.empty`` does this."""
         if self.store is not None:
             self.store.clear()
         self._look_at_end()
 
+    _empty = clear
+
     # Checkpoints
+
+    def checkpoint(
+        self, name: str, metadata: Mapping[str, Any] | None = None, *, attachments: Given | None = None,
+        keep: int | None = None,
+    ) -> None:  # fmt: skip
+        """Commits, and names this point of the store; see ``diskreplay.ReplayBuffer.checkpoint``.
+
+        A function for an attachment may save ``rb.state_dict()``, for ``rb.load_state_dict`` after opening at this
+        checkpoint: the storage's part of it is this checkpoint's name. No other thread adds rows meanwhile.
+
+        Raises InputError before the first row.
+        """
+        if self.store is None:
+            raise InputError("there is nothing to make a checkpoint of; add a row first")
+        self.making = name
+        try:
+            self.store.checkpoint(name, metadata, attachments=attachments, keep=keep)
+        finally:
+            self.making = None
+
+    @property
+    def restored(self) -> Restored | None:
+        """The checkpoint that the store was opened at: its name and metadata; None where it was opened at none."""
+        return None if self.store is None else self.store.restored
+
+    def attachment(self, name: str, checkpoint: str | None = None) -> BinaryIO:
+        """Opens a file that a checkpoint took along, as ``diskreplay.ReplayBuffer.attachment``."""
+        if self.store is None:
+            raise CheckpointError("there is no checkpoint before the first row")
+        return self.store.attachment(name, checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
         """The name of a checkpoint of the store, made now, and where the store is; of a temporary store, its rows.
 
         The newest ``keep_checkpoints`` of them are kept.
         """
-        return checkpoints.state_of(self)
+        return storage_checkpoints.state_of(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes back to what :meth:`state_dict` gave.
@@ -427,14 +472,14 @@ class DiskReplayStorage(DiskStorage):
 
         Raises CheckpointError where the checkpoint is gone, and InputError where its ring has another size.
         """
-        checkpoints.load_state(self, state_dict)
+        storage_checkpoints.load_state(self, state_dict)
         self._bump_mutation_revision()
 
     def restart(self, pos: int) -> None:
         """After the first rows were written: the next one is in slot ``pos``."""
         store = self.store
         if store is not None:
-            self._positions = Positions(store, pos)
+            self._ring = RingPositions.of_rows(store, pos)
         self._look_at_end()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -443,14 +488,14 @@ class DiskReplayStorage(DiskStorage):
             raise ReadOnlyError("a temporary store cannot be pickled; give the storage a path")
         self.commit()
         state: dict[str, Any] = Storage.__getstate__(self)
-        for name in ("_rows", "_positions", "_place"):
+        for name in ("_rows", "_ring", "_place"):
             state.pop(name)
         return {**state, "path": None if self.temporary else self.path}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         path = state.pop("path")
-        Storage.__setstate__(self, {**state, "_rows": None, "_positions": None})
-        self._place = Place(path, self)
+        Storage.__setstate__(self, {**state, "_rows": None, "_ring": None})
+        self._place = Location(path, self)
 
     def __repr__(self) -> str:
         where = "a temporary store" if self.temporary else repr(self.path)

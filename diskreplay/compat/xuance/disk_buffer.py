@@ -1,4 +1,4 @@
-"""What XuanCe's buffers for one agent share, beside their arguments: the store, its ring, and checks of a step."""
+"""What XuanCe's buffers share: the store and its ring. And what those for one agent share: how a step is checked."""
 
 from __future__ import annotations
 
@@ -10,53 +10,45 @@ from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import check_count
-from diskreplay.compat import draws, given
-from diskreplay.compat.arrays import fit
-from diskreplay.compat.keeper import Keeper, ring_part
-from diskreplay.compat.opening import CREATE_OPTIONS, OPEN_OPTIONS, open_or_create
-from diskreplay.compat.place import Place
-from diskreplay.compat.rows import SLOT, ring
-from diskreplay.compat.xuance.memory import Buffer, Shapes
+from diskreplay.compat import given, sampler_draws
+from diskreplay.compat.disk_array import fit
+from diskreplay.compat.keeper import Keeper
+from diskreplay.compat.location import Location
+from diskreplay.compat.positions import RingPositions, ring_property
+from diskreplay.compat.rows import ids_of, read_once
+from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, open_or_create
+from diskreplay.compat.xuance.memory import Shapes
 from diskreplay.errors import InputError
+from diskreplay.ids import Ids
+from diskreplay.spaces import unbounded
 from diskreplay.views.batch import map_arrays
 
 Array = NDArray[Any]
 
 
-class DiskBuffer(Buffer):
-    """A buffer over a store.
+class DiskBuffer:
+    """The part of a buffer that is a store.
 
     Attributes:
-        engine: the store, a :class:`diskreplay.ReplayBuffer`.
+        engine: the store.
     """
 
-    engine: ReplayBuffer
+    engine: SampledBuffer[Any]
     _keeper: Keeper
 
-    _own_draws: bool
-    """Whether draws are those of the store's generator, and not of numpy's or Python's global one."""
+    ptr = ring_property("pos", "The entry to be written next.")
+    size = ring_property("count", "Entries that are there.")
+    full = ring_property("full", "Whether every entry is there.")
 
-    _by_name = False
-    """Whether samples are dicts, as XuanCe's agents take them since it names the size of all environments."""
+    @property
+    def _ring(self) -> RingPositions:
+        return self._keeper.ring
 
-    ptr = ring_part(0, "The entry to be written next.")
-    size = ring_part(1, "Entries that are there.")
-
-    def _ring(self) -> tuple[int, int]:
-        """``ptr`` and ``size``: found in the rows."""
-        return ring(self.engine)
-
-    def _integers(self, most: int, size: int) -> NDArray[np.int64]:
-        """Whole numbers below ``most``, from numpy's global generator or the store's own."""
-        found: NDArray[np.int64] = (
-            draws.integers(self.engine, most, size) if self._own_draws else np.random.choice(most, size)
-        )
-        return found
-
-    def _sampled(self, names: tuple[str, ...], parts: tuple[Any, ...], count: int) -> Any:
-        """A sample as a tuple, or as a dict."""
-        return {**dict(zip(names, parts, strict=True)), "batch_size": count} if self._by_name else parts
+    def _read(self, slots: Ids, envs: Ids) -> Any:
+        """The batch of the transitions in slots of environments."""
+        return read_once(self.engine, ids_of(self.engine, self._keeper.flushed().entries(slots)[0], envs))
 
     def clear(self, *args: Any) -> None:
         """Empties the buffer, with all that goes with its entries; its space goes back with the next commit."""
@@ -71,11 +63,21 @@ class DiskBuffer(Buffer):
         self.engine.close()
 
 
+def integers(engine: ReplayBuffer, own_draws: bool, most: int, size: int) -> Ids:
+    """Whole numbers below ``most``, from the store's own generator or numpy's global one."""
+    return sampler_draws.integers(engine, most, size) if own_draws else np.random.choice(most, size)
+
+
+def sampled(parts: Mapping[str, Any], count: int, by_name: bool) -> Any:
+    """A sample as a tuple, or as a dict: XuanCe's agents take that since it names the size of all environments."""
+    return {**parts, "batch_size": count} if by_name else tuple(parts.values())
+
+
 OPTIONS = ("path", "seed", *CREATE_OPTIONS, *OPEN_OPTIONS)
 
 
-def open_off_policy(owner: DiskBuffer, options: Mapping[str, Any], create: Mapping[str, Any]) -> ReplayBuffer:
-    """The store of an off-policy buffer, whose rows know their slot: that at the path, or a new one.
+def open_off_policy(owner: object, options: Mapping[str, Any], create: Mapping[str, Any]) -> ReplayBuffer:
+    """The store of an off-policy buffer: that at the path, or a new one.
 
     Args:
         owner: the buffer.
@@ -88,8 +90,7 @@ def open_off_policy(owner: DiskBuffer, options: Mapping[str, Any], create: Mappi
     if unknown:
         raise InputError(f"unknown option {unknown[0]!r}; the options are {', '.join(OPTIONS)}")
     others = {name: value for name, value in options.items() if name not in ("path", "seed")}
-    create = {**create, "columns": {SLOT: ((), np.int32), **create.get("columns", {})}}
-    return open_or_create(ReplayBuffer, Place(options.get("path"), owner), others, create, seed=options.get("seed"))
+    return open_or_create(ReplayBuffer, Location(options.get("path"), owner), others, create, seed=options.get("seed"))
 
 
 def ring_size(n_envs: int, n_size: Any, total: Any, name: str) -> int:
@@ -110,9 +111,7 @@ def stored_space(shape: Shapes, dtype: DTypeLike) -> spaces.Space[Any]:
     """The space of any values of a shape and dtype, or of a dict of shapes."""
     if isinstance(shape, dict):
         return spaces.Dict([(key, stored_space(part, dtype)) for key, part in shape.items()])
-    kind = np.dtype(dtype)
-    limits: Any = (-np.inf, np.inf) if kind.kind == "f" else (np.iinfo(kind).min, np.iinfo(kind).max)
-    return spaces.Box(limits[0], limits[1], shape, kind.type)
+    return unbounded(shape, dtype)
 
 
 def fit_step(what: str, value: Any, n_envs: int, shape: Shapes, dtype: Any) -> Any:

@@ -132,7 +132,7 @@ class Buffer(ABC):
         return bool(self.size >= self.n_size)
 
     @abstractmethod
-    def store(self, *args: Any) -> None:
+    def store(self, *args: Any, **kwargs: Any) -> None:
         """Adds an entry."""
 
     @abstractmethod
@@ -143,7 +143,7 @@ class Buffer(ABC):
     def sample(self, *args: Any) -> Any:
         """A batch."""
 
-    def finish_path(self, *args: Any) -> None:
+    def finish_path(self, *args: Any, **kwargs: Any) -> None:
         """Called when an episode has ended; nothing to do here."""
         return
 

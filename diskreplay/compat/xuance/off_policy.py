@@ -1,37 +1,38 @@
-"""XuanCe's off-policy buffers of single steps.
-
-Steps are rows of a store, which know the slot of XuanCe's ring, so that the ring is found again in them.
-"""
+"""XuanCe's off-policy buffers of single steps, each of which is a row of a store."""
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, checked_number
-from diskreplay.compat import draws, given
+from diskreplay.compat import given, sampler_draws
 from diskreplay.compat.keeper import Keeper, RamState
-from diskreplay.compat.rows import SLOT, ids_of, read_once, ring_array, rows_at, window
+from diskreplay.compat.rows import ids_of, read_once
 from diskreplay.compat.xuance.disk_buffer import (
     DiskBuffer,
     fit_flags,
     fit_step,
+    integers,
     open_off_policy,
     ring_size,
+    sampled,
     stored_space,
     without_env_axis,
 )
-from diskreplay.compat.xuance.memory import Shape, Shapes, checked_shape, space_shape
+from diskreplay.compat.xuance.fields import Field, arrays, nested, picked
+from diskreplay.compat.xuance.memory import Buffer, Shape, checked_shape, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.sampling.window import Sampler
-from diskreplay.views.batch import Batch
 
 Array = NDArray[Any]
 
@@ -41,7 +42,7 @@ EPSILON = 1e-8
 """What a priority of 0 becomes."""
 
 
-class OffPolicyBuffer(DiskBuffer):
+class OffPolicyBuffer(DiskBuffer, Buffer):
     """Transitions of single steps in a store: what the off-policy buffers share.
 
     Keyword arguments of all of them, beside XuanCe's own:
@@ -61,6 +62,16 @@ class OffPolicyBuffer(DiskBuffer):
 
     DTYPE: ClassVar[Any] = np.float32
     """Of observations."""
+    _by_name = False
+    """Whether samples are dicts."""
+
+    engine: ReplayBuffer
+    observations: Any
+    next_observations: Any
+    actions: Any
+    rewards: Any
+    terminals: Any
+    auxiliary_infos: Any
 
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
@@ -73,6 +84,15 @@ class OffPolicyBuffer(DiskBuffer):
         self._obs_shape = space_shape("observation_space", observation_space)
         self._action_shape = space_shape("action_space", action_space)
         self._auxiliary = _auxiliary_columns(auxiliary_shape)
+        auxiliary: Any = {key: Field(shape, part=("extra", name)) for key, (name, shape) in self._auxiliary.items()}
+        fields = {
+            "observations": nested(self._obs_shape, self.DTYPE, "obs"),
+            "actions": nested(self._action_shape, np.float32, "action"),
+            "rewards": Field(part=("reward",)),
+            "terminals": Field(part=("terminated",)),
+            "next_observations": nested(self._obs_shape, self.DTYPE, "next_obs"),
+        }
+        self._sampled = dict(zip(PARTS, fields.values(), strict=True))
         self._own_draws = options.get("seed") is not None
         create = {
             "observation_space": stored_space(self._obs_shape, self.DTYPE),
@@ -81,9 +101,14 @@ class OffPolicyBuffer(DiskBuffer):
             "columns": {name: (shape, np.float32) for name, shape in self._auxiliary.values()},
         }  # fmt: skip
         self.engine = open_off_policy(self, options, create)
+        self._integers = functools.partial(integers, self.engine, self._own_draws)
         self._keeper = Keeper(self.engine, ram)
         with self._keeper.opening(self):
             self._keeper.restore()
+        ring, lead = self._ring, (self.n_envs, self.n_size)  # not ourselves: the buffer would never be forgotten
+        vars(self).update(arrays(fields, self.engine, lambda: ring, lead))
+        shown = arrays(auxiliary, self.engine, lambda: ring, lead)
+        self.auxiliary_infos = None if auxiliary_shape is None else shown.get(None, shown)
 
     # Storing
 
@@ -106,9 +131,9 @@ class OffPolicyBuffer(DiskBuffer):
             "next_obs": fit_step("next_obs", next_obs, self.n_envs, self._obs_shape, self.DTYPE),
             "terminated": fit_flags("terminals", terminals, self.n_envs).astype(bool),
             "truncated": np.zeros(self.n_envs, bool),
-            SLOT: np.full(self.n_envs, self.ptr, np.int32),
             **self._given_auxiliary(aux_info),
         }
+        self._ring.look()
         self.engine.add(**without_env_axis(step, self.n_envs))
 
     def _given_auxiliary(self, aux_info: Any) -> dict[str, Any]:
@@ -125,54 +150,11 @@ class OffPolicyBuffer(DiskBuffer):
             for key, (name, shape) in self._auxiliary.items()
         }
 
-    # Arrays
-
-    @property
-    def observations(self) -> Any:
-        return self._grids(lambda batch: batch.obs, self._obs_shape, self.DTYPE)
-
-    @property
-    def next_observations(self) -> Any:
-        return self._grids(lambda batch: batch.next_obs, self._obs_shape, self.DTYPE)
-
-    @property
-    def actions(self) -> Any:
-        return self._grids(lambda batch: batch.action, self._action_shape, np.float32)
-
-    @property
-    def rewards(self) -> Any:
-        return self._grids(lambda batch: batch.reward, (), np.float32)
-
-    @property
-    def terminals(self) -> Any:
-        return self._grids(lambda batch: batch.terminated, (), np.float32)
-
-    @property
-    def auxiliary_infos(self) -> Any:
-        if self.auxiliary_shape is None:
-            return None
-        found = {
-            key: self._grids(lambda batch, name=name: batch.extra[name], shape, np.float32)  # type: ignore[misc]
-            for key, (name, shape) in self._auxiliary.items()
-        }
-        return found.get(None, found)
-
-    def _grids(self, pick: Callable[[Batch], Any], shape: Shapes, dtype: Any) -> Any:
-        """A field of all transitions, or a dict of such."""
-        if isinstance(shape, dict):
-            return {
-                key: self._grids(lambda batch, key=key: pick(batch)[key], part, dtype)  # type: ignore[misc]
-                for key, part in shape.items()
-            }
-        return ring_array(self.engine, self._ring, (self.n_envs, self.n_size), shape, dtype, pick)
-
     # Sampling
 
-    def _transitions(self, ids: Ids) -> tuple[Any, Array, Array, Array, Any]:
-        """Observations, actions, rewards, terminals and next observations."""
-        batch = read_once(self.engine, ids)
-        obs, next_obs = (_shaped(part, self._obs_shape) for part in (batch.obs, batch.next_obs))
-        return obs, batch.action, batch.reward, batch.terminated.astype(np.float32), next_obs
+    def _shown(self, batch: Any, count: int, **more: Any) -> Any:
+        """A batch as a tuple, or as a dict."""
+        return sampled({**picked(self._sampled, batch), **more}, count, self._by_name)
 
     def _check_filled(self) -> None:
         if not self.size:
@@ -221,10 +203,7 @@ class DummyOffPolicyBuffer(OffPolicyBuffer):
         self._check_filled()
         count = self.batch_size if batch_size is None else check_count("batch_size", batch_size)
         envs = self._integers(self.n_envs, count)
-        ptr, size = self._ring()
-        slots = self._integers(size, count)
-        found = self._transitions(ids_of(self.engine, rows_at(self.engine, slots, ptr, self.n_size), envs))
-        return self._sampled(PARTS, found, count)
+        return self._shown(self._read(self._integers(self.size, count), envs), count)
 
 
 class DummyOffPolicyBuffer_Atari(DummyOffPolicyBuffer):
@@ -293,19 +272,18 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
         beta = checked_number("beta", beta, above=True)
         sampler.beta = beta
         ids, weights, slots = self._draw(self.batch_size // self.n_envs)
-        transitions = self._transitions(ids)
+        batch = read_once(self.engine, ids)
         rows, envs = np.divmod(ids, self.n_envs)
         self._drawn[envs, slots] = rows
         shape = self.n_envs, -1
-        found = *transitions, weights.astype(np.float64).reshape(shape), slots.reshape(shape)
-        return self._sampled((*PARTS, "weights", "step_choices"), found, self.batch_size)
+        chosen = {"weights": weights.astype(np.float64).reshape(shape), "step_choices": slots.reshape(shape)}
+        return self._shown(batch, self.batch_size, **chosen)
 
     def _draw(self, each: int) -> tuple[Ids, Array, Ids]:
         """Ids, weights and positions of so many transitions of each environment."""
         self._check_filled()
-        ids, weights = draws.draw(self.engine, each * self.n_envs, None if self._own_draws else _PythonsGlobal)
-        slots: Ids = (self.ptr - window(self.engine).end + ids // self.n_envs) % self.n_size
-        return ids, weights, slots
+        ids, weights = sampler_draws.draw(self.engine, each * self.n_envs, None if self._own_draws else _PythonsGlobal)
+        return ids, weights, self._ring.positions(ids // self.n_envs)
 
     def _sample_proportional(self, env_idx: int, batch_size: int) -> list[int]:
         """Positions of ``batch_size`` transitions of an environment, one of each equal slice of its priorities."""
@@ -337,7 +315,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
             raise InputError(f"idxes must be positions 0 to {self.size - 1}, got {slots.min()} to {slots.max()}")
         envs = np.broadcast_to(np.arange(self.n_envs)[:, None], slots.shape)
         drawn = self._drawn[envs, slots]
-        rows = np.where(drawn >= 0, drawn, rows_at(self.engine, slots, self.ptr, self.n_size))
+        rows = np.where(drawn >= 0, drawn, self._ring.entries(slots)[0])
         self.engine.update_priorities(ids_of(self.engine, rows, envs).ravel(), values.ravel())
 
 
@@ -347,13 +325,6 @@ class _PythonsGlobal:
     @staticmethod
     def random(size: int) -> NDArray[np.float64]:
         return np.array([random.random() for _ in range(size)])
-
-
-def _shaped(values: Any, shape: Shapes) -> Any:
-    """A batch's observations in the space's shape."""
-    if isinstance(shape, dict):
-        return {key: _shaped(values[key], part) for key, part in shape.items()}
-    return values.reshape(-1, *shape)
 
 
 def _auxiliary_columns(auxiliary_shape: Any) -> dict[Any, tuple[str, Shape]]:

@@ -7,24 +7,23 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, check_share
-from diskreplay.compat.keeper import PendingStep, RamState, set_item
-from diskreplay.compat.opening import open_or_create
-from diskreplay.compat.place import Place
-from diskreplay.compat.rows import ring_array
+from diskreplay.compat.location import Location
+from diskreplay.compat.stores import open_or_create
 from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.disk_buffer import (
     DiskBuffer,
     fit_flags,
     fit_step,
     ring_size,
+    sampled,
     stored_space,
     without_env_axis,
 )
-from diskreplay.compat.xuance.memory import create_memory, sample_batch, space_shape
+from diskreplay.compat.xuance.fields import Field, arrays, nested
+from diskreplay.compat.xuance.memory import Buffer, sample_batch, space_shape
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.paths import PathLike
@@ -32,25 +31,24 @@ from diskreplay.paths import PathLike
 CACHE_BYTES = 256 << 20
 VALUE = "value"
 COLUMNS = {VALUE: ((), np.float32)}
+IN_RAM = "rewards", "returns", "values", "terminals", "advantages"
 ALL = "all"
 """Where the actions of a space that is no Dict are held."""
 
-Array = NDArray[Any]
 
-
-def _in_ram(group: str, name: str) -> Any:
+def _in_ram(name: str) -> Any:
     """An array in RAM, as a property."""
 
-    def get(buffer: DummyOnPolicyBuffer) -> Any:
-        return buffer._keeper.ram.arrays[group][name]
+    def get(self: DummyOnPolicyBuffer) -> Any:
+        return self._keeper.ram.arrays["steps"][name]
 
-    def put(buffer: DummyOnPolicyBuffer, array: Any) -> None:
-        buffer._keeper.ram.arrays[group][name] = array
+    def put(self: DummyOnPolicyBuffer, array: Any) -> None:
+        self._keeper.ram.arrays["steps"][name] = array
 
     return property(get, put)
 
 
-class DummyOnPolicyBuffer(DiskBuffer):
+class DummyOnPolicyBuffer(DiskBuffer, Buffer):
     """Steps of the present policy, with returns and advantages.
 
     Args:
@@ -86,7 +84,8 @@ class DummyOnPolicyBuffer(DiskBuffer):
     Raises InputError for objects with a ``path``: they cannot be written to disk.
     """
 
-    _keeper: PendingStep
+    engine: ReplayBuffer
+    _keeper: rollouts.Rollout
 
     OBSERVED: ClassVar[type[Any]] = np.float32
     """The dtype of observations."""
@@ -113,70 +112,52 @@ class DummyOnPolicyBuffer(DiskBuffer):
                 f"auxiliary_shape has objects ({self._objects[0]!r}: None), which are not written to disk: give their "
                 "shape, or leave out path"
             )
-        ram = RamState(marks=rollouts.path_marks(self.n_envs), arrays=self._arrays())
+        lead = self.n_envs, self.n_size
         create = {
             "observation_space": stored_space(self._obs_shape, self.OBSERVED),
             "action_space": stored_space(self._action_shape, np.float32), "num_envs": self.n_envs,
             "capacity": self.buffer_size, "columns": COLUMNS,
         }  # fmt: skip
         given = {"cache_bytes": cache_bytes, **options}
-        self.engine = open_or_create(ReplayBuffer, Place(path, self), given, create, seed=0)
-        self._keeper = PendingStep(self.engine, ram, functools.partial(_add_row, self.engine))
+        self.engine = open_or_create(ReplayBuffer, Location(path, self), given, create, seed=0)
+        by_key = self._action_shape if isinstance(self._action_shape, dict) else {ALL: self._action_shape}
+        ram = {
+            "steps": dict.fromkeys(IN_RAM, Field()),
+            "actions": nested(by_key, np.float32),
+            "auxiliary": {name: Field(shape or (), _dtype(shape)) for name, shape in (auxiliary_shape or {}).items()},
+        }
+        made = {group: {name: field.empty(*lead) for name, field in fields.items()} for group, fields in ram.items()}
+        self._keeper = rollouts.Rollout(self.engine, functools.partial(_add_row, self.engine), made, {})
         with self._keeper.opening(self):
-            self.observations: Any = self._on_disk()
-            if not self._keeper.restore() and len(self.engine):
-                self.engine.clear()  # a rollout whose estimates are lost cannot be learned from
+            observed = nested(self._obs_shape, self.OBSERVED, "obs")
+            self.observations: Any = arrays(observed, self.engine, self._keeper.flushed, lead)
+            self._keeper.resume()
 
     # The arrays
 
-    rewards = _in_ram("steps", "rewards")
-    returns = _in_ram("steps", "returns")
-    values = _in_ram("steps", "values")
-    terminals = _in_ram("steps", "terminals")
-    advantages = _in_ram("steps", "advantages")
+    rewards, returns, values, terminals, advantages = map(_in_ram, IN_RAM)
+
+    @property
+    def _by_key(self) -> bool:
+        return isinstance(self._action_shape, dict)
 
     @property
     def actions(self) -> Any:
         actions = self._keeper.ram.arrays["actions"]
-        return actions if isinstance(self._action_shape, dict) else actions[ALL]
+        return actions if self._by_key else actions[ALL]
 
     @actions.setter
     def actions(self, actions: Any) -> None:
-        self._keeper.ram.arrays["actions"] = actions if isinstance(self._action_shape, dict) else {ALL: actions}
+        self._keeper.ram.arrays["actions"] = actions if self._by_key else {ALL: actions}
 
     @property
     def auxiliary_infos(self) -> Any:
         return None if self.auxiliary_shape is None else self._keeper.ram.arrays["auxiliary"]
 
-    def _arrays(self) -> dict[str, dict[str, Any]]:
-        """The arrays in RAM, with nothing in them."""
-        shape = self.n_envs, self.n_size
-        names = ("rewards", "returns", "values", "terminals", "advantages")
-        actions = create_memory(self._action_shape, *shape)
-        return {
-            "steps": {name: create_memory((), *shape) for name in names},
-            "actions": actions if isinstance(actions, dict) else {ALL: actions},
-            "auxiliary": create_memory(self.auxiliary_shape, *shape) or {},
-        }
-
-    def _on_disk(self) -> Any:
-        lead = self.n_envs, self.n_size
-        array = functools.partial(ring_array, self.engine, self._keeper.ring, lead, dtype=self.OBSERVED)
-        if isinstance(self._obs_shape, dict):
-            return {
-                key: array(shape=shape, pick=lambda batch, key=key: batch.obs[key])  # type: ignore[misc]
-                for key, shape in self._obs_shape.items()
-            }
-        return array(shape=self._obs_shape, pick=lambda batch: batch.obs)
-
-    def _ring(self) -> tuple[int, int]:
-        ram = self._keeper.ram
-        return ram.ptr, ram.size
-
     @property
     def start_ids(self) -> Ids:
         """Where each environment's open path begins."""
-        return self._keeper.ram.marks[rollouts.START_IDS]
+        return self._keeper.start_ids
 
     # XuanCe's methods
 
@@ -193,29 +174,6 @@ class DummyOnPolicyBuffer(DiskBuffer):
 
         Raises InputError, with nothing stored, for a wrong shape or rewards that are not finite.
         """
-        step = self._checked(obs, acts, rews, value, terminals, aux_info)
-        ram = self._keeper.ram
-        beside = (
-            (self.actions, step["actions"]),
-            (self.rewards, step["rewards"]),
-            (self.values, step["values"]),
-            (self.terminals, step["terminals"]),
-            (self.returns, np.zeros(self.n_envs)),
-            (self.advantages, np.zeros(self.n_envs)),
-            (self.auxiliary_infos or {}, step["auxiliary"]),
-        )
-        pairs = [pair for memory, given in beside for pair in _pairs(memory, given)]
-        row = {
-            "obs": step["obs"], "action": step["actions"], "reward": step["rewards"], VALUE: step["values"],
-            "terminated": step["terminals"].astype(bool), "truncated": np.zeros(self.n_envs, bool),
-        }  # fmt: skip
-        self._keeper.put(
-            row,
-            *(set_item(array, (slice(None), ram.ptr), values) for array, values in pairs),
-            *rollouts.next_entry(ram, self.n_size),
-        )
-
-    def _checked(self, obs: Any, acts: Any, rews: Any, value: Any, terminals: Any, aux_info: Any) -> dict[str, Any]:
         shapes = dict(self.auxiliary_shape or {})
         given = {} if aux_info is None else aux_info
         if not isinstance(given, Mapping) or not given.keys() <= shapes.keys():
@@ -224,17 +182,25 @@ class DummyOnPolicyBuffer(DiskBuffer):
             name: fit_step(f"aux_info[{name!r}]", given.get(name, 0), self.n_envs, shape or (), _dtype(shape))
             for name, shape in shapes.items()
         }
-        step = {
-            "obs": fit_step("obs", obs, self.n_envs, self._obs_shape, self.OBSERVED),
-            "actions": fit_step("acts", acts, self.n_envs, self._action_shape, np.float32),
-            "rewards": fit_step("rews", rews, self.n_envs, (), np.float32),
-            "values": fit_step("value", 0 if value is None else value, self.n_envs, (), np.float32),
-            "terminals": fit_flags("terminals", terminals, self.n_envs),
-            "auxiliary": auxiliary,
-        }
-        if not np.isfinite(step["rewards"]).all():
+        observed = fit_step("obs", obs, self.n_envs, self._obs_shape, self.OBSERVED)
+        actions = fit_step("acts", acts, self.n_envs, self._action_shape, np.float32)
+        rewards = fit_step("rews", rews, self.n_envs, (), np.float32)
+        values = fit_step("value", 0 if value is None else value, self.n_envs, (), np.float32)
+        ended = fit_flags("terminals", terminals, self.n_envs)
+        if not np.isfinite(rewards).all():
             raise InputError("rews must be finite; nothing was stored")
-        return step
+        beside = {
+            "steps": {"rewards": rewards, "returns": 0, "values": values, "terminals": ended, "advantages": 0},
+            "actions": actions if self._by_key else {ALL: actions}, "auxiliary": auxiliary,
+        }  # fmt: skip
+        row = {
+            "obs": observed, "action": actions, "reward": rewards, VALUE: values, "terminated": ended.astype(bool),
+            "truncated": np.zeros(self.n_envs, bool),
+        }  # fmt: skip
+        memory = self._keeper.ram.arrays
+        self._keeper.store(
+            row, [(memory[group][name], one) for group, part in beside.items() for name, one in part.items()]
+        )
 
     def finish_path(self, val: Any, i: int) -> None:
         """Computes returns and advantages of an environment's steps since the last call; without any, nothing.
@@ -247,20 +213,17 @@ class DummyOnPolicyBuffer(DiskBuffer):
         """
         env = check_count("i", i, least=0, most=self.n_envs - 1)
         last = fit_step("val", val, 1, (), np.float32)
-        ram = self._keeper.ram
-        slots = rollouts.path_slots(ram, env, self.n_size)
+        slots = self._keeper.path(env)
         if not len(slots):
             return
         path = self.rewards[env, slots], self.values[env, slots, None], last, self.terminals[env, slots] != 0
         if not np.isfinite(last).all() and not path[3][-1]:
             raise InputError(f"val must be finite where the newest step is not terminal, got {val!r}")
         lambdas = (self.gae_lam, self.gae_lam) if self.use_gae else (1.0, 0.0)
-        self._keeper.change(
-            set_item(self.returns, (env, slots), rollouts.path_estimates(*path, self.gamma, lambdas[0])[0][:, 0]),
-            set_item(self.advantages, (env, slots), rollouts.path_estimates(*path, self.gamma, lambdas[1])[1][:, 0]),
-            *rollouts.end_path(ram, env),
-            *self._keeper.cut(env),
-        )
+        estimates = [
+            rollouts.path_estimates(*path, self.gamma, lambda_)[at][:, 0] for at, lambda_ in enumerate(lambdas)
+        ]
+        self._keeper.finish(env, zip((self.returns, self.advantages), estimates, strict=True))
 
     def sample(self, indexes: Any) -> Any:
         """The steps at ``indexes``, integers ``(B,)``: ``environment * n_size + step``.
@@ -275,11 +238,13 @@ class DummyOnPolicyBuffer(DiskBuffer):
         rollouts.check_full(self.size, self.n_size)
         at = np.divmod(rollouts.checked_indexes(indexes, self.buffer_size), self.n_size)
         advantages = self.advantages[at]
-        found = (
-            sample_batch(self.observations, at), sample_batch(self.actions, at), self.returns[at], self.values[at],
-            rollouts.normalized(advantages) if self.use_advnorm else advantages, sample_batch(self.auxiliary_infos, at),
-        )  # fmt: skip
-        return self._sampled(("obs", "actions", "returns", "values", "advantages", "aux_batch"), found, len(at[0]))
+        found = {
+            "obs": sample_batch(self.observations, at), "actions": sample_batch(self.actions, at),
+            "returns": self.returns[at], "values": self.values[at],
+            "advantages": rollouts.normalized(advantages) if self.use_advnorm else advantages,
+            "aux_batch": sample_batch(self.auxiliary_infos, at),
+        }  # fmt: skip
+        return sampled(found, len(at[0]), self._by_name)
 
 
 class DummyOnPolicyBuffer_Atari(DummyOnPolicyBuffer):
@@ -298,8 +263,3 @@ def _add_row(engine: ReplayBuffer, step: Mapping[str, Any], following: Mapping[s
 
 def _dtype(shape: Any) -> type[Any]:
     return object if shape is None else np.float32
-
-
-def _pairs(memory: Any, given: Any) -> list[tuple[Array, Array]]:
-    """Arrays of a memory and what is to be written into them."""
-    return [(memory[key], given[key]) for key in given] if isinstance(given, dict) else [(memory, given)]

@@ -1,15 +1,15 @@
 """XuanCe's off-policy buffer of whole episodes.
 
 1. An episode's steps are rows of a store for one environment. Each knows its step, and the last one that it is the
-   last, so that the finished episodes are found again in the rows.
+   last, so that :class:`~diskreplay.compat.xuance.episodes.FinishedEpisodes` finds the finished ones again.
 2. What is drawn are an episode and a step in it; the rows from there on are read.
 """
 
 from __future__ import annotations
 
-import bisect
+import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 from gymnasium import spaces
@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.compat.keeper import Keeper
-from diskreplay.compat.rows import SLOT, Window, column, ids_of, read_once, window
-from diskreplay.compat.xuance.disk_buffer import DiskBuffer, open_off_policy, stored_space
-from diskreplay.compat.xuance.memory import EpisodeBuffer, Shapes, space_shape
+from diskreplay.compat.positions import RingPositions
+from diskreplay.compat.rows import column, ids_of, read_once
+from diskreplay.compat.xuance.disk_buffer import DiskBuffer, integers, open_off_policy, stored_space
+from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
+from diskreplay.compat.xuance.memory import Buffer, EpisodeBuffer, Shapes, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids
 from diskreplay.sampling.uniform import Uniform
@@ -28,19 +30,11 @@ from diskreplay.views.batch import map_arrays
 
 Array = NDArray[Any]
 
-STEP, LAST = "step", "last"
+LAST = "last"
 FIELDS = ("obs", "acts", "rews", "done")
 
 
-class _Episode(NamedTuple):
-    """A finished episode: its first row, its steps, and its slot of the ring."""
-
-    first: int
-    length: int
-    slot: int
-
-
-class RecurrentOffPolicyBuffer(DiskBuffer):
+class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
     """Whole episodes, of which sequences are drawn, for recurrent learners.
 
     Args:
@@ -62,6 +56,8 @@ class RecurrentOffPolicyBuffer(DiskBuffer):
         engine: the store, a :class:`diskreplay.ReplayBuffer` of one environment.
     """
 
+    engine: ReplayBuffer
+
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
         n_size: int, batch_size: int, episode_length: int, lookup_length: int, **options: Any,
@@ -71,9 +67,6 @@ class RecurrentOffPolicyBuffer(DiskBuffer):
         self.batch_size = check_count("batch_size", batch_size)
         self.episode_length = check_count("episode_length", episode_length)
         self.lookup_length = check_count("lookup_length", lookup_length)
-        self._own_draws = options.get("seed") is not None
-        self._found: tuple[Window, tuple[_Episode, ...]] = Window(0, 0), ()
-        """The episodes of a window, oldest first."""
         create = {
             "observation_space": _typed_space("observation_space", observation_space),
             "action_space": _typed_space("action_space", action_space), "num_envs": 1,
@@ -81,33 +74,15 @@ class RecurrentOffPolicyBuffer(DiskBuffer):
             "columns": {STEP: ((), np.int32), LAST: ((), bool)}, "sampler": Uniform(),
         }  # fmt: skip
         self.engine = open_off_policy(self, options, create)
-        self._keeper = Keeper(self.engine)
+        self._integers = functools.partial(integers, self.engine, options.get("seed") is not None)
+        self._episodes = FinishedEpisodes(self.engine, self.n_size, functools.partial(_ended, self.engine))
+        self._keeper = Keeper(self.engine, ring=RingPositions(self._episodes.held, self.n_size))
         with self._keeper.opening(self):
             self._keeper.restore()
 
-    def _episodes(self) -> tuple[_Episode, ...]:
-        """The finished episodes in the store's rows, oldest first; halves of some, left by a crash, are passed over."""
-        held = window(self.engine)
-        seen, known = self._found
-        if held == seen:
-            return known
-        start = max(seen.end, held.begin)
-        last, steps, slots = (column(self.engine, name, start, held.end)[:, 0] for name in (LAST, STEP, SLOT))
-        at = np.flatnonzero(last)
-        lengths = steps[at].astype(np.int64) + 1
-        newer = map(_Episode, (start + at + 1 - lengths).tolist(), lengths.tolist(), slots[at].tolist())
-        found = (*known, *newer)[-self.n_size :]
-        found = found[bisect.bisect_left(found, held.begin, key=lambda episode: episode.first) :]
-        self._found = held, found
-        return found
-
-    def _ring(self) -> tuple[int, int]:
-        found = self._episodes()
-        return (found[-1].slot + 1) % self.n_size if found else 0, len(found)
-
     @property
     def memory(self) -> Sequence[EpisodeBuffer]:
-        return _Memory(self.engine, self._episodes())
+        return _StoredEpisodes(self.engine, *self._episodes.at(np.arange(*self._episodes.held())))
 
     def can_sample(self) -> bool:
         """Whether there are ``batch_size`` episodes."""
@@ -125,10 +100,11 @@ class RecurrentOffPolicyBuffer(DiskBuffer):
         obs, acts, rews, done = self._checked(episode)
         count = len(rews)
         ended = done.astype(bool)
+        self._ring.look()
         last = np.arange(count) == count - 1
         self.engine.extend(
             map_arrays(lambda values: values[:-1], obs), acts, rews, map_arrays(lambda values: values[1:], obs), ended,
-            last & ~ended, slot=np.full(count, self.ptr, np.int32), step=np.arange(count, dtype=np.int32), last=last,
+            last & ~ended, step=np.arange(count, dtype=np.int32), last=last,
         )  # fmt: skip
 
     def _checked(self, episode: Any) -> tuple[Any, Any, Array, Array]:
@@ -167,25 +143,24 @@ class RecurrentOffPolicyBuffer(DiskBuffer):
 
         Raises NotEnoughDataError when the buffer is empty.
         """
-        episodes = self._episodes()
-        if not episodes:
+        begin, end = self._episodes.held()
+        if begin == end:
             raise NotEnoughDataError("the buffer is empty: store an episode before sampling")
-        chosen = [episodes[at] for at in self._integers(len(episodes), self.batch_size)]
-        count = min(self.lookup_length, *(episode.length for episode in chosen))
-        firsts = [each.first + int(self._integers(each.length - count + 1, 1)[0]) for each in chosen]
-        parts = _read(self.engine, np.array(firsts), count)
+        firsts, lengths = self._episodes.at(begin + self._integers(end - begin, self.batch_size))
+        count = min(self.lookup_length, *lengths.tolist())
+        starts = [int(self._integers(length - count + 1, 1)[0]) for length in lengths.tolist()]
+        parts = _read(self.engine, firsts + starts, count)
         return parts[0], parts[1], parts[2], parts[3]
 
 
-class _Memory(Sequence[EpisodeBuffer]):
+class _StoredEpisodes(Sequence[EpisodeBuffer]):
     """The episodes, oldest first."""
 
-    def __init__(self, engine: ReplayBuffer, episodes: Sequence[_Episode]) -> None:
-        self._engine = engine
-        self._episodes = episodes
+    def __init__(self, engine: ReplayBuffer, firsts: Ids, lengths: Ids) -> None:
+        self._engine, self._firsts, self._lengths = engine, firsts, lengths
 
     def __len__(self) -> int:
-        return len(self._episodes)
+        return len(self._firsts)
 
     @overload
     def __getitem__(self, at: int) -> EpisodeBuffer: ...
@@ -194,15 +169,19 @@ class _Memory(Sequence[EpisodeBuffer]):
     def __getitem__(self, at: int | slice) -> EpisodeBuffer | list[EpisodeBuffer]:
         if isinstance(at, slice):
             return [self[i] for i in range(*at.indices(len(self)))]
-        first, count, _ = self._episodes[at]
+        first, count = self._firsts[[at]], int(self._lengths[at])
         obs, acts, rews, done = (
-            map_arrays(lambda values: values[0], part) for part in _read(self._engine, np.array([first]), count)
+            map_arrays(lambda values: values[0], part) for part in _read(self._engine, first, count)
         )
         episode = EpisodeBuffer()
         episode.obs, episode.action, episode.reward, episode.done = (
             list(_entries(part)) for part in (obs, acts, rews, done)
         )
         return episode
+
+
+def _ended(engine: ReplayBuffer, start: int, stop: int) -> NDArray[np.bool_]:
+    return column(engine, LAST, start, stop)[:, 0]
 
 
 def _read(engine: ReplayBuffer, firsts: Ids, count: int) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,44 +10,61 @@ from numpy.typing import NDArray
 
 from diskreplay import returns
 from diskreplay.buffers.on_policy import EPSILON
+from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.compat.given import array
-from diskreplay.compat.keeper import Assignment, RamState, set_attribute, set_item
+from diskreplay.compat.keeper import PendingStep, RamState, set_item
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.ids import Ids
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
-START_IDS, OPEN = "start_ids", "open"
-"""Marks of each environment's open path: the entry where it begins, and its steps."""
+OPEN = "open"
+"""The mark that counts the steps of each environment's open path, which end with the newest entry."""
 
 
-def path_marks(n_envs: int) -> dict[str, Ids]:
-    """Those of paths without a step."""
-    return {name: np.zeros(n_envs, np.int64) for name in (START_IDS, OPEN)}
+class Rollout(PendingStep):
+    """Keeps the steps of the present policy: what is observed in a store, all else in RAM.
 
+    Args:
+        buffer, add: as of :class:`PendingStep`.
+        arrays: in RAM, ``(n_envs, n_size, ...)`` by group and name.
+        fills: what stands in an array's empty entries, by its name; 0 if not named.
+    """
 
-def next_entry(ram: RamState, n_size: int) -> list[Assignment]:
-    """What counts one more entry of all environments, which also belongs to their open paths."""
-    ptr = (ram.ptr + 1) % n_size
-    steps = np.minimum(ram.marks[OPEN] + 1, n_size)
-    return [
-        set_attribute(ram, "ptr", ptr),
-        set_attribute(ram, "size", min(ram.size + 1, n_size)),
-        set_item(ram.marks[OPEN], slice(None), steps),
-        set_item(ram.marks[START_IDS], slice(None), (ptr - steps) % n_size),
-    ]
+    def __init__(
+        self, buffer: SampledBuffer[Any], add: Callable[[dict[str, Any], Mapping[str, Any]], None],
+        arrays: dict[str, dict[str, Any]], fills: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        marks = {OPEN: np.zeros(buffer.num_envs, np.int64)}
+        super().__init__(buffer, RamState(marks=marks, arrays=arrays, fills=fills), add)
 
+    def resume(self) -> None:
+        """Goes on as the buffer was closed; a rollout whose estimates are lost is given up: it teaches nothing."""
+        if not self.restore() and len(self.buffer):
+            self.buffer.clear()
 
-def path_slots(ram: RamState, env: int, n_size: int) -> Ids:
-    """The entries of an environment's open path, oldest first."""
-    slots: Ids = (ram.marks[START_IDS][env] + np.arange(ram.marks[OPEN][env])) % n_size
-    return slots
+    @property
+    def start_ids(self) -> Ids:
+        """Where each environment's open path begins."""
+        return (self.ring.pos - self.ram.marks[OPEN]) % self.ring.size
 
+    def path(self, env: int) -> Ids:
+        """The entries of an environment's open path, oldest first."""
+        found: Ids = (self.start_ids[env] + np.arange(self.ram.marks[OPEN][env])) % self.ring.size
+        return found
 
-def end_path(ram: RamState, env: int) -> list[Assignment]:
-    """What closes an environment's path: the next one begins with the entry that is written next."""
-    return [set_item(ram.marks[OPEN], env, 0), set_item(ram.marks[START_IDS], env, ram.ptr)]
+    def store(self, row: dict[str, Any], beside: Iterable[tuple[Array, Any]]) -> None:
+        """Stores a step: its row, and what goes into arrays in RAM."""
+        at, steps = (slice(None), self.ring.pos), self.ram.marks[OPEN]
+        longer = set_item(steps, slice(None), np.minimum(steps + 1, self.ring.size))
+        self.put(row, *(set_item(memory, at, values) for memory, values in beside), longer)
+
+    def finish(self, env: int, estimates: Iterable[tuple[Array, Array]]) -> None:
+        """Writes the estimates of an environment's open path, which ends; the next one begins with the next entry."""
+        at = env, self.path(env)
+        written = (set_item(memory, at, values) for memory, values in estimates)
+        self.change(*written, set_item(self.ram.marks[OPEN], env, 0), *self.cut(env))
 
 
 def check_full(size: int, needed: int) -> None:

@@ -159,7 +159,7 @@ class Layout:
         }
         for axis in (None, "auto", 0, -1):
             try:
-                if schemas.build(**given, capacity=1, stack_axis=axis).stacks == self.stacks:
+                if schemas.build(schemas.StoreSpec(**given, capacity=1, stack_axis=axis)).stacks == self.stacks:
                     return {**given, "stack_axis": axis, "provenance": self.provenance}
             except SchemaError:
                 raise
@@ -257,12 +257,7 @@ def infer_space(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> gymn
     if math.prod(shape) == 0:
         raise InputError(f"{name}: has no element a step (shape {shape})")
     check_bounds(shape, dtype.name)
-    if dtype.kind == "f":
-        return gymnasium.spaces.Box(-np.inf, np.inf, shape, dtype.type)
-    if dtype.kind == "b":
-        return gymnasium.spaces.Box(0, 1, shape, np.bool_)
-    bounds = np.iinfo(dtype)
-    return gymnasium.spaces.Box(bounds.min, bounds.max, shape, dtype.type)
+    return spaces.unbounded(shape, dtype)
 
 
 def infer_discrete(low: int, high: int, dtype: np.dtype[Any]) -> gymnasium.Space[Any]:
@@ -294,8 +289,7 @@ def column_name(key: str) -> str:
 
 
 def _leaves(space: gymnasium.Space[Any], root: str) -> dict[str, Shape]:
-    names = spaces.leaves(spaces.tree(space, root))
-    return {name: spaces.leaf_layout(leaf, name) for name, leaf in zip(names, spaces.leaf_spaces(space), strict=True)}
+    return {name: spaces.leaf_layout(leaf, name) for name, leaf in spaces.named_leaves(space, root).items()}
 
 
 def _without(space: gymnasium.Space[Any], name: str, wanted: set[str]) -> gymnasium.Space[Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay import spaces
-from diskreplay.buffers.inputs import Slot
+from diskreplay.engine.inputs import Slot
 from diskreplay.errors import DiskReplayError, InputError, ReadFailedError
 from diskreplay.formats.core.format import Read
 from diskreplay.formats.core.transitions import Source, Transitions

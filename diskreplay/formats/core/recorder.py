@@ -50,10 +50,7 @@ def add_facts(buffer: ReplayBuffer, facts: Sequence[Mapping[str, Any]], episodes
     """
     if not any(facts) or len(facts) != episodes:
         return
-    written = buffer.stream
-    assert written is not None
-    number = list(buffer.stats()["streams"]).index(written)
-    added = [episode for episode in buffer.episodes if episode.stream == number]
+    added = [episode for episode in buffer.episodes if episode.stream == buffer.engine.appender.log.stream]
     for episode, told in zip(reversed(added), reversed(facts), strict=False):
         if told:
             buffer.annotate_episode(episode, **told)

@@ -22,7 +22,7 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.formats.core.format import Holds, Loss
 from diskreplay.formats.core.layout import Layout
-from diskreplay.formats.core.rows import LogRows, open_rows
+from diskreplay.formats.core.log_rows import LogRows, open_rows
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.ids import Ids, pack
 from diskreplay.index.episodes import Episode

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from diskreplay.formats.core.format import Format, Holds
+from diskreplay.formats.core.format import Format
 from diskreplay.schema import DTYPES
 
 NAMES = {
@@ -41,14 +41,13 @@ def lacks(format: Format) -> list[str]:
 
 def facts(format: Format) -> dict[str, Any]:
     """The facts about a format as JSON has them."""
-    holds = {field.name: getattr(format.holds, field.name) for field in dataclasses.fields(Holds)}
     return {
         "name": format.name,
         "title": format.title,
         "kind": format.kind,
         "in": format.read is not None,
         "out": format.write is not None,
-        "holds": {**holds, "dtypes": sorted(format.holds.dtypes)},
+        "holds": {**dataclasses.asdict(format.holds), "dtypes": sorted(format.holds.dtypes)},
         "compressions": list(format.compressions),
         "requires": list(format.requires),
         "extra": format.extra or None,

@@ -15,9 +15,10 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay import workers
 from diskreplay.formats.core.untrusted import DOCUMENT_BYTES, check_document
 from diskreplay.formats.files.npy import NpyArray
-from diskreplay.storage.encoders import THREADS, Encoders, Task
+from diskreplay.workers import THREADS, Task
 
 GZIP_LEVEL = 4
 MEMBER_BYTES = 1 << 20
@@ -78,7 +79,7 @@ class GzipWriter:
             self._submit()
 
     def _submit(self) -> None:
-        self._waiting.append(Encoders.submit(functools.partial(compressed, b"".join(self._parts))))
+        self._waiting.append(workers.submit(functools.partial(compressed, b"".join(self._parts))))
         self._parts, self._size = [], 0
         while len(self._waiting) > 2 * THREADS:
             self._file.write(self._waiting.popleft().result())

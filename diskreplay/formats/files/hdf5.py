@@ -19,12 +19,13 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay import workers
 from diskreplay.errors import InputError
 from diskreplay.formats.core import untrusted
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.untrusted import check_chunk, check_size, declared_count, stored_bytes
 from diskreplay.formats.files.hdf5_output import Output
-from diskreplay.storage.encoders import Encoders, Task
+from diskreplay.workers import Task
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_ENTRIES = 1 << 16
@@ -147,7 +148,7 @@ class Hdf5GzipArray(Hdf5Array):
             left_out, data = self._data.id.read_direct_chunk(offset)
             if left_out:  # filters that did not do this chunk any good
                 return np.asarray(self._data[first : first + self.chunks[0]])
-        return Encoders.submit(functools.partial(_gunzip, data, self.chunks, self.dtype, self._shuffled, self.where))
+        return workers.submit(functools.partial(_gunzip, data, self.chunks, self.dtype, self._shuffled, self.where))
 
 
 def _gunzip(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], shuffled: bool, where: str) -> Array:

@@ -19,9 +19,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay import workers
 from diskreplay.formats.files.hdf5 import open_file
 from diskreplay.formats.files.hdf5_output import Output
-from diskreplay.storage.encoders import THREADS, Encoders, Task
+from diskreplay.workers import THREADS, Task
 
 CHUNK_BYTES = 1 << 20
 """Decoded bytes of an HDF5 chunk: what h5py advises as the most, and what its chunk cache holds."""
@@ -29,6 +30,8 @@ MAX_CHUNK_ROWS = 1 << 14
 GZIP_LEVEL = 4
 """h5py's own default."""
 COMPRESSIONS = ("gzip", "lzf", "none")
+SMALL_BYTES = 1 << 13
+"""Arrays up to this size are not chunked: the index of chunks takes some kB of its own."""
 
 Array = NDArray[Any]
 
@@ -54,7 +57,7 @@ class Compressor:
 
     def put(self, data: h5py.Dataset, offset: tuple[int, ...], chunk: Array) -> None:
         """Compresses a whole chunk and writes it, now or later; the chunk must not change any more."""
-        self._waiting.append((data, offset, Encoders.submit(functools.partial(_gzip, chunk))))
+        self._waiting.append((data, offset, workers.submit(functools.partial(_gzip, chunk))))
         while len(self._waiting) > 2 * THREADS:
             self._write()
 
@@ -78,54 +81,85 @@ def _gzip(chunk: Array) -> bytes:
 class Hdf5ArrayWriter:
     """One HDF5 array that is filled from its first entry to its last, a whole chunk at a time.
 
+    Where its length is not known before, it waits in RAM as long as it is no longer than a chunk.
+
     Args:
         group: that takes it.
         key: its name there.
-        count, shape, dtype: entries, and what one of them is.
         compression: one of ``COMPRESSIONS``.
         compressor: of the file; takes the chunks if that is "gzip".
     """
 
-    def __init__(
-        self, group: h5py.Group, key: str, count: int, shape: tuple[int, ...], dtype: np.dtype[Any], compression: str,
-        compressor: Compressor,
-    ) -> None:  # fmt: skip
-        item = math.prod(shape) * dtype.itemsize
-        self.chunk_rows = max(1, min(CHUNK_BYTES // item, MAX_CHUNK_ROWS, count))
-        # An array without entries has no chunks.
-        options = {"chunks": (self.chunk_rows, *shape), **filters(compression, dtype)} if count else {}
-        self._data = group.create_dataset(key, (count, *shape), dtype, **options)
-        self._compressed = compression == "gzip"
-        self._compressor = compressor
-        self._chunk = np.zeros((self.chunk_rows, *shape), dtype)
-        self._filled = 0
+    def __init__(self, group: h5py.Group, key: str, compression: str, compressor: Compressor) -> None:
+        self._group, self._key, self._compression, self._compressor = group, key, compression, compressor
+        self._parts: list[Array] = []
+        self._waiting = 0
+        self._data: h5py.Dataset | None = None
         self._end = 0
+
+    def reserve(self, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Makes the array at once: so many entries, and what one of them is."""
+        if count:
+            self._create((count, *shape), dtype, _chunk_rows(math.prod(shape) * dtype.itemsize, count))
+        else:  # it has no chunks
+            self._data = self._group.create_dataset(self._key, (0, *shape), dtype)
 
     def append(self, values: Array) -> None:
         """Takes ``(n, *shape)``."""
-        done = 0
-        while done < len(values):
-            taken = min(self.chunk_rows - self._filled, len(values) - done)
-            self._chunk[self._filled : self._filled + taken] = values[done : done + taken]
-            self._filled += taken
-            done += taken
-            if self._filled == self.chunk_rows:
-                self._write()
-
-    def _write(self) -> None:
-        if self._compressed:
-            self._compressor.put(self._data, (self._end, *(0 for _ in self._chunk.shape[1:])), self._chunk)
-            self._chunk = np.zeros_like(self._chunk)
-        else:
-            self._data[self._end : self._end + self._filled] = self._chunk[: self._filled]
-            self._compressor.check()
-        self._end += self._filled
-        self._filled = 0
+        self._parts.append(values)
+        self._waiting += len(values)
+        shape = values.shape[1:]
+        rows = _chunk_rows(math.prod(shape) * values.dtype.itemsize) if self._data is None else self._data.chunks[0]
+        if self._waiting > rows:
+            waiting = self._taken()
+            if self._data is None:
+                self._create((0, *shape), values.dtype, rows, maxshape=(None, *shape))
+            whole = len(waiting) // rows * rows
+            for start in range(0, whole, rows):
+                self._write(waiting[start : start + rows])
+            self._parts, self._waiting = [waiting[whole:].copy()], len(waiting) - whole
 
     def finish(self) -> None:
         """Writes the rest."""
-        if self._filled:
-            self._write()
+        values = self._taken() if self._parts else None
+        if values is None or (self._data is not None and not len(values)):
+            return
+        if self._data is None:
+            if self._compression == "none" or values.nbytes <= SMALL_BYTES:
+                self._group.create_dataset(self._key, data=values)
+                return
+            self._create(values.shape, values.dtype, len(values))
+        self._write(values)
+
+    def _taken(self) -> Array:
+        """All that waits."""
+        return np.ascontiguousarray(self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts))
+
+    def _create(self, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int, **more: Any) -> None:
+        self._data = self._group.create_dataset(
+            self._key, shape, dtype, chunks=(rows, *shape[1:]), **filters(self._compression, dtype), **more
+        )
+
+    def _write(self, values: Array) -> None:
+        """A chunk; a shorter one only at the end."""
+        data = self._data
+        assert data is not None
+        if data.shape[0] < self._end + len(values):
+            data.resize(self._end + len(values), 0)
+        if self._compression == "gzip":
+            chunk = values
+            if len(values) < data.chunks[0]:
+                chunk = np.zeros(data.chunks, values.dtype)
+                chunk[: len(values)] = values
+            self._compressor.put(data, (self._end, *(0 for _ in values.shape[1:])), chunk)
+        else:
+            data[self._end : self._end + len(values)] = values
+            self._compressor.check()
+        self._end += len(values)
+
+
+def _chunk_rows(item_bytes: int, most: int = MAX_CHUNK_ROWS) -> int:
+    return max(1, min(CHUNK_BYTES // item_bytes, MAX_CHUNK_ROWS, most))
 
 
 class NewFile:
@@ -169,8 +203,8 @@ class FileWriter(NewFile):
 
     def add(self, key: str, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Hdf5ArrayWriter:
         """A new array of ``count`` entries, filled by ``append``; its groups are made on the way."""
-        column = Hdf5ArrayWriter(self.file, key, count, shape, dtype, self._compression, self._compressor)
-        self.columns[key] = column
+        column = self.columns[key] = Hdf5ArrayWriter(self.file, key, self._compression, self._compressor)
+        column.reserve(count, shape, dtype)
         return column
 
     def finish(self) -> None:

@@ -15,8 +15,8 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
+from diskreplay import workers
 from diskreplay.errors import InputError
-from diskreplay.storage.encoders import Encoders
 
 CHANNELS = (1, 3, 4)
 PNG_LEVEL = 4
@@ -42,7 +42,7 @@ def is_image(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
 def _in_threads(work: Callable[[Sequence[Any]], list[Some]], items: Sequence[Any]) -> list[Some]:
     """What ``work`` makes of all items, a few of them at a time."""
     parts = [items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE)]
-    tasks = [Encoders.submit(functools.partial(work, part)) for part in parts]
+    tasks = [workers.submit(functools.partial(work, part)) for part in parts]
     return [found for task in tasks for found in task.result()]
 
 

@@ -3,7 +3,8 @@
 1. An episode of ``n`` steps holds ``observations`` ``(n + 1, *shape)``, the last of them final, and ``actions``,
    ``rewards``, ``terminations`` and ``truncations`` of ``n``.
 2. The user's own columns are ``infos/<name>``, ``(n + 1, *shape)``: what step ``t`` returned is entry ``t + 1``, as
-   Minari records it. Entry 0 belongs to the reset; it is zero where it is written here, and is not read.
+   Minari records it. Entry 0 belongs to the reset; it is zero where it is written here, and is not read. An import of
+   another's dataset says so.
 3. Images are kept as they are, not as JPEG: ``jpeg_encoding`` is false, which Minari knows since 0.5.4. Datasets that
    come in with JPEG are decoded; what it lost is lost.
 4. Minari takes every Discrete space for int64; the values keep their dtype.
@@ -28,13 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import spaces
-from diskreplay.buffers.facts import checked as checked_facts
 from diskreplay.buffers.provenance import checked
+from diskreplay.engine.facts import checked as checked_facts
 from diskreplay.errors import InputError
 from diskreplay.formats.core.episodes import array_slice, episode_ends, episodes_source, reshaped
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, check_length, flags, length, native
 from diskreplay.formats.core.layout import Layout, check_bounds, column_name, infer_space, map_leaves
-from diskreplay.formats.core.target import final_path
+from diskreplay.formats.core.output import final_path
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.core.untrusted import declared_count, parse_json, read_json
 from diskreplay.schema import ACTION, DTYPES, OBS
@@ -48,6 +49,8 @@ TOLD_OF_EPISODES = ("seed", LAYOUT)
 """Of the metadata of an episode, what is read."""
 OPTIONS = "options"
 """Of the metadata of an episode: those of its reset, which are not read."""
+RESETS = "infos of resets"
+"""What an import calls the entries 0 of columns."""
 KNOWN = {
     "total_episodes", "total_steps", "data_format", "jpeg_encoding", "observation_space", "action_space", "env_spec",
     "minari_version", "dataset_size", LAYOUT, *TOLD,
@@ -316,7 +319,7 @@ def source(
 
 
 def _columns(arrays: Arrays, count: int) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Paths of infos that become columns, by name, and those of the rest."""
+    """Paths of infos that become columns, by name, and the names of what is not read of infos."""
     columns: dict[str, str] = {}
     ignored = []
     for path, array in arrays.items():
@@ -326,7 +329,8 @@ def _columns(arrays: Arrays, count: int) -> tuple[dict[str, str], tuple[str, ...
                 columns[column_name(path.removeprefix("infos/"))] = path
             else:
                 ignored.append(path)
-    return columns, tuple(sorted(ignored))
+    resets = [RESETS] if any(tuple(arrays[path].shape[:1]) == (count + 1,) for path in columns.values()) else []
+    return columns, (*sorted(ignored), *resets)
 
 
 def _episode(

@@ -27,7 +27,7 @@ from diskreplay.errors import RemoteError
 from diskreplay.remote import objects as storage
 from diskreplay.remote.objects import NEW, ObjectStore, TakenError
 from diskreplay.remote.push import Push
-from diskreplay.storage.files import LocalFiles
+from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'diskreplay[remote]'")

@@ -76,6 +76,8 @@ class Suite:
         naming: a regular expression; only tests whose text or parameters contain it are run.
         cases: at most so many cases of each test are run, always the same ones; 0 for all.
         makes: directories that the tests expect.
+        needs: distributions that the tests import, and `make interop` does not install.
+        plugins: of pytest, loaded with the library's own class, too.
         edits: what is replaced in the files of the tests, and by what: a device, a number of steps.
         left_out: tests of ``files`` that are not run.
         differs: tests that must fail.
@@ -93,6 +95,8 @@ class Suite:
     naming: str = ""
     cases: int = 0
     makes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
     edits: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -151,12 +155,22 @@ def bring(suite: Suite, checkout: str | None, into: pathlib.Path) -> None:
         tar.extractall(into, filter="data")
 
 
+def is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def run(name: str, checkout: str | None = None, own: bool = False, more: tuple[str, ...] = ()) -> int:
     """Runs the tests of a library. Returns 0 where they came out as its list says. ``more`` goes to pytest."""
     suite = listed(name)
     installed = importlib.metadata.version(suite.package)
     if installed != suite.version:
         raise NoTestsError(f"the list is of {suite.package} {suite.version}, and {installed} is installed")
+    if missing := [needed for needed in suite.needs if not is_installed(needed)]:
+        raise NoTestsError(f"the tests of {suite.library} need {' '.join(missing)}, which are to be installed by hand")
     with tempfile.TemporaryDirectory(prefix=f"{name}-tests-") as folder:
         bring(suite, checkout, pathlib.Path(folder))
         root = pathlib.Path(folder, suite.source.removesuffix(".tar.gz")) if suite.source.endswith(".gz") else folder
@@ -167,7 +181,8 @@ def run(name: str, checkout: str | None = None, own: bool = False, more: tuple[s
             for old, new in suite.edits.items():
                 text = text.replace(old, new)
             pathlib.Path(root, file).write_text(text)
-        plugins = ["-p", "differences", *(() if own else ("-p", f"swap_{name}"))]
+        loaded = (*suite.plugins, "differences", *(() if own else (f"swap_{name}",)))
+        plugins = [option for plugin in loaded for option in ("-p", plugin)]
         options = [f"--suite={HERE / name}.toml", *(["--own"] if own else []), *more]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugins, *options, *suite.files]
         # One thread: the networks of these tests are so small that threads only wait for each other.

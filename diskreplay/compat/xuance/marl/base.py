@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import KeysView, Mapping
 from typing import Any
 
@@ -11,19 +10,17 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.checks import check_count
-from diskreplay.compat.arrays import Shape, fit
-from diskreplay.compat.keeper import Keeper, RamState, ring_part
-from diskreplay.compat.rows import ring
-from diskreplay.compat.xuance.memory import checked_shape
+from diskreplay.compat.disk_array import Shape, fit
+from diskreplay.compat.xuance.disk_buffer import DiskBuffer
+from diskreplay.compat.xuance.fields import Field
+from diskreplay.compat.xuance.memory import Buffer, checked_shape
 from diskreplay.errors import InputError
-from diskreplay.ids import Ids
 
 Array = NDArray[Any]
-Spec = tuple[Shape, Any, int]
-"""Shape of one entry, dtype, and what stands where nothing was stored: 0 or 1."""
+Fields = Mapping[str, Field]
 
 
-class BaseBuffer(ABC):
+class BaseBuffer(Buffer):
     """The arguments that all buffers have, and their ring.
 
     Args:
@@ -36,9 +33,6 @@ class BaseBuffer(ABC):
         n_size: entries of the ring for one environment, ``buffer_size // n_envs``.
         ptr, size: the entry to be written next, and how many there are.
     """
-
-    ptr: int = 0
-    size: int = 0
 
     def __init__(self, *args: Any) -> None:
         if len(args) != 8:
@@ -55,29 +49,8 @@ class BaseBuffer(ABC):
         self.buffer_size = check_count("buffer_size", buffer_size, least=self.n_envs)
         self.n_size = self.buffer_size // self.n_envs
 
-    @property
-    def full(self) -> bool:
-        """Whether every entry of the ring is there."""
-        return bool(self.size >= self.n_size)
 
-    @abstractmethod
-    def store(self, *args: Any, **kwargs: Any) -> None:
-        """Adds an entry."""
-
-    @abstractmethod
-    def clear(self, *args: Any) -> None:
-        """Empties the buffer."""
-
-    @abstractmethod
-    def sample(self, *args: Any) -> Any:
-        """A batch, by key."""
-
-    def finish_path(self, *args: Any, **kwargs: Any) -> None:
-        """Called when an episode has ended; nothing to do here."""
-        return
-
-
-class MultiAgentBuffer(BaseBuffer):
+class MultiAgentBuffer(DiskBuffer, BaseBuffer):
     """A buffer of XuanCe's over a store.
 
     Keyword arguments of all of them, beside XuanCe's own:
@@ -95,51 +68,20 @@ class MultiAgentBuffer(BaseBuffer):
     """
 
     engine: MultiAgentReplayBuffer
-    _keeper: Keeper
+    _fields: Fields
+    """One entry of each array of ``data``."""
+    _data: dict[str, Any]
 
-    ptr = ring_part(0, "The entry to be written next.")
-    size = ring_part(1, "Entries that are there.")
+    def _take(self, kwargs: Mapping[str, Any]) -> None:
+        """Takes further arguments; InputError where one is missing, or does not fit to the others."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.store_global_state = self.state_space is not None
-        self._data: dict[str, Any] = {}
-
-    def _keep(self, keeper: Keeper) -> None:
-        """Takes an open store, fills ``data``, and goes on as the store was closed."""
-        self._keeper = keeper
-        with keeper.opening(self):
-            self._data.update(self._arrays())
-            if not keeper.restore():
-                self._recover()
-            self._look()
-
-    def _ram(self, marks: dict[str, Ids], **more: Any) -> RamState:
-        """What is in RAM: marks, and those arrays of ``data`` that are not on disk."""
-        fills = {key: fill for key, (_, _, fill) in self._specs().items()}
-        return RamState(marks=marks, arrays={"data": self._data, **more}, fills=fills)
-
-    def _recover(self) -> None:
-        """The store is new, or was not closed: finds in its rows what can be found."""
-
-    def _look(self) -> None:
-        """Finds in the rows what is nowhere else."""
-
-    def _specs(self) -> dict[str, Spec]:
-        """One entry of each array of ``data``."""
-        raise NotImplementedError
-
-    def _arrays(self) -> dict[str, Any]:
-        """The arrays of ``data``, with nothing in them."""
-        raise NotImplementedError
-
-    def _ring(self) -> tuple[int, int]:
-        """``ptr`` and ``size``: found in the rows."""
-        return ring(self.engine)
+    @property
+    def store_global_state(self) -> bool:
+        return self.state_space is not None
 
     @property
     def data(self) -> dict[str, Any]:
-        self._keeper.finish_change()
+        self._keeper.check_whole()
         return self._data
 
     @property
@@ -152,18 +94,6 @@ class MultiAgentBuffer(BaseBuffer):
         """Shapes of ``data`` by key."""
         return {key: self._data[key].shape for key in self.keys}
 
-    def clear(self) -> None:
-        """Empties the buffer, with all that goes with its entries; its space goes back with the next commit."""
-        self.engine.clear()
-
-    def commit(self) -> None:
-        """Makes everything durable, what is in RAM too."""
-        self._keeper.save()
-
-    def close(self) -> None:
-        """Commits, and gives the store to the next writer."""
-        self.engine.close()
-
 
 def needed(kwargs: Mapping[str, Any], name: str) -> Any:
     """A keyword argument that a class cannot do without."""
@@ -172,29 +102,19 @@ def needed(kwargs: Mapping[str, Any], name: str) -> Any:
     return kwargs[name]
 
 
-def empty(lead: Shape, spec: Spec) -> Array:
-    """What stands in ``data`` where nothing was stored."""
-    shape, dtype, fill = spec
-    return np.full((*lead, *shape), fill, dtype)
-
-
-def take_step(step_data: Mapping[str, Any], specs: Mapping[str, Spec], num_envs: int) -> dict[str, Array]:
-    """One step's arrays ``(num_envs, ...)`` by key; InputError where a key that has no default is missing."""
+def take_step(step_data: Mapping[str, Any], fields: Fields, num_envs: int) -> dict[str, Array]:
+    """One step's arrays ``(num_envs, ...)`` by key; InputError where a key that is not optional is missing."""
     if not isinstance(step_data, Mapping):
         raise InputError(f"step_data must be a dict of arrays, got {step_data!r:.80}")
     found = {}
-    for key, spec in specs.items():
+    for key, field in fields.items():
         if key in step_data:
-            found[key] = fit(key, step_data[key], (num_envs, *spec[0]), spec[1])
-        elif key in OPTIONAL:
-            found[key] = empty((num_envs,), spec)
+            found[key] = fit(key, step_data[key], (num_envs, *field.shape), field.dtype)
+        elif field.optional:
+            found[key] = field.empty(num_envs)
         else:
-            raise InputError(f"step_data lacks {key!r}; it needs {[k for k in specs if k not in OPTIONAL]}")
+            raise InputError(f"step_data lacks {key!r}; it needs {[k for k in fields if not fields[k].optional]}")
     return found
-
-
-OPTIONAL = ("agent_mask", "returns", "values", "log_pi_old", "advantages", "actions_onehot")
-"""What a step may leave out: the default is that of an empty buffer."""
 
 
 def team_reward(rewards: Array) -> Array:

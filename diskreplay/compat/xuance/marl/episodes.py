@@ -2,16 +2,17 @@
 
 1. ``store_transitions`` writes one step of every environment whose episode goes on into ``episode_data``.
 2. ``finish_path`` writes what follows an episode's last step; from then on its steps are left alone.
-3. ``store_episodes`` adds the finished episodes to the store, one after the other, as rows of one environment. Each row
-   knows the slot of the ring and its step, so that the ring is found again in the rows. Rows that an interrupt left are
-   added before anything else is done (:class:`PendingRows`).
+3. ``store_episodes`` adds the finished episodes to the store, one after the other, as rows of one environment, in which
+   :class:`~diskreplay.compat.xuance.episodes.FinishedEpisodes` finds them again. Rows that an interrupt left are added
+   before anything else is done (:class:`CollectedEpisodes`).
 4. What is read back is an episode of :class:`~diskreplay.PaddedEpisodes`, with XuanCe's axes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+import functools
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,15 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.checks import check_count
-from diskreplay.compat.arrays import DiskArray, Shape, fit
+from diskreplay.compat.disk_array import DiskArray, Shape, fit
 from diskreplay.compat.given import number
-from diskreplay.compat.keeper import Assignment, Keeper, set_attribute, set_item
-from diskreplay.compat.rows import SLOT, column, read_once, window
-from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, empty
-from diskreplay.compat.xuance.marl.steps import AVAILABLE, REWARDS, TERMINALS, open_steps
+from diskreplay.compat.keeper import Assignment, Keeper, RamState, set_item
+from diskreplay.compat.positions import RingPositions, ring_array
+from diskreplay.compat.rows import column, read_once
+from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
+from diskreplay.compat.xuance.fields import Field, look_up
+from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed
+from diskreplay.compat.xuance.marl.step_store import AVAILABLE, REWARDS, TERMINALS, open_steps
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
 from diskreplay.schema import TERMINATED, TRUNCATED
@@ -32,44 +36,111 @@ from diskreplay.views.padded_episodes import PaddedEpisodes
 
 Array = NDArray[Any]
 
-STEP, FILLED = "step", "filled"
-ON_DISK = ("obs", "actions", "rewards", "terminals", AVAILABLE, FILLED, "state")
+FILLED = "filled"
 EPISODE_DATA = "episode_data"
 MARKS = "done", "steps"
 """Of an environment's episode: whether it is finished, and its steps then."""
 
 
-class PendingRows(Keeper):
-    """Keeps rows that are being added, until all of them are there."""
+class CollectedEpisodes(Keeper):
+    """Keeps the episodes that are being collected in RAM, and the finished ones as rows of a store for one environment.
+
+    Args:
+        buffer: the store.
+        fields: of an episode.
+        n_envs: environments that are collected from.
+        size: finished episodes that are held.
+
+    Attributes:
+        data: arrays ``(size, ...)`` of the finished episodes by key.
+        collected: arrays ``(n_envs, ...)`` of the others.
+    """
 
     buffer: MultiAgentReplayBuffer
-    _rows: tuple[int, Sequence[Mapping[str, Any]], tuple[Assignment, ...]] | None = None
-    """The number of the first one, arguments of ``add``, and what goes with them."""
 
-    def add_all(self, rows: Sequence[Mapping[str, Any]], *assignments: Assignment) -> None:
-        """Adds rows, then does what goes with them; :meth:`flush` goes on with it where it was interrupted."""
-        with self.buffer._write_lock:
-            self.flush()
-            self._rows = window(self.buffer).end, rows, assignments
-            self.flush()
+    def __init__(self, buffer: MultiAgentReplayBuffer, fields: Fields, n_envs: int, size: int) -> None:
+        self._fields, self._n_envs = fields, n_envs
+        self._finished = FinishedEpisodes(buffer, size, functools.partial(_ended, buffer))
+        self.data: dict[str, Any] = {}
+        self.collected = {key: field.empty(n_envs) for key, field in fields.items()}
+        marks = {name: np.zeros(n_envs, np.int64) for name in MARKS}
+        arrays = {"data": self.data, EPISODE_DATA: self.collected}
+        fills = {key: field.fill for key, field in fields.items()}
+        ring = RingPositions(self._finished.held, size)
+        super().__init__(buffer, RamState(marks, arrays, fills, (EPISODE_DATA, *MARKS)), ring)
+        for key, field in fields.items():
+            self.data[key] = self._on_disk(field) if field.part else field.empty(size)
 
-    def flush(self) -> None:
-        with self.buffer._write_lock:
-            self.finish_change()
-            if self._rows is None:
-                return
-            first, rows, assignments = self._rows
-            try:
-                for row in rows[window(self.buffer).end - first :]:
-                    self.buffer.add(**row)
-            except InputError:
-                self._rows = None
-                raise
-            self.change(*assignments, set_attribute(self, "_rows", None))
+    def _on_disk(self, field: Field) -> DiskArray:
+        def read(episodes: Ids, _: Ids) -> Array:
+            return padded(read_once(self.buffer, self._finished.at(episodes)[0]), field)
 
-    def forget(self) -> None:
-        self._rows = None
-        super().forget()
+        return ring_array(self.flushed, (self.ring.size,), field.shape, field.dtype, read, fill=field.fill)
+
+    def episodes(self, slots: Ids) -> dict[str, Array]:
+        """The finished episodes in slots, by key."""
+        batch = read_once(self.buffer, self._finished.at(self.flushed().entries(slots)[0])[0])
+        return {
+            key: padded(batch, field) if field.part else self.data[key][slots] for key, field in self._fields.items()
+        }
+
+    # Collecting
+
+    def collect(self, at: Ids, given: Mapping[str, Any]) -> None:
+        """Writes step ``at`` ``(n_envs,)`` of each environment; those whose episode is finished are left alone."""
+        envs, most = np.flatnonzero(self.ram.marks["done"] == 0), self._fields[FILLED].shape[0]
+        if not ((at[envs] >= 0) & (at[envs] < most)).all():
+            raise InputError(f"t_envs must be 0 to {most - 1}, got {at[envs].tolist()}")
+        steps = {
+            key: fit(key, value, (self._n_envs, *_of_one_step(self._fields[key])), self._fields[key].dtype)
+            for key, value in given.items()
+        }
+        if not np.isfinite(steps["rewards"]).all():
+            raise InputError("rewards must be finite; nothing was stored")
+        places = {key: (envs, *[slice(None)] * self._fields[key].time, at[envs]) for key in steps}
+        self.change(*(set_item(self.collected[key], places[key], values[envs]) for key, values in steps.items()))
+
+    def finish(self, env: int, steps: int, given: Mapping[str, Any], *more: Assignment) -> None:
+        """Writes what follows an episode's last step, and what else is known when it is finished."""
+        last = {}
+        for key, value in given.items():
+            field = self._fields[key]
+            shape = field.shape if key == FILLED else _of_one_step(field)
+            last[key] = fit(key, _of_env(key, value, env, self._n_envs), shape, field.dtype)
+        last[FILLED][steps:] = False
+        at: dict[str, Any] = {key: (env, *[slice(None)] * self._fields[key].time, steps) for key in last}
+        at[FILLED] = env
+        self.change(
+            *(set_item(self.collected[key], at[key], value) for key, value in last.items()),
+            *more,
+            set_item(self.ram.marks["done"], env, 1),
+            set_item(self.ram.marks["steps"], env, steps),
+        )
+
+    def drop(self) -> None:
+        """Forgets the episodes that are being collected."""
+        self.change(*self._without_collected())
+
+    def _without_collected(self) -> list[Assignment]:
+        data = [set_item(self.collected, key, field.empty(self._n_envs)) for key, field in self._fields.items()]
+        return [*data, *(set_item(self.ram.marks[mark], slice(None), 0) for mark in MARKS)]
+
+    def store(self) -> None:
+        """Adds the episodes that are finished, and forgets those that are not."""
+        slot, marks = self.flushed().pos, self.ram.marks
+        rows: list[dict[str, Any]] = []
+        changes: list[Assignment] = []
+        for env in np.flatnonzero(marks["done"]).tolist():
+            episode = {key: values[env].copy() for key, values in self.collected.items()}
+            changes += [
+                set_item(self.data[key], slot, episode[key]) for key, field in self._fields.items() if not field.part
+            ]
+            rows += _rows(episode, int(marks["steps"][env]))
+            slot = (slot + 1) % self.ring.size
+        with self.buffer.engine.write_lock:
+            for row in rows:
+                self.buffer.add(**row)
+            self.change(*changes, *self._without_collected())
 
 
 class EpisodeRing(MultiAgentBuffer):
@@ -80,127 +151,70 @@ class EpisodeRing(MultiAgentBuffer):
         episode_data: the episodes that are being collected, ``(n_envs, ...)`` with the axes of ``data``.
     """
 
-    _keeper: PendingRows
+    _keeper: CollectedEpisodes
     max_eps_len: int
     dim_act: int
     DTYPE: Any = np.float32
     """Of observations, actions and rewards."""
-    MARKS: ClassVar[tuple[str, ...]] = MARKS
 
-    def _build(self, kwargs: dict[str, Any]) -> None:
-        self._firsts = np.zeros(self.buffer_size, np.int64)
-        """First row of the episode in each slot."""
-        agents, dtype = (self.n_agents,), self.DTYPE
+    def _take(self, kwargs: Mapping[str, Any]) -> None:
+        self.max_eps_len = check_count("max_episode_length", needed(kwargs, "max_episode_length"))
+        self.dim_act = check_count("dim_act", needed(kwargs, "dim_act"))
+        super()._take(kwargs)
+
+    def _open(self, kwargs: dict[str, Any]) -> None:
+        dtype = self.DTYPE
         self.engine = open_steps(
             self, kwargs, PaddedEpisodes(self.max_eps_len), self.n_agents, 1,
             (self.buffer_size + 1) * self.max_eps_len, self.obs_space, self.act_space, self.state_space, dtype=dtype,
             n_actions=self.dim_act,
             columns={
-                REWARDS: (agents + self.rew_space, dtype), TERMINALS: (self.done_space, bool),
+                REWARDS: ((self.n_agents, *self.rew_space), dtype), TERMINALS: (self.done_space, bool),
                 STEP: ((), np.int32), FILLED: ((), bool),
             },
         )  # fmt: skip
-        self._episode_data = {key: empty((self.n_envs,), spec) for key, spec in self._specs().items()}
-        marks = {name: np.zeros(self.n_envs, np.int64) for name in self.MARKS}
-        ram = self._ram(marks, **{EPISODE_DATA: self._episode_data})
-        ram.lasting = EPISODE_DATA, *MARKS
-        self._keep(PendingRows(self.engine, ram))
-
-    def _look(self) -> None:
-        self._find_episodes()
-
-    def _find_episodes(self) -> int:
-        """Finds the finished episodes in the rows; how many are in the window."""
-        begin, end = window(self.engine)
-        step, slot, terminated, truncated = (
-            column(self.engine, name, begin, end)[:, 0] for name in (STEP, SLOT, TERMINATED, TRUNCATED)
-        )
-        ended = np.flatnonzero(terminated | truncated)
-        firsts = begin + ended - step[ended]
-        whole = firsts >= begin
-        slots = slot[ended[whole]]
-        self._firsts[slots] = firsts[whole]
-        if len(slots):
-            self._next_slot = (int(slots[-1]) + 1) % self.buffer_size
-        return len(slots)
+        self._keeper = CollectedEpisodes(self.engine, self._table(), self.n_envs, self.buffer_size)
+        self._data = self._keeper.data
+        with self._keeper.opening(self):
+            if not self._keeper.restore():
+                self._recover()
 
     def _recover(self) -> None:
-        ram = self._keeper.ram
-        ram.size = min(self._find_episodes(), self.buffer_size)
-        ram.ptr = self._next_slot if ram.size else 0
+        """The store is new, or was not closed."""
 
-    _next_slot = 0
-
-    def _ring(self) -> tuple[int, int]:
-        return self._keeper.ring()
+    @property
+    def _ring(self) -> RingPositions:
+        return self._keeper.flushed()
 
     @property
     def episode_data(self) -> dict[str, Array]:
-        self._keeper.finish_change()
-        return self._episode_data
+        self._keeper.check_whole()
+        return self._keeper.collected
 
-    @property
-    def full(self) -> bool:
-        """Whether there are ``buffer_size`` episodes."""
-        return bool(self.size >= self.buffer_size)
-
-    # Arrays
-
-    def _specs(self) -> dict[str, Spec]:
-        agents, steps, dtype = (self.n_agents,), (self.max_eps_len,), self.DTYPE
-        more = (self.max_eps_len + 1,)
-        specs: dict[str, Spec] = {
-            "obs": (agents + more + self.obs_space, dtype, 0),
-            "actions": (agents + steps + self.act_space, dtype, 0),
-            "rewards": (agents + steps + self.rew_space, dtype, 0),
-            **self._specs_in_ram(),
-            "terminals": (steps + self.done_space, np.bool_, 0),
-            AVAILABLE: ((*agents, *more, self.dim_act), np.bool_, 1),
-            FILLED: ((*steps, 1), np.bool_, 0),
-        }
-        if self.state_space is not None:
-            specs["state"] = (more + self.state_space, np.float32, 0)
-        return specs
-
-    def _specs_in_ram(self) -> dict[str, Spec]:
-        return {}
-
-    def _arrays(self) -> dict[str, Any]:
+    def _table(self) -> Fields:
+        agents, steps, more, dtype = self.n_agents, self.max_eps_len, self.max_eps_len + 1, self.DTYPE
+        available, state = ("obs", AVAILABLE), Field((more, *(self.state_space or ())), np.float32, 0, *_pair("state"))
         return {
-            key: self._on_disk(key, spec) if key in ON_DISK else empty((self.buffer_size,), spec)
-            for key, spec in self._specs().items()
+            "obs": Field((agents, more, *self.obs_space), dtype, 0, *_pair("obs", "obs"), time=1),
+            "actions": Field((agents, steps, *self.act_space), dtype, part=("action",), time=1),
+            "rewards": Field((agents, steps, *self.rew_space), dtype, part=("extra", REWARDS), time=1),
+            **self._table_in_ram(),
+            "terminals": Field((steps, *self.done_space), np.bool_, part=("extra", TERMINALS)),
+            AVAILABLE: Field((agents, more, self.dim_act), np.bool_, 1, *_pair(*available), time=1),
+            FILLED: Field((steps, 1), np.bool_, part=("extra", FILLED)),
+            **({} if self.state_space is None else {"state": state}),
         }
 
-    def _on_disk(self, key: str, spec: Spec) -> DiskArray:
-        engine, ring, firsts, specs = self.engine, self._keeper.ring, self._firsts, {key: spec}
-
-        def read(slots: Ids) -> Array:
-            out = empty((len(slots),), spec)
-            taken = slots < ring()[1]
-            if taken.any():
-                out[taken] = padded(read_once(engine, firsts[slots[taken]]), specs)[key]
-            return out
-
-        return DiskArray((self.buffer_size,), spec[0], spec[1], read)
-
-    def _episodes(self, slots: Ids) -> dict[str, Array]:
-        """The episodes in slots, by key, in the order of ``data``."""
-        specs = self._specs()
-        batch = read_once(self.engine, self._firsts[slots])
-        read = padded(batch, {key: specs[key] for key in ON_DISK if key in specs})
-        return {key: read[key] if key in read else self.data[key][slots] for key in self.data}
+    def _table_in_ram(self) -> Fields:
+        return {}
 
     def clear_episodes(self) -> None:
         """Forgets the episodes that are being collected."""
-        self._keeper.flush()
-        self._keeper.change(*self._without_episodes())
+        self._keeper.drop()
 
-    def _without_episodes(self) -> list[Assignment]:
-        """What forgets the episodes that are being collected."""
-        data = [set_item(self._episode_data, key, empty((self.n_envs,), spec)) for key, spec in self._specs().items()]
-        return [*data, *(set_item(self._keeper.ram.marks[mark], slice(None), 0) for mark in MARKS)]
-
-    # Collecting
+    def store_episodes(self) -> None:
+        """Stores the episodes that are finished, and forgets those that are not."""
+        self._keeper.store()
 
     def store(self, *args: Any, **kwargs: Any) -> None:
         """Not here: InputError that names ``store_transitions``."""
@@ -227,19 +241,7 @@ class EpisodeRing(MultiAgentBuffer):
         if self.state_space is not None:
             given["state"] = state
         given[AVAILABLE] = np.True_ if available is None else available
-        at = fit("t_envs", t_envs, (self.n_envs,), np.int64)
-        envs = np.flatnonzero(self._keeper.ram.marks["done"] == 0)
-        if not ((at[envs] >= 0) & (at[envs] < self.max_eps_len)).all():
-            raise InputError(f"t_envs must be 0 to {self.max_eps_len - 1}, got {at[envs].tolist()}")
-        specs = self._specs()
-        steps = {key: fit(key, value, (self.n_envs, *_of_one_step(key, specs[key])), specs[key][1])
-                 for key, value in given.items()}  # fmt: skip
-        if not np.isfinite(steps["rewards"]).all():
-            raise InputError("rewards must be finite; nothing was stored")
-        places = {key: (envs, at[envs]) if key in WITHOUT_AGENTS else (envs, slice(None), at[envs]) for key in steps}
-        self._keeper.change(
-            *(set_item(self.episode_data[key], places[key], values[envs]) for key, values in steps.items())
-        )
+        self._keeper.collect(fit("t_envs", t_envs, (self.n_envs,), np.int64), given)
 
     def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         """The entries of an actions' dict by our keys; InputError where one is missing."""
@@ -247,105 +249,68 @@ class EpisodeRing(MultiAgentBuffer):
             raise InputError("actions_dict lacks 'actions_n'")
         return {"actions": actions["actions_n"]}
 
-    def _length(self, next_t: Any) -> int:
-        """The steps of an episode that is finished."""
+    def _finishing(self, i_env: Any, next_t: Any) -> tuple[int, int]:
+        """The number of an environment, and the steps of its episode, which is finished."""
+        self._keeper.flush()
+        env = check_count("i_env", i_env, least=0, most=self.n_envs - 1)
         steps = int(number("next_t", next_t, "a number of steps", "iu"))
         if steps < 1:
             raise InputError(f"next_t must be at least 1, an episode of one step, got {next_t!r}")
-        return min(steps, self.max_eps_len)
+        return env, min(steps, self.max_eps_len)
 
-    def _env(self, i_env: Any) -> int:
-        """The number of an environment."""
-        return check_count("i_env", i_env, least=0, most=self.n_envs - 1)
-
-    def _finish(self, i_env: int, steps: int, terminal_data: tuple[Any, ...], *more: Assignment) -> None:
-        """Writes what follows an episode's last step, and what else is known when it is finished."""
+    def _finish(self, env: int, steps: int, terminal_data: tuple[Any, ...], *more: Assignment) -> None:
+        """Takes what follows an episode's last step, and what else is known when it is finished."""
         if len(terminal_data) != 4:
             raise InputError("finish_path takes i_env, next_t, obs_next, state_next, available_actions and filled")
         obs, state, available, filled = terminal_data
         given = {"obs": obs, FILLED: filled, AVAILABLE: np.ones(self.n_envs) if available is None else available}
         if self.state_space is not None:
             given["state"] = state
-        specs, last = self._specs(), {}
-        for key, value in given.items():
-            shape = specs[FILLED][0] if key == FILLED else _of_one_step(key, specs[key])
-            last[key] = fit(key, _of_env(key, value, i_env, self.n_envs), shape, specs[key][1])
-        last[FILLED][steps:] = False
-        data, marks = self.episode_data, self._keeper.ram.marks
-        at = {"obs": (i_env, slice(None), steps), AVAILABLE: (i_env, slice(None), steps), "state": (i_env, steps)}
-        self._keeper.change(
-            *(set_item(data[key], at.get(key, i_env), value) for key, value in last.items()),
-            *more,
-            set_item(marks["done"], i_env, 1),
-            set_item(marks["steps"], i_env, steps),
-        )
-
-    def store_episodes(self) -> None:
-        """Stores the episodes that are finished, and forgets those that are not."""
-        slot, size = self._ring()
-        first, ram = window(self.engine).end, self._keeper.ram
-        rows: list[dict[str, Any]] = []
-        changes: list[Assignment] = []
-        for env in np.flatnonzero(ram.marks["done"]).tolist():
-            episode = {key: values[env].copy() for key, values in self.episode_data.items()}
-            changes += [
-                set_item(array, slot, episode[key]) for key, array in self.data.items() if isinstance(array, np.ndarray)
-            ]
-            changes.append(set_item(self._firsts, slot, first + len(rows)))
-            rows += self._rows(episode, int(ram.marks["steps"][env]), slot)
-            slot, size = (slot + 1) % self.buffer_size, min(size + 1, self.buffer_size)
-        changes += [set_attribute(ram, "ptr", slot), set_attribute(ram, "size", size)]
-        self._keeper.add_all(rows, *changes, *self._without_episodes())
-
-    def _rows(self, data: Mapping[str, Array], steps: int, slot: int) -> list[dict[str, Any]]:
-        """An episode's rows, as the engine's ``add`` takes them."""
-
-        def seen(step: int) -> dict[str, Any]:
-            return {"obs": data["obs"][:, step], AVAILABLE: data[AVAILABLE][:, step].astype(np.int8)}
-
-        rows = []
-        for step in range(steps):
-            newest = step + 1 == steps
-            terminated = newest and bool(data["terminals"][step].all())
-            row = {
-                "obs": seen(step), "action": data["actions"][:, step],
-                "reward": float(data["rewards"][:, step].mean(dtype=np.float64)), "next_obs": seen(step + 1),
-                "terminated": terminated, "truncated": newest and not terminated,
-                REWARDS: data["rewards"][:, step], TERMINALS: data["terminals"][step], FILLED: data[FILLED][step, 0],
-                STEP: np.int32(step), SLOT: np.int32(slot),
-            }  # fmt: skip
-            if self.state_space is not None:
-                row.update(state=data["state"][step], next_state=data["state"][step + 1])
-            rows.append(row)
-        return rows
+        self._keeper.finish(env, steps, given, *more)
 
 
-WITHOUT_AGENTS = ("terminals", FILLED, "state")
-"""Keys whose arrays have no axis of agents."""
+def _rows(data: Mapping[str, Array], steps: int) -> list[dict[str, Any]]:
+    """An episode's rows, as the engine's ``add`` takes them."""
+
+    def seen(step: int) -> dict[str, Any]:
+        return {"obs": data["obs"][:, step], AVAILABLE: data[AVAILABLE][:, step].astype(np.int8)}
+
+    rows = []
+    for step in range(steps):
+        newest = step + 1 == steps
+        terminated = newest and bool(data["terminals"][step].all())
+        row = {
+            "obs": seen(step), "action": data["actions"][:, step],
+            "reward": float(data["rewards"][:, step].mean(dtype=np.float64)), "next_obs": seen(step + 1),
+            "terminated": terminated, "truncated": newest and not terminated,
+            REWARDS: data["rewards"][:, step], TERMINALS: data["terminals"][step], FILLED: data[FILLED][step, 0],
+            STEP: np.int32(step),
+        }  # fmt: skip
+        if "state" in data:
+            row.update(state=data["state"][step], next_state=data["state"][step + 1])
+        rows.append(row)
+    return rows
 
 
-def padded(batch: MultiAgentBatch, specs: Mapping[str, Spec]) -> dict[str, Array]:
-    """Whole episodes ``(B, T, ...)`` with XuanCe's axes: agents before time, and one more observation at the end."""
-    count, length = len(batch), batch.length
-    sources = {
-        "obs": (batch.obs["obs"], batch.next_obs["obs"]),
-        AVAILABLE: (batch.obs[AVAILABLE], batch.next_obs[AVAILABLE]),
-        "state": (batch.state, batch.next_state),
-        "actions": (batch.action, None),
-        "rewards": (batch.extra[REWARDS], None),
-        "terminals": (batch.extra[TERMINALS], None),
-        FILLED: (batch.extra[FILLED][..., None], None),
-    }
-    found = {}
-    for key, spec in specs.items():
-        values, following = sources[key]
-        out = empty((count,), spec)
-        by_time = out if key in WITHOUT_AGENTS else np.moveaxis(out, 2, 1)
-        by_time[:, : values.shape[1]][batch.mask] = values[batch.mask]
-        if following is not None:
-            by_time[np.arange(count), length] = following[np.arange(count), length - 1]
-        found[key] = out
-    return found
+def _pair(*names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The parts of a batch that hold what is seen at a step, and after it."""
+    return names, (f"next_{names[0]}", *names[1:])
+
+
+def _ended(engine: MultiAgentReplayBuffer, start: int, stop: int) -> NDArray[np.bool_]:
+    terminated, truncated = (column(engine, name, start, stop)[:, 0] for name in (TERMINATED, TRUNCATED))
+    return terminated | truncated
+
+
+def padded(batch: MultiAgentBatch, field: Field) -> Array:
+    """Whole episodes ``(B, *shape)`` with XuanCe's axes: agents before time, and maybe one more entry at the end."""
+    out = field.empty(len(batch))
+    by_time, values = np.moveaxis(out, 1 + field.time, 1), look_up(batch, field.part)
+    by_time[:, : values.shape[1]][batch.mask] = values[batch.mask].reshape(-1, *by_time.shape[2:])
+    if field.after:
+        every = np.arange(len(batch))
+        by_time[every, batch.length] = look_up(batch, field.after)[every, batch.length - 1]
+    return out
 
 
 def _of_env(key: str, value: Any, env: int, n_envs: int) -> Any:
@@ -358,7 +323,6 @@ def _of_env(key: str, value: Any, env: int, n_envs: int) -> Any:
     raise InputError(f"{key} must lead with n_envs={n_envs}, got {value!r:.80}")
 
 
-def _of_one_step(key: str, spec: Spec) -> Shape:
+def _of_one_step(field: Field) -> Shape:
     """The shape of one step of an episode's array."""
-    shape = spec[0]
-    return shape[1:] if key in WITHOUT_AGENTS else (shape[0], *shape[2:])
+    return (*field.shape[: field.time], *field.shape[field.time + 1 :])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +12,10 @@ from numpy.typing import NDArray
 
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.checks import check_count, check_share
-from diskreplay.compat.keeper import PendingStep, set_item
-from diskreplay.compat.rows import SLOT, ids_of, read_once, ring_array, rows_at
 from diskreplay.compat.xuance import rollouts
-from diskreplay.compat.xuance.marl.base import MultiAgentBuffer, Spec, empty, needed, take_step, team_reward
-from diskreplay.compat.xuance.marl.steps import open_steps
+from diskreplay.compat.xuance.fields import Field, arrays
+from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed, take_step, team_reward
+from diskreplay.compat.xuance.marl.step_store import open_steps
 from diskreplay.compat.xuance.memory import checked_shape
 from diskreplay.errors import InputError
 from diskreplay.ids import Ids
@@ -51,8 +49,11 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         self.use_gae = bool(use_gae)
         self.use_advantage_norm = bool(use_advnorm)
         self.gamma, self.gae_lambda = check_share("gamma", gamma), check_share("gae_lam", gae_lam)
+        self._take(kwargs)
+        self._open(kwargs)
+
+    def _take(self, kwargs: Mapping[str, Any]) -> None:
         self._check_shapes()
-        self._build(kwargs)
 
     def _check_shapes(self) -> None:
         for name, shape in (("rew_space", self.rew_space), ("done_space", self.done_space)):
@@ -61,59 +62,44 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
                     f"{name} must have one element, or one for each of {self.n_agents} agents, got {shape}"
                 )
 
-    def _build(self, kwargs: dict[str, Any]) -> None:
+    def _open(self, kwargs: dict[str, Any]) -> None:
+        self._fields = self._table()
         self.engine = open_steps(
             self, kwargs, Transition(), self.n_agents, self.n_envs, self.n_size, self.obs_space, self.act_space,
             self.state_space,
         )  # fmt: skip
-        self._pending = PendingStep(
-            self.engine, self._ram(rollouts.path_marks(self.n_envs)), functools.partial(_add_row, self.engine)
-        )
-        self._keep(self._pending)
-
-    def _recover(self) -> None:
-        """A rollout whose estimates are lost cannot be learned from: it is given up."""
-        if len(self.engine):
-            self.engine.clear()
+        self._data = {}
+        fills = {key: field.fill for key, field in self._fields.items()}
+        steps = rollouts.Rollout(self.engine, functools.partial(_add_row, self.engine), {"data": self._data}, fills)
+        self._keeper: Any = steps
+        with steps.opening(self):
+            self._data.update(arrays(self._fields, self.engine, steps.flushed, (self.n_envs, self.n_size)))
+            steps.resume()
 
     @property
     def start_ids(self) -> Ids:
         """Where each environment's open path begins."""
-        return self._keeper.ram.marks[rollouts.START_IDS]
+        starts: Ids = self._keeper.start_ids
+        return starts
 
     def _estimated(self) -> tuple[int, ...]:
         """Shape of the returns of one step: that of the rewards, where these are the agents' own."""
         return self.rew_space if math.prod(self.rew_space) == self.n_agents else (self.n_agents, 1)
 
-    def _specs(self) -> dict[str, Spec]:
-        agents = (self.n_agents,)
-        specs: dict[str, Spec] = {
-            "obs": (agents + self.obs_space, np.float32, 0),
-            "actions": (agents + self.act_space, np.float32, 0),
-            "rewards": (self.rew_space, np.float32, 0),
-            "returns": (self._estimated(), np.float32, 0),
-            "values": ((*agents, 1), np.float32, 0),
-            "log_pi_old": (agents, np.float32, 0),
-            "advantages": (self._estimated(), np.float32, 0),
-            "terminals": (self.done_space, np.bool_, 0),
-            "agent_mask": (agents, np.bool_, 1),
+    def _table(self) -> Fields:
+        agents, estimated = (self.n_agents,), Field(self._estimated(), optional=True)
+        fields = {
+            "obs": Field(agents + self.obs_space, part=("obs",)),
+            "actions": Field(agents + self.act_space),
+            "rewards": Field(self.rew_space),
+            "returns": estimated,
+            "values": Field((*agents, 1), optional=True),
+            "log_pi_old": Field(agents, optional=True),
+            "advantages": estimated,
+            "terminals": Field(self.done_space, np.bool_),
+            "agent_mask": Field(agents, np.bool_, 1, optional=True),
         }
-        if self.state_space is not None:
-            specs["state"] = (self.state_space, np.float32, 0)
-        return specs
-
-    def _arrays(self) -> dict[str, Any]:
-        lead = (self.n_envs, self.n_size)
-        return {
-            key: ring_array(self.engine, self._keeper.ring, lead, *spec[:2], operator.attrgetter(key), spec[2])
-            if key in ("obs", "state")
-            else empty(lead, spec)
-            for key, spec in self._specs().items()
-        }
-
-    def _ring(self) -> tuple[int, int]:
-        ram = self._keeper.ram
-        return ram.ptr, ram.size
+        return fields if self.state_space is None else {**fields, "state": Field(self.state_space, part=("state",))}
 
     def store(self, step_data: Mapping[str, Any]) -> None:
         """Stores one step of all environments.
@@ -124,26 +110,18 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
 
         Raises InputError, with nothing stored, for a missing key, a wrong shape, or rewards that are not finite.
         """
-        specs = {key: spec for key, spec in self._specs().items() if key != "advantages"}
-        step = self._completed(take_step(step_data, specs, self.n_envs), step_data)
+        fields = {key: field for key, field in self._fields.items() if key != "advantages"}
+        step = self._completed(take_step(step_data, fields, self.n_envs), step_data)
         reward = team_reward(step["rewards"])
-        ram = self._keeper.ram
         row = {
             "obs": step["obs"], "action": step["actions"], "reward": reward,
             "terminated": step["terminals"].reshape(self.n_envs, -1).all(axis=1),
             "truncated": np.zeros(self.n_envs, bool), "agent_mask": step["agent_mask"],
-            SLOT: np.full(self.n_envs, ram.ptr, np.int32),
         }  # fmt: skip
         if self.state_space is not None:
             row["state"] = step["state"]
-        self._pending.put(
-            row,
-            *(
-                set_item(array, (slice(None), ram.ptr), step.get(key, 0))
-                for key, array in self.data.items()
-                if isinstance(array, np.ndarray)
-            ),
-            *rollouts.next_entry(ram, self.n_size),
+        self._keeper.store(
+            row, [(array, step.get(key, 0)) for key, array in self.data.items() if isinstance(array, np.ndarray)]
         )
 
     def _completed(self, step: dict[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
@@ -163,21 +141,13 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         Raises InputError, with nothing changed, where there is no such environment, and for another ``value``.
         """
         i_env = check_count("i_env", i_env, least=0, most=self.n_envs - 1)
-        data, ram = self.data, self._keeper.ram
-        slots = rollouts.path_slots(ram, i_env, self.n_size)
+        data, slots = self.data, self._keeper.path(i_env)
         if not len(slots):
             return
         path = {key: data[key][i_env, slots] for key in ("rewards", "values", "terminals")}
         estimates = zip(("returns", "advantages"), self._estimate(path, value, value_normalizer), strict=True)
-        self._pending.change(
-            *(
-                set_item(data[key], (i_env, slots), found.reshape(len(slots), *self._estimated()))
-                for key, found in estimates
-                if key in data
-            ),
-            *rollouts.end_path(ram, i_env),
-            *self._pending.cut(i_env),
-        )
+        shape = len(slots), *self._estimated()
+        self._keeper.finish(i_env, [(data[key], found.reshape(shape)) for key, found in estimates if key in data])
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
         """Returns and advantages ``(T, n_agents)`` of a path."""
@@ -193,11 +163,9 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
         """
         rollouts.check_full(self.size, self.n_size)
         envs, slots = np.divmod(rollouts.checked_indexes(indexes, self.n_envs * self.n_size), self.n_size)
-        rows = rows_at(self.engine, slots, self._keeper.ring()[0], self.n_size)
-        batch = read_once(self.engine, ids_of(self.engine, rows, envs))
+        batch = self._read(slots, envs)
         samples = {
-            key: array[envs, slots] if isinstance(array, np.ndarray) else getattr(batch, key)
-            for key, array in self.data.items()
+            key: field.of(batch) if field.part else self.data[key][envs, slots] for key, field in self._fields.items()
         }
         if self.use_advantage_norm and "advantages" in samples:
             samples["advantages"] = rollouts.normalized(samples["advantages"])
@@ -224,13 +192,8 @@ class MeanField_OnPolicyBuffer(MARL_OnPolicyBuffer):
             gamma, gae_lam, **kwargs,
         )  # fmt: skip
 
-    def _specs(self) -> dict[str, Spec]:
-        specs: dict[str, Spec] = {}
-        for key, spec in super()._specs().items():
-            specs[key] = spec
-            if key == "actions":
-                specs["act_mean"] = (self.prob_space, np.float32, 0)
-        return specs
+    def _table(self) -> Fields:
+        return beside_actions(super()._table(), act_mean=Field(self.prob_space))
 
     def finish_ac_path(self, value: Any, i_env: int) -> None:
         """As ``finish_path``."""
@@ -246,25 +209,14 @@ class COMA_Buffer(MARL_OnPolicyBuffer):
         **kwargs: ``dim_act``, the number of actions; ``td_lambda``, 0 to 1; otherwise as there.
     """
 
-    def __init__(
-        self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
-        n_envs: int, buffer_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
-    ) -> None:  # fmt: skip
+    def _take(self, kwargs: Mapping[str, Any]) -> None:
         self.dim_act = check_count("dim_act", needed(kwargs, "dim_act"))
         self.td_lambda = check_share("td_lambda", needed(kwargs, "td_lambda"))
-        super().__init__(
-            n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
-            use_advnorm, gamma, gae_lam, **kwargs,
-        )  # fmt: skip
+        super()._take(kwargs)
 
-    def _specs(self) -> dict[str, Spec]:
-        specs: dict[str, Spec] = {}
-        for key, spec in super()._specs().items():
-            if key != "advantages":
-                specs[key] = spec
-            if key == "actions":
-                specs["actions_onehot"] = ((self.n_agents, self.dim_act), np.float32, 0)
-        return specs
+    def _table(self) -> Fields:
+        fields = {key: field for key, field in super()._table().items() if key != "advantages"}
+        return beside_actions(fields, actions_onehot=Field((self.n_agents, self.dim_act), optional=True))
 
     def _completed(self, step: dict[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
         if "actions_onehot" not in given:
@@ -272,10 +224,22 @@ class COMA_Buffer(MARL_OnPolicyBuffer):
         return step
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
-        return rollouts.path_estimates(
-            path["rewards"], path["values"], value, path["terminals"], self.gamma, self.td_lambda, value_normalizer,
-            td_targets=True,
-        )  # fmt: skip
+        return targets(self.gamma, self.td_lambda, path, value, value_normalizer)
+
+
+def beside_actions(fields: Fields, **more: Field) -> Fields:
+    """A table with more fields behind that of the actions."""
+    names = list(fields)
+    at = names.index("actions") + 1
+    return {name: {**fields, **more}[name] for name in (*names[:at], *more, *names[at:])}
+
+
+def targets(
+    gamma: float, td_lambda: float, path: Mapping[str, Array], value: Any, value_normalizer: Any
+) -> tuple[Array, Array]:
+    """TD(lambda) targets of a path, and these less its values."""
+    ends = path["rewards"], path["values"], value, path["terminals"]
+    return rollouts.path_estimates(*ends, gamma, td_lambda, value_normalizer, td_targets=True)
 
 
 def _add_row(engine: MultiAgentReplayBuffer, step: Mapping[str, Any], following: Mapping[str, Any]) -> None:

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.checks import check_count, check_share
+from diskreplay.checks import check_share
 from diskreplay.compat.keeper import set_item
 from diskreplay.compat.xuance import rollouts
-from diskreplay.compat.xuance.marl.base import Spec, needed
-from diskreplay.compat.xuance.marl.episodes import FILLED, MARKS, EpisodeRing
+from diskreplay.compat.xuance.fields import Field
+from diskreplay.compat.xuance.marl.base import Fields, needed
+from diskreplay.compat.xuance.marl.episodes import FILLED, EpisodeRing
 from diskreplay.compat.xuance.marl.off_policy import MARL_OffPolicyBuffer
-from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, onehot
+from diskreplay.compat.xuance.marl.on_policy import MARL_OnPolicyBuffer, onehot, targets
 from diskreplay.errors import InputError, NotEnoughDataError
+from diskreplay.ids import Ids
 
 Array = NDArray[Any]
 
@@ -35,17 +37,6 @@ class MARL_OffPolicyBuffer_RNN(EpisodeRing, MARL_OffPolicyBuffer):
 
     DTYPE = np.float64
 
-    def __init__(
-        self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
-        n_envs: int, buffer_size: int, batch_size: int, **kwargs: Any,
-    ) -> None:  # fmt: skip
-        self.max_eps_len = check_count("max_episode_length", needed(kwargs, "max_episode_length"))
-        self.dim_act = check_count("dim_act", needed(kwargs, "dim_act"))
-        super().__init__(
-            n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, batch_size,
-            **kwargs,
-        )  # fmt: skip
-
     def finish_path(self, i_env: int, next_t: int, *terminal_data: Any) -> None:
         """Finishes an environment's episode.
 
@@ -57,15 +48,14 @@ class MARL_OffPolicyBuffer_RNN(EpisodeRing, MARL_OffPolicyBuffer):
 
         Raises InputError, with nothing changed, where there is no such environment, and for other shapes.
         """
-        self._keeper.flush()
-        self._finish(self._env(i_env), self._length(next_t), terminal_data)
+        self._finish(*self._finishing(i_env, next_t), terminal_data)
 
     def sample(self) -> dict[str, Array]:
         """``batch_size`` episodes, drawn with replacement by numpy's global generator; arrays by key."""
         size = self.size
         if not size:
             raise NotEnoughDataError("the buffer is empty: store an episode before sampling")
-        return self._episodes(np.random.choice(size, self.batch_size))
+        return self._keeper.episodes(np.random.choice(size, self.batch_size))
 
 
 class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
@@ -79,18 +69,10 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
         **kwargs: as of :class:`MARL_OffPolicyBuffer_RNN`.
     """
 
-    def __init__(
-        self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
-        n_envs: int, buffer_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
-    ) -> None:  # fmt: skip
-        self.max_eps_len = check_count("max_episode_length", needed(kwargs, "max_episode_length"))
-        self.dim_act = check_count("dim_act", needed(kwargs, "dim_act"))
-        super().__init__(
-            n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
-            use_advnorm, gamma, gae_lam, **kwargs,
-        )  # fmt: skip
-
-    MARKS = rollouts.START_IDS, rollouts.OPEN, *MARKS
+    @property
+    def start_ids(self) -> Ids:
+        """Zeros: an episode's path begins with it."""
+        return np.zeros(self.n_envs, np.int64)
 
     def _check_shapes(self) -> None:
         if math.prod(self.rew_space) != 1:
@@ -99,14 +81,14 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
             raise InputError(f"done_space must have one element, or one for each agent, got {self.done_space}")
 
     def _recover(self) -> None:
-        """A rollout whose estimates are lost cannot be learned from: it is given up."""
+        """Gives up a rollout whose estimates are lost: nothing can be learned from it."""
         if len(self.engine):
             self.engine.clear()
 
-    def _specs_in_ram(self) -> dict[str, Spec]:
-        steps = (self.n_agents, self.max_eps_len)
-        each = (steps + self.rew_space, np.float32, 0)
-        return {"returns": each, "values": each, "advantages": each, "log_pi_old": (steps, np.float32, 0)}
+    def _table_in_ram(self) -> Fields:
+        steps = self.n_agents, self.max_eps_len
+        each = Field(steps + self.rew_space, time=1)
+        return {"returns": each, "values": each, "advantages": each, "log_pi_old": Field(steps, time=1)}
 
     def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         needs = "actions_n", "values", "log_pi"
@@ -128,9 +110,8 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
 
         Raises InputError, with nothing changed, where there is no such environment, and for other shapes.
         """
-        self._keeper.flush()
-        i_env = self._env(i_env)
-        data, steps = self.episode_data, self._length(next_t)
+        i_env, steps = self._finishing(i_env, next_t)
+        data = self.episode_data
         if value_next is None:
             if not data["terminals"][i_env, steps - 1].all():
                 raise InputError("value_next must be given where the last step was not terminal for all agents")
@@ -156,7 +137,7 @@ class MARL_OnPolicyBuffer_RNN(EpisodeRing, MARL_OnPolicyBuffer):
         Raises NotEnoughDataError until the buffer is full.
         """
         rollouts.check_full(self.size, self.buffer_size)
-        samples = self._episodes(rollouts.checked_indexes(indexes, self.buffer_size))
+        samples = self._keeper.episodes(rollouts.checked_indexes(indexes, self.buffer_size))
         if self.use_advantage_norm:
             counted = np.broadcast_to(
                 samples[FILLED][:, None].reshape(len(samples[FILLED]), 1, -1, *[1] * len(self.rew_space)),
@@ -177,19 +158,13 @@ class COMA_Buffer_RNN(MARL_OnPolicyBuffer_RNN):
 
     ESTIMATED = ("returns",)
 
-    def __init__(
-        self, n_agents: int, state_space: Any, obs_space: Any, act_space: Any, rew_space: Any, done_space: Any,
-        n_envs: int, buffer_size: int, use_gae: bool, use_advnorm: bool, gamma: float, gae_lam: float, **kwargs: Any,
-    ) -> None:  # fmt: skip
+    def _take(self, kwargs: Mapping[str, Any]) -> None:
         self.td_lambda = check_share("td_lambda", needed(kwargs, "td_lambda"))
-        super().__init__(
-            n_agents, state_space, obs_space, act_space, rew_space, done_space, n_envs, buffer_size, use_gae,
-            use_advnorm, gamma, gae_lam, **kwargs,
-        )  # fmt: skip
+        super()._take(kwargs)
 
-    def _specs_in_ram(self) -> dict[str, Spec]:
-        specs = {"actions_onehot": ((self.n_agents, self.max_eps_len, self.dim_act), np.float32, 0)}
-        return {**specs, **super()._specs_in_ram()}
+    def _table_in_ram(self) -> Fields:
+        onehots = Field((self.n_agents, self.max_eps_len, self.dim_act), time=1)
+        return {"actions_onehot": onehots, **super()._table_in_ram()}
 
     def _from_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         found = super()._from_actions(actions)
@@ -198,7 +173,4 @@ class COMA_Buffer_RNN(MARL_OnPolicyBuffer_RNN):
         return found
 
     def _estimate(self, path: Mapping[str, Array], value: Any, value_normalizer: Any) -> tuple[Array, Array]:
-        return rollouts.path_estimates(
-            path["rewards"], path["values"], value, path["terminals"], self.gamma, self.td_lambda, value_normalizer,
-            td_targets=True,
-        )  # fmt: skip
+        return targets(self.gamma, self.td_lambda, path, value, value_normalizer)

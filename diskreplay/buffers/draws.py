@@ -1,0 +1,151 @@
+"""What is drawn from an open store, and what it looks like: its sampler and its view."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers import shuffle
+from diskreplay.buffers.selection import Selection
+from diskreplay.buffers.state import UPDATED, sampler_facts, sampler_state
+from diskreplay.engine.engine import Engine
+from diskreplay.engine.hooks import State
+from diskreplay.errors import EvictedError, InputError, NotEnoughDataError
+from diskreplay.ids import Ids
+from diskreplay.index.log import NEVER
+from diskreplay.reading.open_stream import OpenStream
+from diskreplay.reading.reads import Reads
+from diskreplay.sampling.registry import is_own
+from diskreplay.sampling.window import Prioritized, Sampler, checked_draw
+from diskreplay.views.batch import SomeBatch
+from diskreplay.views.view import Explains, View
+
+
+class Draws(Generic[SomeBatch]):
+    """Draws batches of one store; a hook of its engine, whose lock guards every call.
+
+    It does not refer to the engine, which refers to it: a buffer that is forgotten is closed at once.
+
+    Args:
+        engine: the store.
+        view: says what an item is.
+        shown: makes the batches: the view, or one over it.
+        sampler: chooses the items.
+        updated: whether the sampler knows priorities that somebody gave it.
+
+    Attributes:
+        view, shown, sampler, updated: as they were given; ``updated`` changes.
+        priorities: the sampler, if it has some.
+        ready: whether priorities may be updated; see :mod:`diskreplay.buffers.keeping`.
+    """
+
+    def __init__(self, engine: Engine, view: View, shown: View[SomeBatch], sampler: Sampler, updated: bool) -> None:
+        self.view = view
+        self.shown = shown
+        self.sampler = sampler
+        self.priorities = sampler if isinstance(sampler, Prioritized) else None
+        self.updated = updated
+        self.ready = True
+        self._schema = engine.schema
+        self._streams = engine.streams
+        self._rng = engine.rng
+        self._checked = not is_own(sampler)
+        """What a user's own sampler draws is looked at."""
+        self._alone = contextlib.nullcontext() if self._checked else engine.lock.exclusive
+        """Around what a sampler does: one of the user's own may ask the buffer."""
+
+    # Drafts of batches, as `Engine.read` takes them
+
+    def draft(self, batch_size: int, reads: Reads) -> SomeBatch:
+        """As many items as the sampler draws; NotEnoughDataError where fewer are held."""
+        held = len(self._streams)
+        if batch_size > held:
+            raise NotEnoughDataError(
+                f"sample({batch_size}): the buffer holds {held} transitions; add more steps, or ask for fewer"
+            )
+        try:
+            drawn = self.draw(batch_size)
+        except NotEnoughDataError as error:
+            lacking = self.view.lacking(self._streams.all) if isinstance(self.view, Explains) else None
+            raise error if lacking is None else NotEnoughDataError(lacking) from error
+        if self._checked:
+            drawn = checked_draw(self.sampler, drawn, batch_size)
+            try:
+                self._streams.check(self.view, drawn[0])
+            except (InputError, EvictedError) as error:
+                raise InputError(f"{self.sampler!r}.sample has drawn what cannot be sampled: {error}") from error
+        return self.shown.draft(self._schema, self._streams.all, *drawn, self._rng, reads)
+
+    def draft_within(self, batch_size: int, within: Selection, reads: Reads) -> SomeBatch:
+        """Items of a selection, uniformly drawn."""
+        streams = self._streams.all
+        self.check_selection(within)
+        whole = len(streams) == 1 and within.ranges.least >= streams[0].log.first_id
+        ids = within.ranges.sample(self._rng, self.standing if whole else self._standing_now, batch_size)
+        return self.shown.draft(self._schema, streams, ids, np.ones(batch_size, np.float32), self._rng, reads)
+
+    def draft_ids(self, ids: Ids, reads: Reads) -> SomeBatch:
+        """The items that ids name; EvictedError or InputError where one is none (any more)."""
+        self._streams.check(self.view, ids)
+        return self.shown.draft(self._schema, self._streams.all, ids, np.ones(len(ids), np.float32), None, reads)
+
+    # The sampler
+
+    def draw(self, count: int, rng: Any = None) -> tuple[Ids, NDArray[np.float32]]:
+        """Has the sampler draw ids and weights, ``(count,)`` each; by the store's own generator if ``rng`` is None."""
+        with self._alone:
+            return self.sampler.sample(
+                self._rng if rng is None else rng, self._streams.windows(), self.standing, count
+            )  # fmt: skip
+
+    def standing(self, ids: Ids) -> NDArray[np.int8]:
+        """The standing of ids of the windows as items of the view."""
+        return self._streams.standing(self.view, ids)
+
+    def _standing_now(self, ids: Ids) -> NDArray[np.int8]:
+        """As :meth:`standing`, of ids that may have left the windows."""
+        here = shuffle.in_windows(self._streams.all, ids)
+        found = np.full(len(ids), NEVER, np.int8)
+        found[here] = self.standing(ids[here])
+        return found
+
+    def update(self, index: Any, priorities: Any) -> bool:
+        """Gives the sampler priorities; False, with nothing done, while they may not be updated."""
+        if self.priorities is None:
+            raise InputError(f"{self.sampler!r} has no priorities; create or open the store with Proportional()")
+        if not self.ready:
+            return False
+        with self._alone:
+            self.priorities.update(index, priorities, self._streams.windows(), self.standing)
+        self.updated = True
+        return True
+
+    def check_given(self, ids: Ids) -> None:
+        """InputError where an id is that of no item, and never was."""
+        self._streams.check_given(self.view, ids)
+
+    def check_selection(self, within: Any) -> None:
+        """InputError where it is no selection of this store as it is now."""
+        if not isinstance(within, Selection):
+            raise InputError(f"within must be a selection, as rb.select(where) gives it, got {within!r:.100}")
+        streams: list[OpenStream] = self._streams.all
+        if not within.is_of(streams):
+            raise InputError(f"{within!r} is of another buffer, or from before a checkpoint was returned to")
+
+    # As a hook
+
+    def state(self) -> State:
+        priorities, arrays = sampler_state(self.sampler)
+        facts: dict[str, Any] = {"view": self.view.to_json(), "sampler": sampler_facts(self.sampler)}
+        facts["priorities"] = priorities
+        if priorities is not None:
+            facts[UPDATED] = self.updated
+        return facts, arrays
+
+    def forget(self) -> None:
+        if self.priorities is not None:
+            self.priorities.clear()
+        self.updated = False

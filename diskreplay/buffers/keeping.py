@@ -1,0 +1,141 @@
+"""What closing keeps of a sampler, and the next opening to write goes on with (docs/design/0029).
+
+It counts for the rows that it was kept with, until priorities are updated: before the first update since, a mark takes
+its place on disk. So whoever opens the store finds what fits its rows, or is told that there was more.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from numpy.typing import NDArray
+
+from diskreplay.buffers.draws import Draws
+from diskreplay.buffers.state import UPDATED, begins_anew, resume_sampler
+from diskreplay.engine.engine import Engine
+from diskreplay.engine.generator import rng_to_json
+from diskreplay.engine.hooks import State
+from diskreplay.errors import CorruptionError
+from diskreplay.sampling.sampler_mixture import has_priorities
+from diskreplay.storage import kept
+from diskreplay.storage.commit import Commit
+from diskreplay.storage.store import Checkpoint
+from diskreplay.storage.stream import StreamWriter
+
+LOG = logging.getLogger("diskreplay.buffers")
+WHAT = "the priorities that were there"
+
+
+class Keeping:
+    """What is kept of the sampler of a store that is written. The lock of writers guards every call.
+
+    ``draws.ready`` says whether priorities may be updated: what is on disk promises nothing of them.
+
+    Args:
+        engine: the store.
+        draws: its sampler and view.
+        writer: of the stream that is written.
+        take: have a new sampler go on from what is kept, or warn that it cannot.
+
+    Attributes:
+        found: what is on disk, where it is of the rows that the store was opened at.
+    """
+
+    def __init__(self, engine: Engine, draws: Draws, writer: StreamWriter, take: bool) -> None:
+        self._writer = writer
+        self._draws = draws
+        draws.ready = False
+        self.found: Checkpoint | None = None
+        self._rows: kept.Rows | None = {}
+        """Of what is on disk; those of a mark, or of something damaged, are none. None where nothing is there."""
+        self._taken = False
+        """Whether the sampler knows what is on disk, and nothing else."""
+        try:
+            there = kept.read(writer.files, writer.path)
+            self._rows = None if there is None else kept.rows(there.cut)
+            if there is None:
+                kept.remove(writer)  # ends a removal that was killed
+                return
+            if not there.cut:
+                why = "the program that updated them ended without close; a checkpoint has those of its time"
+            elif self._rows == kept.rows(_cut(engine)):
+                self.found = there
+            else:
+                why = "rows were committed since they were kept, by a program that kept none"
+        except CorruptionError as error:
+            why = str(error)
+        sampler = draws.sampler
+        if not take or draws.updated or not has_priorities(sampler):
+            return
+        try:
+            if self.found is not None:
+                self._taken = resume_sampler(sampler, draws.view, self.found.state, self.arrays, WHAT)
+                draws.updated = self._taken and self.found.state.get(UPDATED, True)
+                return
+        except CorruptionError as error:
+            why = str(error)
+        begins_anew(sampler, WHAT, why)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Those of what was found, ``(n,)`` by name; CorruptionError where they are damaged."""
+        assert self.found is not None
+        return kept.read_arrays(self._writer.files, self._writer.path, self.found)
+
+    def before_update(self, engine: Engine) -> None:
+        """Sees to it that nobody finds priorities from before an update, whatever ends the program after it.
+
+        A buffer with a companion goes back to what was saved, as to a checkpoint. One that stopped writing does so,
+        too: none of its newer rows is there either.
+        """
+        needed = has_priorities(self._draws.sampler) and (engine.companion is None or self._rows is None)
+        if needed and self._writer.failure is None:
+            kept.replace(self._writer, kept.document(self._writer, {}, {}, {}), {})
+            self._rows = {}
+        self._draws.ready = True
+
+    def keep(self, engine: Engine) -> str:
+        """Keeps what the next opening goes on with, where that is new; why it cannot be kept, or ""."""
+        companion, writer, draws = engine.companion, self._writer, self._draws
+        if writer.failure is not None:
+            return ""
+        with engine.lock:
+            engine.whole()
+            cut = _cut(engine)
+            same = self._rows == kept.rows(cut)
+            if companion is not None or (draws.updated and (draws.ready or not (same and self._taken))):
+                try:
+                    state, arrays = _state(engine)
+                    document = kept.document(writer, state, arrays, cut)
+                except MemoryError:  # which whoever closes may try again
+                    raise
+                except Exception as error:  # of a sampler's own code, which must not keep the store from being closed
+                    return f"the state of {draws.sampler!r} is not kept: {error!r}"
+                draws.ready = companion is not None  # who updates now waits, and puts a mark over it
+            else:
+                document = None
+        if document is not None:
+            with engine.write_lock.exclusive:
+                kept.replace(writer, document, arrays)
+            self._rows, self._taken = kept.rows(cut), True
+        elif self._rows is not None and not draws.updated and not same and has_priorities(draws.sampler):
+            with engine.write_lock.exclusive:
+                kept.remove(writer)  # the sampler began anew, which was said, or was cleared
+            self._rows = None
+        else:
+            LOG.debug("%s: there is nothing new of the sampler to keep", engine.path)
+        return ""
+
+
+def _state(engine: Engine) -> State:
+    """What is kept: all that a checkpoint holds beside rows, but the random state only where a companion needs it."""
+    state, arrays = engine.state()
+    if engine.companion is None:
+        return state, arrays
+    facts, more = engine.companion.state()
+    return {**state, **facts, "rng": rng_to_json(engine.rng)}, {**arrays, **more}
+
+
+def _cut(engine: Engine) -> dict[str, Commit]:
+    """The commit that each stream of a store stands at, by its name."""
+    return {stream.disk.name: stream.disk.commit_record for stream in engine.streams}

@@ -1,0 +1,143 @@
+"""What d3rlpy asks of a dataset: signatures of its arrays, and the kind of its actions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+from d3rlpy.constants import ActionSpace
+from d3rlpy.dataset import DatasetInfo, Signature
+from gymnasium import spaces
+from numpy.typing import DTypeLike, NDArray
+
+from diskreplay.compat.given import numbers
+from diskreplay.errors import InputError
+from diskreplay.schema import REWARD, Schema, Stack
+from diskreplay.spaces import flatten, leaf_spaces
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+
+def of_gymnasium(space: Any) -> Any:
+    """A space of Gym's, whose environments d3rlpy takes too, as Gymnasium has it; any other as it is."""
+    if not type(space).__module__.startswith("gym."):
+        return space
+    match type(space).__name__:
+        case "Box":
+            return spaces.Box(space.low, space.high, space.shape, space.dtype)
+        case "Discrete":
+            return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+        case "Dict":
+            return spaces.Dict({key: of_gymnasium(part) for key, part in space.spaces.items()})
+        case "Tuple":
+            return spaces.Tuple([of_gymnasium(part) for part in space.spaces])
+    return space
+
+
+def dataset_info(schema: Schema) -> DatasetInfo:
+    """The facts of a store; InputError where d3rlpy has no place for its observations or actions."""
+    kind, size, action = actions(schema.action_space)
+    dtypes = [space.dtype for space in leaf_spaces(schema.observation_space)]
+    reward = schema.column(REWARD).dtype
+    return DatasetInfo(
+        observation_signature=Signature(dtype=dtypes, shape=observation_shapes(schema)),
+        action_signature=Signature(dtype=[schema.action_space.dtype], shape=[action]),
+        reward_signature=Signature(dtype=[np.dtype(reward)], shape=[(1,)]),
+        action_space=kind,
+        action_size=size,
+    )
+
+
+def actions(space: Any) -> tuple[ActionSpace, int, Shape]:
+    """The kind of a space's actions, how many there are (or numbers in one), and the shape of one in d3rlpy."""
+    if isinstance(space, spaces.Discrete) and space.start == 0:
+        return ActionSpace.DISCRETE, int(space.n), (1,)
+    if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return ActionSpace.CONTINUOUS, space.shape[0], space.shape
+    raise InputError(
+        f"d3rlpy takes actions of a Box with one axis, or of a Discrete space that starts at 0, not of {space}"
+    )
+
+
+def observation_shapes(schema: Schema) -> list[Shape]:
+    """Of each leaf, as d3rlpy's encoders want it; InputError for leaves that are no Box."""
+    leaves = boxes(schema.observation_space)
+    return [_shape(space.shape, space.dtype, stack) for space, stack in zip(leaves, schema.stacks, strict=True)]
+
+
+def boxes(space: Any) -> list[spaces.Box]:
+    """The leaves of a space of observations; InputError for one that is no Box."""
+    leaves = leaf_spaces(space)
+    for leaf in leaves:
+        if not isinstance(leaf, spaces.Box):
+            raise InputError(f"d3rlpy takes observations that are a Box, or several of them, not {leaf}")
+    return cast(list[spaces.Box], leaves)
+
+
+def _shape(shape: Shape, dtype: DTypeLike | None, stack: Stack) -> Shape:
+    """A single number is a vector, an image of two axes has one channel, and frames are stacked along channels."""
+    if stack.frames > 1 and stack.axis is None:
+        if len(shape) == 3 and shape[0] <= shape[-1]:
+            return (stack.frames * shape[0], *shape[1:])
+        return (stack.frames, *shape)
+    if len(shape) == 2 and dtype == np.uint8:
+        return (1, *shape)
+    return shape or (1,)
+
+
+class ObservationLeaves:
+    """The observations of a store's batches as lists of arrays, or one array, ``(n, *shape)``."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self.info = dataset_info(schema)
+        self.shapes: list[Shape] = list(self.info.observation_signature.shape)
+        self.dtypes: list[Any] = list(self.info.observation_signature.dtype)
+
+    def leaves(self, observations: Any) -> list[Array]:
+        """Of a batch's ``obs`` or ``next_obs``: ``(n, *shape)`` a leaf."""
+        found = flatten(self._schema.obs_tree, observations, "obs")
+        return [leaf.reshape(len(leaf), *shape) for leaf, shape in zip(found, self.shapes, strict=True)]
+
+    def empty(self, steps: int) -> list[Array]:
+        """Zeros ``(steps, *shape)`` a leaf."""
+        return [np.zeros((steps, *shape), dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)]
+
+    @staticmethod
+    def joined(leaves: list[Array]) -> Any:
+        """As d3rlpy has them: an array where there is one leaf, else a list."""
+        return leaves[0] if len(leaves) == 1 else leaves
+
+    def given(self, observation: Any) -> list[Array]:
+        """An observation of d3rlpy's, or of an environment, as the store takes it: ``(*shape)`` a leaf, copies.
+
+        InputError for one of another shape, and for NaN and infinity in a store that was made to refuse them.
+        """
+        space = self._schema.observation_space
+        if isinstance(space, spaces.Dict | spaces.Tuple) and not isinstance(observation, list):
+            parts = flatten(self._schema.obs_tree, observation, "observation")
+        else:
+            parts = observation if isinstance(observation, list) else [observation]
+        leaves = leaf_spaces(space)
+        if len(parts) != len(leaves):
+            raise InputError(f"the observation has {len(parts)} arrays, the dataset {len(leaves)}")
+        finite = self._schema.finite
+        return [
+            numbers("observation", part, cast(Shape, leaf.shape), leaf.dtype, finite=finite).copy()
+            for part, leaf in zip(parts, leaves, strict=True)
+        ]
+
+    @property
+    def action_shape(self) -> Shape:
+        return tuple(self.info.action_signature.shape[0])
+
+    @property
+    def action_dtype(self) -> Any:
+        return self.info.action_signature.dtype[0]
+
+    @property
+    def step_bytes(self) -> int:
+        """Of one observation."""
+        return sum(math.prod(s) * np.dtype(d).itemsize for s, d in zip(self.shapes, self.dtypes, strict=True))

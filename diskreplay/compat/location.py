@@ -1,0 +1,78 @@
+"""Where another library's buffer keeps its store: at a path, or in a temporary directory that is removed with it.
+
+Those libraries never close a buffer. Here its store is closed when the buffer is garbage collected, at the latest when
+the interpreter ends; :mod:`diskreplay.exits` says when that is safe. A forked process closes and removes nothing: the
+buffers belong to its parent.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import shutil
+import tempfile
+import warnings
+
+import numpy as np
+
+from diskreplay import exits
+from diskreplay.buffers.stored import StoredBuffer
+from diskreplay.engine import unclosed
+from diskreplay.errors import DiskReplayError
+from diskreplay.paths import PathLike, full_path
+
+
+class Location:
+    """A store's path.
+
+    Args:
+        path: where the store is, or is to be made; None for a temporary directory, which is removed when ``owner`` is
+            forgotten, or the interpreter ends.
+        owner: the buffer.
+    """
+
+    def __init__(self, path: PathLike | None, owner: object) -> None:
+        exits.catch_up()
+        self.temporary = path is None
+        if path is not None:
+            self.path = full_path(path)
+            return
+        folder = tempfile.mkdtemp(prefix="diskreplay-")
+        self.path = str(pathlib.Path(folder, "store"))
+        _temporary.add(folder)
+        exits.when_forgotten(owner, functools.partial(_remove, folder))  # done last, with the store closed
+
+    @property
+    def exists(self) -> bool:
+        """Whether a store is there already."""
+        return pathlib.Path(self.path, "zarr.json").exists()
+
+
+def global_seed() -> int:
+    """A seed drawn from numpy's global generator, which is what users of these libraries seed."""
+    return int(np.random.randint(1 << 31))
+
+
+_temporary: set[str] = set()
+"""Directories that are removed with their buffers."""
+
+
+def close_with(owner: object, buffer: StoredBuffer) -> None:
+    """Closes ``buffer``, which commits, after ``owner`` was forgotten, at the latest when the interpreter ends."""
+    exits.when_forgotten(owner, functools.partial(_close, buffer))
+
+
+def _close(buffer: StoredBuffer, ending: bool) -> None:
+    if str(pathlib.Path(buffer.path).parent) in _temporary:
+        unclosed.give_up(buffer.engine)
+        return
+    try:
+        buffer.close()
+    except DiskReplayError as error:
+        if pathlib.Path(buffer.path).exists():
+            warnings.warn(f"the newest rows of {buffer.path!r} are lost: {error}", ResourceWarning, stacklevel=2)
+
+
+def _remove(folder: str, ending: bool) -> None:
+    _temporary.discard(folder)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,254 @@
+"""How torchrl's checkpoints hold a store: by the name of a checkpoint of it, without copying rows.
+
+1. A state says where the store is, the checkpoint's name, and the slot of the next row.
+2. ``dumps`` writes it to a file, and then drops the checkpoint that the file named before: a crash in between leaves
+   one of the two in the file, and the other to the next call.
+3. A state in a file of a checkpoint names that checkpoint: ``storage.checkpoint(name, attachments=...)``.
+4. A temporary store has no name that outlives the process: its rows are copied, into a store in the directory, or as
+   tensors into the state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
+
+from diskreplay.buffers.replay import ReplayBuffer as Store
+from diskreplay.compat.torchrl.tensor_layout import TensorLayout, stored_layout
+from diskreplay.compat.torchrl.tensordicts import TensorDictReader
+from diskreplay.errors import CheckpointError, InputError
+from diskreplay.paths import full_path
+from diskreplay.sampling.uniform import Uniform
+from diskreplay.storage.files import replace, translate
+from diskreplay.storage.local_files import LocalFiles
+from diskreplay.views.transition import Transition
+
+FILE = "diskreplay.json"
+COPIES = "store-a", "store-b"
+"""Of a temporary store, in a directory of ``dumps``: one is there while the other is made."""
+COPY = "copy"
+"""Of a checkpoint of such a copy."""
+STATES = "torchrl-state-"
+"""What the names of those checkpoints begin with that ``state_dict`` makes."""
+STATE_KEYS = {"path", "checkpoint", "pos", "max_size"}
+"""Of every state."""
+COPY_ROWS = 1024
+"""Rows that are copied at a time."""
+
+
+class Storage(Protocol):
+    """What a checkpoint needs of a :class:`~diskreplay.compat.torchrl.DiskReplayStorage`, which says what each is."""
+
+    making: str | None
+    keep_checkpoints: int
+    max_size: int
+
+    @property
+    def store(self) -> Store | None: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def temporary(self) -> bool: ...
+    @property
+    def layout(self) -> TensorLayout | None: ...
+    @property
+    def pos(self) -> int: ...
+    def __len__(self) -> int: ...
+    def get(self, index: Any) -> TensorDict: ...
+    def set(self, cursor: Any, data: Any) -> None: ...
+    def clear(self) -> None: ...
+    def make_store(self, layout: TensorLayout) -> None: ...
+    def open_store(self, checkpoint: str | None = None, pos: int | None = None) -> None: ...
+    def empty_copy(self, path: pathlib.Path) -> Storage: ...
+    def restart(self, pos: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is not followed by mypy
+    """What ``rb.dumps`` and ``rb.loads`` do with a :class:`~diskreplay.compat.torchrl.DiskReplayStorage`."""
+
+    def dumps(self, storage: Storage, path: Any) -> None:
+        """Names a checkpoint of the store, and writes that to a file in ``path``."""
+        folder = pathlib.Path(path).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / FILE
+        before = json.loads(file.read_text()) if file.exists() else {}
+        if storage.store is None:
+            _write(file, _state(storage, None))
+        elif storage.temporary:
+            _write(file, _copy_of(storage, folder, before.get("copy")))
+            if "copy" in before:
+                shutil.rmtree(folder / before["copy"], ignore_errors=True)
+        else:
+            _drop(storage.store, _beside(storage.store, folder, before.get("checkpoint")))
+            name = _new_name(_prefix(folder))
+            storage.store.checkpoint(name)
+            _write(file, _state(storage, name))
+            _drop(storage.store, _beside(storage.store, folder, name))
+
+    def loads(self, storage: Storage, path: Any) -> None:
+        """Goes back to the checkpoint that the file in ``path`` names."""
+        file = pathlib.Path(path).absolute() / FILE
+        if not file.exists():
+            raise CheckpointError(f"there is no {FILE} in {str(path)!r}: rb.dumps of a DiskReplayStorage makes it")
+        state = json.loads(file.read_text())
+        if "copy" in state:
+            state["path"] = str(file.parent / state["copy"])
+        elif storage.store is not None and storage.path == state["path"]:  # what a crash has left there is no promise
+            _drop(storage.store, _beside(storage.store, file.parent, state["checkpoint"]))
+        load_state(storage, state)
+
+
+def _prefix(folder: pathlib.Path) -> str:
+    """What the names of those checkpoints begin with that ``dumps`` makes for a directory."""
+    return f"torchrl-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}-"
+
+
+def _new_name(prefix: str) -> str:
+    """Never given before: a copy of an older file, or a state that somebody kept, must not name other rows."""
+    return prefix + uuid.uuid4().hex[:16]
+
+
+def _beside(store: Store, folder: pathlib.Path, name: str | None) -> list[str]:
+    """The checkpoints for a directory but the one of this name."""
+    return [other for other in store.checkpoints if other.startswith(_prefix(folder)) and other != name]
+
+
+def state_of(storage: Storage) -> dict[str, Any]:
+    """What ``state_dict`` gives."""
+    if storage.making is not None:  # no path: wherever the store is that has this file
+        return {**_state(storage, storage.making), "path": ""}
+    if storage.store is None:
+        return _state(storage, None)
+    if storage.temporary:
+        layout, pos, count = storage.layout, storage.pos, len(storage)
+        assert layout is not None
+        rows = storage.get(np.arange(pos, pos + count) % count if count else [])  # oldest first
+        tensors = [rows[leaf.key].cpu() for leaf in layout.leaves]
+        return {**_state(storage, None), "layout": layout.to_json(), "tensors": tensors}
+    made = [name for name in storage.store.checkpoints if name.startswith(STATES)]
+    name = _new_name(STATES)
+    storage.store.checkpoint(name)
+    _drop(storage.store, made[: len(made) + 1 - storage.keep_checkpoints])
+    return _state(storage, name)
+
+
+def load_state(storage: Storage, state: dict[str, Any]) -> None:
+    """Brings back what a state describes; InputError for a state that another storage gave."""
+    keys = list(state) if isinstance(state, Mapping) else type(state).__name__
+    if not STATE_KEYS.issubset(keys):
+        raise InputError(
+            f"the state must be one that state_dict of a DiskReplayStorage gave, with the keys {sorted(STATE_KEYS)}; "
+            f"got {keys}. To take over rows of another storage, read them there and extend a buffer with them"
+        )
+    if state["max_size"] != storage.max_size:
+        raise InputError(
+            f"the checkpoint is of a storage of max_size {state['max_size']}; this one has {storage.max_size}"
+        )
+    name = state["checkpoint"]
+    if "tensors" in state:
+        layout = TensorLayout.from_json(state["layout"])
+        _replace(storage, layout, iter([_tensordict(layout, state["tensors"])]), state["pos"])
+    elif name is None:
+        storage.clear()
+    elif not _is_own(storage, state) or not _gone_back(storage, name, state["pos"]):
+        with Store.open(
+            state["path"] or storage.path, mode="r", checkpoint=name, view=Transition(), sampler=Uniform()
+        ) as source:
+            found = stored_layout(source.provenance)
+            if found is None:
+                raise InputError(f"the store at {source.path!r} was not made from tensordicts")
+            _replace(storage, found, _blocks(source, found), state["pos"])
+
+
+def _is_own(storage: Storage, state: Mapping[str, Any]) -> bool:
+    """Whether a state is of the storage's own store."""
+    return not state["path"] or full_path(state["path"]) == storage.path
+
+
+def _gone_back(storage: Storage, name: str, pos: int) -> bool:
+    """Goes back to a checkpoint of the storage's own store; False where a later one needs rows that this discards.
+
+    Raises CheckpointError where there is none of that name.
+    """
+    if storage.store is None or name not in storage.store.checkpoints:
+        raise CheckpointError(f"the store at {storage.path!r} has no checkpoint {name!r} any more")
+    try:
+        storage.open_store(name, pos)
+    except CheckpointError:
+        storage.open_store()
+        return False
+    return True
+
+
+def _state(storage: Storage, name: str | None) -> dict[str, Any]:
+    return {"path": storage.path, "checkpoint": name, "pos": storage.pos, "max_size": storage.max_size}
+
+
+def _drop(store: Store, names: list[str]) -> None:
+    for name in names:
+        if name in store.checkpoints:
+            store.drop_checkpoint(name)
+
+
+def _write(file: pathlib.Path, state: dict[str, Any]) -> None:
+    """Replaces a file at once, and durably; WriteFailedError where the file system refuses."""
+    with translate("write", str(file), kept=""):
+        replace(LocalFiles(), str(file), json.dumps(state).encode())
+
+
+# Rows that are copied
+
+
+def _replace(storage: Storage, layout: TensorLayout, blocks: Iterator[TensorDict], pos: int) -> None:
+    """Puts rows in the place of those that are there; the next one is in slot ``pos``."""
+    storage.clear()
+    if storage.store is None:
+        storage.make_store(layout)
+    for rows in blocks:
+        storage.set((storage.pos + torch.arange(len(rows))) % storage.max_size, rows)
+    storage.restart(pos)
+
+
+def _blocks(source: Store, layout: TensorLayout) -> Iterator[TensorDict]:
+    """All rows of a store, oldest first."""
+    reader, ids = TensorDictReader(source, layout, torch.device("cpu")), source.items()
+    for start in range(0, len(ids), COPY_ROWS):
+        block = ids[start : start + COPY_ROWS]
+        yield reader.whole(block, block)
+
+
+def _tensordict(layout: TensorLayout, tensors: list[torch.Tensor]) -> TensorDict:
+    count = len(tensors[0])
+    found = TensorDict({}, [count])
+    for node in layout.nodes:
+        if node.key:
+            found[node.key] = TensorDict({}, [count, *node.batch])
+    for leaf, tensor in zip(layout.leaves, tensors, strict=True):
+        found[leaf.key] = tensor
+    found.batch_size = [count, *layout.nodes[0].batch]
+    return found
+
+
+def _copy_of(storage: Storage, folder: pathlib.Path, before: str | None) -> dict[str, Any]:
+    """Copies a temporary store into a directory, beside the copy that is there; gives the state of the new one."""
+    assert storage.store is not None
+    assert storage.layout is not None
+    name = next(name for name in COPIES if name != before)
+    shutil.rmtree(folder / name, ignore_errors=True)
+    copy = storage.empty_copy(folder / name)
+    _replace(copy, storage.layout, _blocks(storage.store, storage.layout), storage.pos)
+    assert copy.store is not None
+    copy.store.checkpoint(COPY)
+    copy.close()
+    return {**_state(storage, COPY), "copy": name}

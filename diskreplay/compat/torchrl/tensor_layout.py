@@ -1,0 +1,316 @@
+"""Where in a store each leaf of a tensordict stands.
+
+1. A leaf under a key and another of the same shape and dtype under ``("next", *key)`` are an observation: the store
+   holds it once where the next row's observation is bit for bit this row's next one.
+2. ``action``, ``("next", "reward")``, ``("next", "terminated")`` and ``("next", "truncated")`` stand where the store
+   keeps such values, so that it knows its episodes; where only ``("next", "done")`` is there, it counts as terminated.
+3. Any other leaf is a column of its own.
+
+A store that was made from tensordicts keeps the layout in its provenance, and gives each leaf back bit for bit. Any
+other store has one, too: torchrl's TED layout, see :func:`standard`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from tensordict import TensorDictBase, is_tensor_collection
+
+from diskreplay.checks import check_key
+from diskreplay.errors import CorruptionError, InputError, SchemaError
+from diskreplay.schema import ACTION, DTYPES, KNOWN, OBS, RESERVED, REWARD, TERMINATED, TRUNCATED, Schema
+from diskreplay.spaces import unbounded
+
+Array = NDArray[Any]
+Key = tuple[str, ...]
+Source = Literal[
+    "obs", "next_obs", "action", "reward", "terminated", "truncated", "done", "none", "column", "later", "slot"
+]
+"""What a leaf shows: a column, ``done`` (terminated or truncated), ``none`` (False), or the number of its slot."""
+
+TORCHRL = "torchrl"
+"""The entry of a store's provenance that is its layout."""
+NEXT, DONE, INDEX = "next", "done", "index"
+TRAJECTORIES: Key = ("collector", "traj_ids")
+FLAGS = (REWARD, DONE, TERMINATED, TRUNCATED)
+NOTHING = spaces.Box(0, 0, (1,), np.uint8)
+"""The space of what tensordicts do not have, and a store must: zeros."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One leaf.
+
+    Attributes:
+        key: in the tensordict.
+        source: what it shows.
+        name: of the store's column, where there is one.
+        shape: of one item; None for that of the column.
+        dtype: numpy's name of it; "" for that of the column.
+    """
+
+    key: Key
+    source: Source
+    name: str = ""
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
+
+    def shaped(self, values: Array) -> Array:
+        """Values ``(n, ...)`` of the column as those of the leaf."""
+        if self.dtype and values.dtype != self.dtype:
+            values = values.view(bool) if self.dtype == "bool" else values.astype(self.dtype)
+        return values if self.shape is None else values.reshape(len(values), *self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """The tensordict itself (``key`` is ``()``), or one within it; ``batch`` are its batch axes after the first."""
+
+    key: Key
+    batch: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorLayout:
+    """All leaves and nodes of a tensordict; a node comes before those in it."""
+
+    leaves: tuple[Leaf, ...]
+    nodes: tuple[Node, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: Any) -> TensorLayout:
+        """The layout that :meth:`to_json` described; CorruptionError where it is none."""
+        try:
+            leaves = tuple(
+                Leaf(tuple(one["key"]), one["source"], one["name"], tuple(one["shape"]), str(np.dtype(one["dtype"])))
+                for one in stored["leaves"]
+            )
+            return cls(leaves, tuple(Node(tuple(one["key"]), tuple(one["batch"])) for one in stored["nodes"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptionError(f"the store's layout of tensordicts cannot be read: {error!r}") from error
+
+    # What the store holds
+
+    def of(self, source: Source) -> list[Leaf]:
+        """The leaves that show this."""
+        return [leaf for leaf in self.leaves if leaf.source == source]
+
+    def create(self) -> dict[str, Any]:
+        """Arguments of ``ReplayBuffer.create``: spaces, columns, the reward's dtype."""
+        observations = {leaf.name: _box(leaf) for leaf in self.of("obs")}
+        actions, rewards = self.of("action"), self.of("reward")
+        single = observations.get(OBS)
+        parts: dict[str, spaces.Space[Any]] = {
+            name.removeprefix(f"{OBS}/"): space for name, space in observations.items()
+        }
+        return {
+            "observation_space": single or (spaces.Dict(parts) if parts else NOTHING),
+            "action_space": _box(actions[0]) if actions else NOTHING,
+            "columns": {leaf.name: (leaf.shape, np.dtype(leaf.dtype)) for leaf in self.of("column")},
+            "reward_dtype": rewards[0].dtype if rewards else np.float32,
+        }
+
+    def rows(self, values: Mapping[Key, Array]) -> dict[str, Any]:
+        """Arguments of ``ReplayBuffer.extend``, of the leaves' values ``(n, ...)`` by key; a layout of tensordicts."""
+        count = len(next(iter(values.values())))
+        nothing = np.zeros((count, 1), np.uint8)
+
+        def stored(source: Source, otherwise: Array, shape: tuple[int, ...] | None = None) -> Array:
+            """Of the one leaf that shows this."""
+            for leaf in self.of(source):
+                return _stored(values[leaf.key]) if shape is None else values[leaf.key].reshape(count, *shape)
+            return otherwise
+
+        def observed(source: Source) -> Any:
+            leaves = self.of(source)
+            if [leaf.name for leaf in leaves] == [OBS]:
+                return _stored(values[leaves[0].key])
+            return {leaf.name.removeprefix(f"{OBS}/"): _stored(values[leaf.key]) for leaf in leaves} or nothing
+
+        terminated = stored("terminated", np.zeros(count, bool), ())
+        done = values.get((NEXT, DONE))
+        ended = terminated if done is None or done.size != count else done.reshape(count).astype(bool)
+        return {
+            "obs": observed("obs"), "next_obs": observed("next_obs"), "action": stored("action", nothing),
+            "reward": stored("reward", np.zeros(count, np.float32), ()), "terminated": terminated,
+            "truncated": stored("truncated", ended & ~terminated, ()),
+            **{leaf.name: values[leaf.key] for leaf in self.of("column")},
+        }  # fmt: skip
+
+    # Tensordicts that come in
+
+    def values(self, data: TensorDictBase) -> dict[Key, Array]:
+        """The values of each leaf ``(n, ...)`` of a tensordict ``(n, ...)``, but for a slot's number.
+
+        Raises InputError where it has other leaves, shapes or dtypes.
+        """
+        found = dict(leaves_of(data))
+        slots = {leaf.key for leaf in self.of("slot")}
+        wanted = {leaf.key: leaf for leaf in self.leaves if leaf.key not in slots}
+        missing, unknown = wanted.keys() - found.keys(), found.keys() - wanted.keys() - slots
+        if missing or unknown:
+            what = f"lacks {sorted(missing)[0]!r}" if missing else f"has {sorted(unknown)[0]!r} too"
+            raise InputError(f"each tensordict must have the same leaves as the first one of the store; this {what}")
+        arrays = {key: to_array(key, found[key]) for key in wanted}
+        for key, leaf in wanted.items():
+            array = arrays[key]
+            if (array.shape[1:], array.dtype.name) != (leaf.shape, leaf.dtype):
+                raise InputError(
+                    f"{key!r} must be {leaf.dtype} {leaf.shape} as in the first tensordict of the store, "
+                    f"got {array.dtype} {array.shape[1:]}"
+                )
+        return arrays
+
+
+def layout_of(data: TensorDictBase, slots: bool) -> TensorLayout:
+    """The layout of tensordicts ``(n, ...)``; a leaf ``index`` is the number of the slot if ``slots``.
+
+    Raises InputError for what is no tensor of numbers, and SchemaError for what no store can hold.
+    """
+    nodes = tuple(Node(key, tuple(node.batch_size[1:])) for key, node in _nodes(data))
+    shapes = {}
+    for key, tensor in leaves_of(data):
+        array = to_array(key, tensor)
+        shapes[key] = array.shape[1:], array.dtype
+    pairs = {
+        key for key, (_, dtype) in shapes.items()
+        if key[-1] not in FLAGS and shapes.get((NEXT, *key)) == shapes[key] and dtype.kind in "biuf"
+    }  # fmt: skip
+    names = Names()
+    observations = {key: OBS if len(pairs) == 1 else f"{OBS}/{names.of(key)}" for key in sorted(pairs)}
+    names = Names({*RESERVED, "self"})  # columns become arguments of a method
+    leaves = []
+    for key, (shape, dtype) in shapes.items():
+        source, name = _place(key, shape, dtype, shapes.keys(), observations, slots)
+        leaves.append(Leaf(key, source, name or names.of(key), shape, dtype.name))
+    return TensorLayout(tuple(leaves), nodes)
+
+
+def _place(
+    key: Key, shape: tuple[int, ...], dtype: np.dtype[Any], keys: Any, observations: Mapping[Key, str], slots: bool
+) -> tuple[Source, str]:
+    """What a leaf shows, and the name of the column; "" for a column that is to be named."""
+    if key in observations:
+        return "obs", observations[key]
+    if key[0] == NEXT and key[1:] in observations:
+        return "next_obs", observations[key[1:]]
+    if key == (ACTION,) and dtype.kind in "biuf":
+        return "action", ACTION
+    if slots and key == (INDEX,):
+        return "slot", INDEX
+    if shape in ((), (1,)) and key[0] == NEXT and len(key) == 2:
+        if key[1] == REWARD and dtype.kind == "f":
+            return "reward", REWARD
+        if dtype.kind == "b" and (key[1] == TERMINATED or (key[1] == DONE and (NEXT, TERMINATED) not in keys)):
+            return "terminated", TERMINATED
+        if dtype.kind == "b" and key[1] == TRUNCATED:
+            return "truncated", TRUNCATED
+    return "column", ""
+
+
+def standard(schema: Schema) -> TensorLayout:
+    """torchrl's TED layout of a store that was not made from tensordicts.
+
+    An observation space that is no Dict is ``observation``; the keys of one stand beside ``action``, as torchrl's
+    Gymnasium environments have them. The store's own columns follow by name; ``("collector", "traj_ids")`` numbers the
+    episodes. InputError where two of them would have one key.
+    """
+    observations = [(_parts(column.name, OBS, "observation"), column.name) for column in schema.obs_columns]
+    leaves = [Leaf(key, "obs", name) for key, name in observations]
+    leaves += [Leaf((NEXT, *key), "next_obs", name) for key, name in observations]
+    leaves += [Leaf(_action_key(column.name), "action", column.name) for column in schema.action_columns]
+    leaves += [Leaf((name,), "none", shape=(1,), dtype="bool") for name in (DONE, TERMINATED, TRUNCATED)]
+    ends: list[tuple[str, Source]] = [(DONE, "done"), (TERMINATED, "terminated"), (TRUNCATED, "truncated")]
+    leaves += [Leaf((NEXT, name), source, shape=(1,)) for name, source in [(REWARD, "reward"), *ends]]
+    leaves += [Leaf((column.name,), "column", column.name) for column in schema.extra_columns]
+    leaves += [Leaf((name,), "later", name) for c in schema.later for name in (c.name, c.name + KNOWN)]
+    leaves += [Leaf(TRAJECTORIES, "slot", "", (), "int64")]
+    seen: set[Key] = set()
+    for leaf in leaves:
+        if any(leaf.key[: len(key)] == key or key[: len(leaf.key)] == leaf.key for key in seen):
+            raise InputError(f"the store has two leaves that would be {leaf.key!r} in a tensordict")
+        seen.add(leaf.key)
+    inner = {leaf.key[:depth] for leaf in leaves for depth in range(len(leaf.key))}
+    return TensorLayout(tuple(leaves), tuple(Node(key, ()) for key in sorted(inner, key=lambda key: (len(key), key))))
+
+
+def _parts(name: str, root: str, alone: str) -> Key:
+    return (alone,) if name == root else tuple(name.split("/")[1:])
+
+
+def _action_key(name: str) -> Key:
+    return (ACTION, *name.split("/")[1:])
+
+
+def stored_layout(provenance: Mapping[str, Any]) -> TensorLayout | None:
+    """The layout that a store was made with; None where it was not made from tensordicts."""
+    return TensorLayout.from_json(provenance[TORCHRL]) if TORCHRL in provenance else None
+
+
+# Names
+
+
+class Names:
+    """Names of columns, each given once."""
+
+    def __init__(self, taken: Any = ()) -> None:
+        self._taken = set(taken)
+
+    def of(self, key: Key) -> str:
+        """A name like the key that no other has; SchemaError where a file system cannot hold such a name."""
+        name = check_key(".".join(part.replace("/", "-") for part in key), "tensordict")
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+
+# Tensors
+
+
+def _nodes(data: TensorDictBase, key: Key = ()) -> Iterator[tuple[Key, TensorDictBase]]:
+    yield key, data
+    for name, value in data.items():
+        if isinstance(value, TensorDictBase):
+            yield from _nodes(value, (*key, name))
+
+
+def leaves_of(data: TensorDictBase, key: Key = ()) -> Iterator[tuple[Key, torch.Tensor]]:
+    """Keys and tensors; InputError for what is no tensor."""
+    for name, value in data.items():
+        here = (*key, name)
+        if isinstance(value, TensorDictBase):
+            yield from leaves_of(value, here)
+        elif isinstance(value, torch.Tensor) and not is_tensor_collection(value):
+            yield here, value
+        else:
+            raise InputError(f"{here!r} must be a tensor, got {type(value).__name__}: a store holds numbers alone")
+
+
+def to_array(key: Key, tensor: torch.Tensor) -> Array:
+    """A tensor as an array that may share its memory; SchemaError for a dtype that Zarr has no name for."""
+    try:
+        array: Array = tensor.detach().cpu().numpy()
+    except (TypeError, RuntimeError) as error:
+        raise SchemaError(f"{key!r} cannot be stored as {tensor.dtype}: {error}") from error
+    if array.dtype.name not in DTYPES:
+        raise SchemaError(f"{key!r} cannot be stored as {tensor.dtype}; use one of {sorted(DTYPES)}")
+    return array
+
+
+def _box(leaf: Leaf) -> spaces.Box:
+    assert leaf.shape is not None
+    return unbounded(leaf.shape, np.uint8 if leaf.dtype == "bool" else leaf.dtype)  # as a bool is stored
+
+
+def _stored(values: Array) -> Array:
+    return values.view(np.uint8) if values.dtype == bool else values

@@ -1,0 +1,55 @@
+"""The finished episodes in the rows of a store for one environment, each of whose rows knows its step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers.sampled import SampledBuffer
+from diskreplay.compat.rows import RowWindow, column, window
+from diskreplay.ids import Ids
+
+STEP = "step"
+"""The column of a row's step in its episode."""
+
+
+class FinishedEpisodes:
+    """Finished episodes, counted as they are found in the rows; halves of some, left by a crash, are passed over.
+
+    Args:
+        engine: the store.
+        most: episodes that are held; older ones are passed over, too.
+        ended: which of the rows ``[start, stop)`` are the last of an episode.
+    """
+
+    def __init__(self, engine: SampledBuffer[Any], most: int, ended: Callable[[int, int], NDArray[np.bool_]]) -> None:
+        self._engine, self._most, self._ended = engine, most, ended
+        self._found = RowWindow(0, 0), 0, np.empty((0, 2), np.int64)
+        """The rows that were looked at, how many episodes were found, and the held ones' first rows and lengths."""
+
+    def held(self) -> RowWindow:
+        """The numbers of those that are held."""
+        count, held = self._look()
+        return RowWindow(count - len(held), count)
+
+    def at(self, numbers: Any) -> tuple[Any, Any]:
+        """The first rows, and the steps, of episodes that are held."""
+        count, held = self._look()
+        found = held[numbers - (count - len(held))]
+        return found[..., 0], found[..., 1]
+
+    def _look(self) -> tuple[int, Ids]:
+        rows, (seen, count, held) = window(self._engine), self._found
+        if rows != seen:
+            start = max(seen.end, rows.begin)
+            last = np.flatnonzero(self._ended(start, rows.end))
+            steps = column(self._engine, STEP, start, rows.end)[last, 0].astype(np.int64)
+            newer = np.stack([start + last - steps, steps + 1], axis=1)
+            newer = newer[newer[:, 0] >= rows.begin]
+            held = np.concatenate([held[held[:, 0] >= rows.begin], newer])[-self._most :]
+            count += len(newer)
+            self._found = rows, count, held
+        return count, held

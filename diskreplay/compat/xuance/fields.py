@@ -1,0 +1,81 @@
+"""Tables of fields: what an entry of XuanCe's ring holds, and where that stands, in the rows of a store or in RAM.
+
+A table is a dict of :class:`Field` by name, or of further tables, as for Dict spaces.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers.sampled import SampledBuffer
+from diskreplay.compat.disk_array import Shape
+from diskreplay.compat.positions import RingPositions, steps_of_ring
+from diskreplay.compat.xuance.memory import Shapes
+
+Array = NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One array of a buffer.
+
+    Attributes:
+        shape, dtype: of an entry.
+        fill: what stands where nothing was stored.
+        part: the names that lead to it in a batch of the store; none where it is in RAM.
+        after: the names that lead to what follows each step, where an episode has one more of them than of steps.
+        time: the axis of the steps of an entry that is an episode.
+        optional: whether a step may leave it out, which is the same as ``fill``.
+    """
+
+    shape: Shape = ()
+    dtype: Any = np.float32
+    fill: int = 0
+    part: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    time: int = 0
+    optional: bool = False
+
+    def empty(self, *lead: int) -> Array:
+        """What stands at places where nothing was stored."""
+        return np.full((*lead, *self.shape), self.fill, self.dtype)
+
+    def of(self, batch: Any) -> Array:
+        """That of each transition of a batch."""
+        values = look_up(batch, self.part)
+        return np.asarray(values, self.dtype).reshape(len(values), *self.shape)
+
+
+def look_up(batch: Any, part: tuple[str, ...]) -> Any:
+    """What names lead to."""
+    for name in part:
+        batch = batch[name] if isinstance(batch, Mapping) else getattr(batch, name)
+    return batch
+
+
+def nested(shape: Shapes, dtype: Any, *part: str) -> Any:
+    """The field of a space's values, or a table of such."""
+    if isinstance(shape, dict):
+        return {key: nested(one, dtype, *part, *((key,) if part else ())) for key, one in shape.items()}
+    return Field(shape, dtype, part=part)
+
+
+def arrays(table: Any, engine: SampledBuffer[Any], ring: Callable[[], RingPositions], lead: tuple[int, int]) -> Any:
+    """The arrays ``(n_envs, n_size, ...)`` of a table; those that are in RAM have nothing in them."""
+    if isinstance(table, Mapping):
+        return {key: arrays(field, engine, ring, lead) for key, field in table.items()}
+    if not table.part:
+        return table.empty(*lead)
+    return steps_of_ring(engine, ring, lead, table.shape, table.dtype, table.of, table.fill)
+
+
+def picked(table: Any, batch: Any) -> Any:
+    """The fields of a table in a batch."""
+    if isinstance(table, Mapping):
+        return {key: picked(field, batch) for key, field in table.items()}
+    return table.of(batch)

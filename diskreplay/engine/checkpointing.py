@@ -1,0 +1,178 @@
+"""Makes checkpoints of an open store: here, or under the URL that it reads."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from diskreplay.checks import check_count
+from diskreplay.engine.engine import Engine
+from diskreplay.engine.generator import rng_to_json
+from diskreplay.engine.hooks import State
+from diskreplay.errors import CheckpointError, StateError
+from diskreplay.remote import trainer_checkpoints
+from diskreplay.remote.trainer_checkpoints import RemoteCheckpoints
+from diskreplay.storage import attachments as files_beside
+from diskreplay.storage.attachments import Given, Staged
+from diskreplay.storage.metadata import plain
+from diskreplay.storage.store import Checkpoint, Store
+
+PIN_ATTEMPTS = 50
+"""How often a checkpoint is written anew because another stream's writer evicted meanwhile what it pins."""
+
+
+def nothing() -> State:
+    """Of a checkpoint that holds nothing more."""
+    return {}, {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A checkpoint that is to be made; all of it was looked at.
+
+    Attributes:
+        name: of it.
+        metadata: the user's own; JSON.
+        attachments: files that it takes along, by name.
+        keep: how many of those that were made so are to stay, this one counted; None where it drops none.
+    """
+
+    name: str
+    metadata: dict[str, Any]
+    attachments: Given
+    keep: int | None
+
+
+def wanted(
+    store: Store, name: str, metadata: Mapping[str, Any] | None, attachments: Given | None, keep: int | None
+) -> Wanted:
+    """Looks at what ``checkpoint`` of a buffer was given; raises what that raises, before anything is done."""
+    checked = Wanted(
+        name, plain("metadata", metadata or {}), files_beside.checked(attachments),
+        None if keep is None else check_count("keep", keep),
+    )  # fmt: skip
+    try:
+        store.check_new_checkpoint(name)
+    except CheckpointError:
+        store.files.refresh()  # another may have dropped it since
+        store.check_new_checkpoint(name)
+    return checked
+
+
+def make(engine: Engine, wanted: Wanted) -> None:
+    """Makes a checkpoint, and drops those that it is to replace."""
+    with staging(engine, wanted.attachments) as staged:
+        take(engine, wanted, staged)
+    for older in outdated(engine, wanted):
+        drop(engine, older)
+
+
+def drop(engine: Engine, name: str) -> None:
+    """Forgets a checkpoint; the next commit gives back the space that only it needed."""
+    if (there := trainer_checkpoints.there(engine.store)) is not None:
+        there.drop(name)
+        return
+    with engine.write_lock:
+        writer = engine.writable()
+        with engine.write_lock.exclusive:
+            engine.store.drop_checkpoint(name, writer)
+
+
+@contextlib.contextmanager
+def staging(engine: Engine, given: Given) -> Iterator[Staged | None]:
+    """Writes the files of a checkpoint that is to be made; holds no lock meanwhile."""
+    if (there := trainer_checkpoints.there(engine.store)) is not None:
+        with there.staging(given) as staged:
+            yield staged
+        return
+    with engine.write_lock:  # a commit of another thread marks the writer until it is done
+        writer = engine.writable()
+        _check_knows_all(engine)  # before gigabytes are written
+        writer.check()
+        writer.check_place("making a checkpoint of")
+    with files_beside.staged(engine.store.files, writer.scratch, given) as staged:
+        yield staged
+
+
+def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable[[], State] = nothing) -> None:
+    """Commits, takes the cut and makes it a checkpoint, with the files that were staged for it.
+
+    ``beside`` gives more that the checkpoint is to hold, and is called with the lock held.
+    """
+    if (there := trainer_checkpoints.there(engine.store)) is not None:
+        _take_there(engine, there, wanted, staged, beside)
+        return
+    with engine.write_lock:
+        writer = engine.writable()
+        _check_knows_all(engine)
+        engine.store.check_new_checkpoint(wanted.name)
+        writer.last_checkpoint = engine.store.next_number()
+        with engine.pushes.warned_later():
+            engine.commit()
+        for _ in range(PIN_ATTEMPTS):
+            checkpoint, arrays = _cut(engine, wanted, staged, beside)
+            with engine.write_lock.exclusive:
+                made = engine.store.write_checkpoint(writer, checkpoint, arrays, staged)
+            if made:
+                engine.pushes.committed(writer)
+                return
+            engine.refresh()
+        raise CheckpointError(f"checkpoint {wanted.name!r}: other writers evict faster than their rows can be pinned")
+
+
+def _check_knows_all(engine: Engine) -> None:
+    """Raises StateError where a buffer knows its own stream alone."""
+    if engine.streams.only_written:
+        raise StateError(
+            f"the buffer {engine.path!r} was opened with mode='a' and knows its own stream alone: make "
+            "checkpoints, which are of all streams, in a process that opens the store with mode='r+'"
+        )
+
+
+def outdated(
+    engine: Engine, wanted: Wanted, counts: Callable[[Checkpoint], bool] = lambda checkpoint: True
+) -> list[str]:
+    """Names the checkpoints that a new one is to drop: of its own maker, made with ``keep`` too, and that count."""
+    if wanted.keep is None:
+        return []
+    every = engine.store.checkpoints()
+    own = [one.name for one in every if one.kept and one.maker == engine.stream and counts(one)]
+    return own[: -wanted.keep]
+
+
+def _cut(
+    engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable[[], State]
+) -> tuple[Checkpoint, dict[str, NDArray[Any]]]:
+    """A checkpoint of this moment, and its arrays."""
+    with engine.lock:
+        engine.check_open()
+        state, arrays = engine.state()
+        cut = engine.streams.commits
+        state["rng"] = rng_to_json(engine.rng)
+        for more in (beside, engine.companion.state if engine.companion is not None else None):
+            facts, values = more() if more is not None else ({}, {})
+            state, arrays = {**state, **facts}, {**arrays, **values}
+    files = staged.attachments if staged is not None else {}
+    now = time.time()  # noqa: TID251  `checkpoints list` shows it
+    checkpoint = Checkpoint(
+        wanted.name, cut, state, wanted.metadata, now, attachments=files, kept=wanted.keep is not None
+    )
+    return checkpoint, arrays
+
+
+def _take_there(
+    engine: Engine, there: RemoteCheckpoints, wanted: Wanted, staged: Staged | None, beside: Callable[[], State]
+) -> None:
+    """As :func:`take`, of a remote store: over the commits that the buffer stands at."""
+    with engine.write_lock:
+        for _ in range(PIN_ATTEMPTS):
+            checkpoint, arrays = _cut(engine, wanted, staged, beside)
+            if there.write(checkpoint, arrays, staged):
+                return
+            engine.refresh()
+        raise CheckpointError(f"checkpoint {wanted.name!r}: shards that it needs are removed faster than it is made")

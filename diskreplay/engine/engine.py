@@ -1,0 +1,505 @@
+"""A store that is open: what buffers, mixtures, adapters and commands stand on.
+
+An :class:`Engine` has the streams of a store, the one that is written, and two locks. Rows come in by
+:meth:`Engine.add`, become durable by :meth:`Engine.commit`, and are read by :meth:`Engine.read`. It knows neither what
+a batch looks like nor what a sampler is. What goes with the rows is a hook of it (:mod:`diskreplay.engine.hooks`).
+
+Locks have one order: that of writers first, then that of the index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.engine import pushes
+from diskreplay.engine.appender import Appender
+from diskreplay.engine.facts import annotate, begin
+from diskreplay.engine.generator import set_rng
+from diskreplay.engine.hooks import Companion, Hook, State
+from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
+from diskreplay.engine.later import LaterWriter
+from diskreplay.engine.pushes import Pushes
+from diskreplay.engine.run import Run
+from diskreplay.engine.steps import checked, one
+from diskreplay.engine.streams import Streams
+from diskreplay.errors import (
+    ClosedError,
+    CorruptionError,
+    DiskReplayError,
+    InputError,
+    ReadOnlyError,
+    RemoteWarning,
+    SamplerWarning,
+    StateError,
+    warn_outside,
+)
+from diskreplay.index.episodes import Episode
+from diskreplay.interrupts import Lock
+from diskreplay.reading import blocks
+from diskreplay.reading.bytelog import ByteLog
+from diskreplay.reading.reads import Empty, Reads
+from diskreplay.schema import Schema
+from diskreplay.storage.commit import check_size
+from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.storage.stream import StreamWriter
+
+Made = TypeVar("Made")
+
+COMMIT_BYTES = 64 << 20
+"""Encoded bytes that may wait in RAM for a commit."""
+WAITING_ROWS = 64
+"""After every so many rows it is counted how many bytes wait."""
+
+
+class Keeps(Protocol):
+    """Keeps, after the last commit, what the next opening goes on with."""
+
+    def keep(self, engine: Engine) -> str:
+        """Keeps it durably; says why it cannot be kept, or ""."""
+        raise NotImplementedError
+
+
+class Engine:
+    """One open store. One thread may add while several read.
+
+    Each change is a block of ``lock.change``. Signals wait for its end; what ends it all the same, such as a lack of
+    memory, stops the writer as a failed write does, and the next call says so. Arguments are checked before the block.
+
+    Args:
+        store: that is opened.
+        stream: to write; None for none.
+        checkpoint: to go back to; the last commits if None.
+        freedoms: what ``add`` allows.
+        forget: is told of a stream whose rows were taken back.
+        only_written: open no other stream.
+        capacity: that the stream to write is to have, if it has less.
+        run: how it works.
+
+    Attributes:
+        store, path, schema: of it.
+        rng: draws for it; a checkpoint keeps its state.
+        lock: held while the index in RAM is read or changed; never during a write to disk.
+        write_lock: held by whoever adds, commits or checkpoints; taken before the other one.
+        streams: all of the store that are open.
+        appender, later: write rows, and values of rows that are there; where a stream is written.
+        logs: what of that stream is logged beside its rows, by the paths of the logs.
+        pushes: of the stream that is written.
+        hooks, companion, keeping: what goes with the rows; see :mod:`diskreplay.engine.hooks`.
+        restored: the checkpoint that it was opened at.
+        stays_at: a checkpoint that a reader stays at until a refresh: what it pins cannot be outrun.
+        closed: whether everything was given back.
+        ending: whether the last commit was made, and the store is open until it is pushed.
+        refused: why a copy in a forked process cannot be used.
+        call_off: takes back the promise to close it when its buffer is forgotten.
+    """
+
+    appender: Appender
+    later: LaterWriter
+
+    def __init__(
+        self,
+        store: Store,
+        run: Run,
+        *,
+        stream: str | None,
+        checkpoint: Checkpoint | None = None,
+        freedoms: Freedoms = NO_FREEDOMS,
+        forget: Callable[[int], None] = lambda stream: None,
+        only_written: bool = False,
+        capacity: int | None = None,
+    ) -> None:
+        self.store = store
+        self.path = store.path
+        self.schema: Schema = store.schema
+        self.rng = np.random.Generator(np.random.PCG64(run.seed))
+        if checkpoint:
+            set_rng(self.rng, checkpoint.state, checkpoint.name)
+        self._commit_rows = run.commit_rows
+        self._commit_seconds = run.commit_seconds
+        self.lock = Lock(f"the buffer {store.path!r}")
+        self.write_lock = Lock(f"the buffer {store.path!r}", then=self.lock)
+        self.closed = False
+        self.ending = False
+        self.refused = ""
+        self.hooks: list[Hook] = []
+        self.companion: Companion | None = None
+        self.keeping: Keeps | None = None
+        self.call_off: Callable[[], None] | None = None
+        self.restored = checkpoint
+        self.stays_at = checkpoint if stream is None else None
+        self.logs: Mapping[str, ByteLog] = {}
+        self.streams = Streams(store, run.cache_bytes, forget, only_written)
+        url = run.remote
+        try:
+            pushing = None
+            if url is not None and stream is not None:
+                pushing = pushes.prepare(store, stream, url, run.push_seconds)
+            self.pushes = Pushes(store.path, pushing)
+            self.streams.open(stream, checkpoint, pushing.check_going_back if pushing else None, capacity)
+            written = self.streams.written
+            if self.streams.writer is not None and written is not None:
+                change = self.lock.change
+                change.stop = self.streams.writer.stop
+                self.appender = Appender(
+                    store.schema, self.streams.writer, written.log, written.facts, change, freedoms
+                )
+                self.appender.resume(written.pending())
+                self.later = LaterWriter(store.schema, written, change)
+                self.logs = written.logs
+            self._last_commit = time.monotonic()
+            self.pushes.committed(self.streams.writer)
+        except BaseException:
+            self.streams.release()
+            raise
+
+    @property
+    def stream(self) -> str | None:
+        """Name of the stream that is written; None with mode "r"."""
+        writer = self.streams.writer
+        return writer.name if writer else None
+
+    # Whether it may be used
+
+    def check_open(self) -> None:
+        """Raises ClosedError, or StateError in a forked process that has no use of it; needs the lock."""
+        if self.closed:
+            raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
+        if self.refused:
+            raise StateError(self.refused)
+        self.whole()
+
+    def whole(self) -> Streams:
+        """The streams; StateError where a change was cut short. A refresh that was is done again. Needs the lock."""
+        streams = self.streams
+        if streams.writer is not None and streams.writer.broken:
+            streams.writer.check()
+        if streams.stale:
+            with self.lock.exclusive:
+                self.stays_at = None
+                streams.open_readers(None)
+        return streams
+
+    def writable(self) -> StreamWriter:
+        """The stream that is written; ReadOnlyError, ClosedError or StateError where none is (any more)."""
+        self.check_open()
+        if self.streams.writer is None:
+            raise ReadOnlyError(f"the buffer {self.path!r} was opened with mode='r'; open it with mode='r+' to write")
+        if self.ending:
+            raise ClosedError(f"the buffer {self.path!r} is being closed, and takes no more rows")
+        return self.streams.writer
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it was opened with mode "r"; ClosedError after :meth:`close`."""
+        self.check_open()
+        return self.streams.writer is None
+
+    # Rows
+
+    def add(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
+        extra: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Adds one row, and commits where that is due."""
+        with self.write_lock:
+            self.writable()
+            self.appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            self._added()
+            self._warn()
+
+    def _warn(self) -> None:
+        """Says what looks like a mistake, where something does."""
+        if self.appender.watch.to_say is not None:
+            self.appender.watch.say()
+
+    def extend(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
+        extra: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Adds many rows, and commits wherever that is due."""
+        with self.write_lock, self.pushes.warned_later():
+            writer, appender = self.writable(), self.appender
+            steps = checked(appender, obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            appender.check(len(steps))
+            at = 0
+            while at < len(steps):
+                if not (at and appender.single_frames and steps.follows[at]):
+                    appender.add(*one(appender, steps, at))
+                    self._added()
+                    at += 1
+                    continue
+                stop = at + int(np.argmin(np.append(steps.follows[at:], False)))
+                left = self._commit_rows - (appender.log.end - writer.commit_record.end)
+                at += appender.add_run(steps.values, steps.next_obs, steps.ended, at, min(stop, at + left))
+                self._added()
+            self._warn()
+        self.pushes.warn()
+
+    def _added(self) -> None:
+        """Commits after rows were added, where that is due. Needs the lock of writers alone: nobody else adds."""
+        end, writer = self.appender.log.end, self.appender.writer
+        if (
+            end - writer.commit_record.end >= self._commit_rows
+            or time.monotonic() - self._last_commit >= self._commit_seconds
+            or (not end % WAITING_ROWS and writer.waiting_bytes() > COMMIT_BYTES)
+        ):
+            self.commit()
+
+    def cut(self, envs: NDArray[np.bool_]) -> None:
+        """Has the next row begin a new episode in the environments of a mask ``(num_envs,)``."""
+        with self.write_lock:
+            self.writable()
+            with self.lock.change:
+                self.appender.cut(envs)
+
+    def begin_episode(self, env: int | None, facts: Mapping[str, Any]) -> None:
+        """As :meth:`cut`, with facts of the episode that begins; InputError, before anything changes."""
+        with self.write_lock:
+            self.writable().check()
+            begin(self.appender, env, facts)
+
+    def annotate_episode(self, episode: Episode | None, env: int | None, facts: Mapping[str, Any]) -> None:
+        """Adds facts of an episode that is there; InputError, before anything changes."""
+        with self.write_lock:
+            self.writable().check()
+            annotate(self.appender, episode, env, facts)
+
+    def write(self, name: str, index: Any, values: Any) -> None:
+        """Gives rows that are there values of a column; InputError, with nothing written, for what is wrong."""
+        with self.write_lock:
+            self.writable().check()
+            self.later.write(name, index, values)
+            if any(log.waiting_bytes > COMMIT_BYTES for log in self.logs.values()):
+                self.commit()
+
+    def check_write(self, name: str, index: Any, values: Any) -> None:
+        """Raises what :meth:`write` would, and writes nothing."""
+        with self.lock:
+            self.writable().check()
+            self.later.checked(name, index, values)
+
+    def clear(self) -> None:
+        """Empties the window of the stream that is written, and has every hook forget."""
+        with self.write_lock:
+            self.writable().check()
+            with self.lock.change:
+                if self.companion is not None:
+                    self.companion.forget()
+                for hook in self.hooks:
+                    hook.forget()
+                self.empty()
+
+    def empty(self) -> None:
+        """Empties the window of the stream that is written; the next commit gives its space back. Needs the locks."""
+        self.appender.log.slide(self.appender.log.end)
+
+    def resize(self, capacity: int) -> None:
+        """Gives the window of the stream that is written another capacity in transitions, and commits."""
+        with self.write_lock:
+            writer = self.writable()
+            writer.check()
+            capacity = check_size(writer.commit_record.num_envs, capacity)
+            written = self.streams.written
+            assert written is not None
+            with self.lock.change:
+                written.resize(capacity)
+            self.commit()
+
+    def grow(self, capacity: int) -> None:
+        """As :meth:`resize`, where it has less; InputError, as ``open`` raises it, where it has more."""
+        self.store.check_stream(str(self.stream), None, capacity)
+        if capacity > self.appender.log.capacity:
+            self.resize(capacity)
+
+    # Commits
+
+    def commit(self) -> None:
+        """Makes everything added so far durable; raises what ``commit`` of a buffer raises."""
+        with self.write_lock:
+            writer = self.writable()
+            with self.write_lock.exclusive:
+                self._commit(writer)
+            self.pushes.committed(writer)
+        self.pushes.warn()
+
+    def push(self, timeout: float | None) -> None:
+        """Commits, and waits until the remote store has everything."""
+        with self.write_lock:
+            self.writable()
+            pushing = self.pushes.pushing
+            if pushing is None:
+                raise InputError("there is nowhere to push to: open the buffer with remote='s3://bucket/name'")
+            with self.pushes.warned_later():
+                self.commit()
+        pushing.wait(timeout)
+        self.pushes.warn_of_names()
+
+    def _commit(self, writer: StreamWriter) -> None:
+        log = self.appender.log
+        self._last_commit = time.monotonic()
+        logs, record = self.logs, writer.commit_record
+        unwritten = any(stored.unwritten for stored in logs.values())
+        same = (log.begin, log.end, log.capacity) == (record.begin, record.end, record.capacity)
+        if same and not unwritten:
+            writer.commit_counts(self.lock.change)
+            writer.reclaim(self.lock.change)  # a checkpoint may have been dropped
+            return
+        with self.lock.change:
+            self.appender.patch_pending()
+            patch_begin = log.drop_patches()
+            begins = {path: stored.put(writer.logs[path]) for path, stored in logs.items()}
+        writer.commit(log.begin, patch_begin, self.lock.change, begins, log.capacity)
+        with self.lock.change:
+            for stored in logs.values():
+                stored.durable()
+            self.streams.size_cache()
+
+    def state(self) -> State:
+        """What a checkpoint must hold of the hooks; needs the lock."""
+        facts: dict[str, Any] = {}
+        arrays: dict[str, NDArray[Any]] = {}
+        for hook in self.hooks:
+            more, values = hook.state()
+            facts, arrays = {**facts, **more}, {**arrays, **values}
+        return facts, arrays
+
+    def keep(self) -> str:
+        """Keeps, after a commit, what the next opening goes on with beside rows; why that cannot be, or ""."""
+        return "" if self.keeping is None else self.keeping.keep(self)
+
+    # Reading
+
+    def read(self, draft: Callable[..., Made], *args: Any) -> Made:
+        """Has ``draft(*args, reads)`` draw a batch under the lock, and reads without it what that needs.
+
+        It is drawn again, after a refresh, where another process changed meanwhile what was to be read.
+        """
+        return self._finish([], draft, args, blocks.empty)
+
+    def begin(self, draft: Callable[..., Made], *args: Any, empty: Empty = blocks.empty) -> Callable[[], Made]:
+        """As :meth:`read`, in two halves: it is drawn now, what is remote begins to come, and the result ends it.
+
+        ``empty`` makes the batch's large arrays.
+        """
+        drawn: list[tuple[Reads, Made]] = []
+        with contextlib.suppress(CorruptionError):  # the other half looks again
+            drawn.append(self._draw(draft, args, empty))
+            drawn[0][0].begin()
+        return functools.partial(self._finish, drawn, draft, args, empty)
+
+    def _draw(self, draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, Made]:
+        reads = Reads(empty)
+        with self.lock:
+            self.check_open()
+            return reads, draft(*args, reads)
+
+    def _finish(
+        self, drawn: list[tuple[Reads, Made]], draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty
+    ) -> Made:
+        any_commit = True  # a newer commit alone is a reason once: what cannot be read then is damaged
+        while True:
+            try:
+                reads, made = drawn.pop() if drawn else self._draw(draft, args, empty)
+                reads.finish()
+                return made
+            except CorruptionError:
+                if not self._caught_up(any_commit):
+                    raise
+                any_commit = False
+
+    def _caught_up(self, any_commit: bool) -> bool:
+        """Goes on to the newest commits where other writers have evicted what this store still held for there.
+
+        Likewise, if ``any_commit``, where there are just newer ones: a shard may have been compacted since.
+        """
+        with self.lock:
+            if self.stays_at or not self.streams.outrun(any_commit):
+                return False
+        return self.refresh()
+
+    def refresh(self) -> bool:
+        """Goes on to the newest commits of the streams that others write; whether anything changed."""
+        if not self.closed:
+            self.store.files.refresh()
+        with self.write_lock:
+            stale = self.streams.stale
+            self.check_open()
+            with self.lock.exclusive:
+                before = self.streams.commits
+                self.stays_at = None
+                self.streams.open_readers(None)
+                return stale or before != self.streams.commits
+
+    # End
+
+    def close(self) -> None:
+        """Commits, keeps what the next opening goes on with, and gives everything back; raises what a commit raises."""
+        unsent = self.end_pushing()  # before signals wait: the network may take its time
+        open_, not_kept = not self.closed, ""
+        with self.write_lock:
+            try:
+                if not (self.closed or self.ending) and self.streams.writer is not None:
+                    with self.pushes.warned_later():
+                        self._commit_last(self.streams.writer)
+                if not self.closed:
+                    not_kept = self.keep()
+            except DiskReplayError:
+                self.finish()
+                raise
+            self.finish()
+        self.store.files.stop()
+        if open_:
+            self.pushes.warn_of_names()
+        if not_kept:
+            warn_outside(not_kept, SamplerWarning)
+        if unsent is not None:
+            warn_outside(
+                f"not everything of {self.path!r} is pushed, and all of it is here; 'diskreplay push' sends the rest: "
+                f"{unsent}", RemoteWarning,
+            )  # fmt: skip
+
+    def end_pushing(self) -> Exception | None:
+        """Commits and pushes what is left; what kept that from being done. From the commit on it takes no rows."""
+        if self.pushes.pushing is None or self.closed:
+            return None
+        try:
+            with self.write_lock:
+                if self.streams.writer is not None and not self.ending:
+                    with self.pushes.warned_later():
+                        self._commit_last(self.streams.writer)
+                self.ending = True
+            return self.pushes.end()
+        except DiskReplayError:
+            return None  # which closing will say
+        except BaseException:
+            self.ending = False  # it stays open, to be closed again
+            raise
+
+    def _commit_last(self, writer: StreamWriter) -> None:
+        """The commit of :meth:`close`; StateError where there can be none, and something is lost by that."""
+        if writer.failure is None:
+            if self.companion is not None:
+                self.companion.flush()
+            self.commit()
+            return
+        log, record = self.appender.log, writer.commit_record
+        unwritten = any(stored.unwritten for stored in self.logs.values())
+        lost = (log.begin, log.end, log.capacity) != (record.begin, record.end, record.capacity) or unwritten
+        if writer.broken or (writer.cut_short and (self.companion is not None or lost)):
+            writer.check()
+
+    def finish(self) -> None:
+        """Gives everything back; rows that no commit holds are gone. Doing it again does no harm."""
+        with self.lock.exclusive:
+            self.closed = True
+            self.companion = None
+            self.streams.release()
+            if self.call_off is not None:
+                self.call_off()

@@ -1,0 +1,174 @@
+"""The facts of episodes as they are given: checked, before anything changes, and noted with their episodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from diskreplay.checks import check_count, check_flag
+from diskreplay.errors import InputError
+from diskreplay.index.episodes import Episode, around, newest
+from diskreplay.index.facts import MAX_NAME, MAX_SEED, Facts, Noted, is_name
+from diskreplay.index.where import OWN
+from diskreplay.schema import VALID
+from diskreplay.storage.metadata import plain
+
+if TYPE_CHECKING:
+    from diskreplay.engine.appender import Appender
+
+MAX_BYTES = 4096
+"""Of the JSON of one episode's facts."""
+MAX_DEPTH = 16
+"""Levels of lists and objects in it."""
+
+
+def begin(appender: Appender, env: int | None, given: Mapping[str, Any]) -> None:
+    """The next steps begin new episodes, of which these facts are known."""
+    found, envs = checked(given, {}), _environments(appender, env)
+    with appender.change:
+        appender.cut(np.isin(np.arange(appender.num_envs), envs))
+        appender.facts.wait(envs, found)
+
+
+def annotate(appender: Appender, episode: Episode | None, env: int | None, given: Mapping[str, Any]) -> None:
+    """More facts of an episode, or of the newest of one environment, or of each."""
+    log, noted = appender.log, appender.facts
+    if episode is not None:
+        there = _row_of(appender, episode, env)
+        found = [_place(appender, episode.env, there, given)]
+    else:
+        found = []
+        for each in _environments(appender, env):
+            waiting = noted.waiting(each)
+            if waiting is not None:
+                found.append(_Change(each, None, checked(given, waiting)))
+            elif (row := newest(log, each)) is not None:
+                found.append(_place(appender, each, row, given))
+            else:
+                raise InputError(f"environment {each} has no episode yet: begin_episode says what one begins with")
+    with appender.change:
+        for one in found if given else []:
+            if one.place is None:
+                noted.wait([one.env], one.facts)
+            else:
+                before, start, stop = one.place
+                noted.note(before, start, one.env, stop, one.facts)
+
+
+class _Change(NamedTuple):
+    """Facts that an environment's episode comes to have; of that which its next step begins, where there is no place.
+
+    The place is what was noted of the episode, its first row, and the one where the next episode begins if it is known.
+    """
+
+    env: int
+    place: tuple[Noted | None, int, int | None] | None
+    facts: Facts
+
+
+def _place(appender: Appender, env: int, row: int, given: Mapping[str, Any]) -> _Change:
+    start, stop, complete = around(appender.log, row, env)
+    before = appender.facts.noted(start, env, complete)
+    return _Change(env, (before, start, stop), checked(given, before.facts if before else {}))
+
+
+def _row_of(appender: Appender, episode: Episode, env: int | None) -> int:
+    """A row of an episode in the window of the stream that is written; InputError where it has none there."""
+    log = appender.log
+    if not isinstance(episode, Episode):
+        raise InputError(f"the episode must be one of rb.episodes, got {episode!r:.100}")
+    if env not in (None, episode.env):
+        raise InputError(f"the episode is of environment {episode.env}, not {env}")
+    if episode.stream != log.stream:
+        raise InputError(f"the episode is of the stream number {episode.stream}; this buffer writes {log.stream}")
+    row = max(episode.start, log.begin)
+    inside = row < min(episode.stop, log.end) and 0 <= episode.env < log.num_envs
+    if not inside or not log.take(VALID, np.array([row]), np.array([episode.env]))[0]:
+        raise InputError(f"the episode of rows {episode.start} to {episode.stop} is not in the window (any more)")
+    start, stop, complete = around(log, row, episode.env)
+    end = log.end if stop is None else stop
+    same_end = end == episode.stop if episode.ended else end >= episode.stop
+    if not same_end or (episode.start != start if complete else episode.start > start):
+        raise InputError(f"the episode of rows {episode.start} to {episode.stop} is of another store, or out of date")
+    return row
+
+
+def _environments(appender: Appender, env: int | None) -> list[int]:
+    if env is None:
+        return list(range(appender.num_envs))
+    return [check_count("env", env, least=0, most=appender.num_envs - 1)]
+
+
+def checked(given: Mapping[str, Any], before: Mapping[str, Any]) -> Facts:
+    """The facts ``before`` with those that are given, as JSON has them; InputError where they break a rule.
+
+    Scalars and arrays of numpy become numbers and lists.
+    """
+    for name in given:
+        if not is_name(name):
+            raise InputError(
+                f"the name of a fact must be a word of at most {MAX_NAME} letters, digits and '_', got {name!r:.100}"
+            )
+        if name in OWN:
+            raise InputError(f"{name!r} is a name of the store's own; call the fact otherwise")
+    try:
+        found: Facts = {name: _told(name, _native(value, 0)) for name, value in given.items()}
+        facts = plain("the facts of an episode", {**before, **found})
+        size = len(json.dumps(facts, separators=(",", ":"), allow_nan=False))
+    except RecursionError as error:
+        raise _deep() from error
+    if size > MAX_BYTES:
+        raise InputError(
+            f"the facts of an episode would take {size:,} bytes as JSON, and may have {MAX_BYTES:,}: keep more in a "
+            "file of your own, and its name here"
+        )
+    return facts
+
+
+def _native(value: Any, depth: int) -> Any:
+    """A value with Python's own numbers, lists and mappings in it."""
+    if depth > MAX_DEPTH:
+        raise _deep()
+    if isinstance(value, np.generic | np.ndarray):
+        if value.size > MAX_BYTES:
+            raise InputError(f"a fact of {value.size:,} numbers is too large: {MAX_BYTES:,} bytes are kept an episode")
+        return _native(value.tolist(), depth) if value.dtype.kind in "biufUS" else value
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) for name in value):
+            raise InputError(f"the names in a fact must be text, got {list(value)!r:.100}")
+        for name in value:
+            if not name.isprintable() or len(name) > MAX_BYTES:
+                raise InputError(f"the names in a fact must be printable text, got {name!r:.100}")
+        return {name: _native(part, depth + 1) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        if len(value) > MAX_BYTES:
+            raise InputError(f"a fact of {len(value):,} values is too large: {MAX_BYTES:,} bytes are kept an episode")
+        return [_native(part, depth + 1) for part in value]
+    if isinstance(value, str):
+        if len(value) > MAX_BYTES:
+            raise InputError(f"a fact of {len(value):,} characters is too large: {MAX_BYTES:,} bytes are kept")
+        if not all(char.isprintable() or char in "\n\t" for char in value):
+            raise InputError(f"a text among the facts may have no control characters, got {value!r:.100}")
+    return value
+
+
+def _told(name: str, value: Any) -> Any:
+    """The value of a fact whose meaning is known, in the one form that it has."""
+    if value is None:
+        return None
+    if name == "seed":
+        return check_count("seed", value, least=0, most=MAX_SEED)
+    if name == "success":
+        return check_flag("success", value)
+    if name == "tags":
+        if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
+            raise InputError(f"tags must be a list of texts, such as ['expert'], got {value!r:.100}")
+        return list(dict.fromkeys(value))
+    return value
+
+
+def _deep() -> InputError:
+    return InputError(f"a fact may be nested {MAX_DEPTH} deep")

@@ -1,0 +1,31 @@
+"""What stands beside the rows of an open store, and how the engine takes it along."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+"""What a checkpoint holds beside rows: facts for JSON, and arrays ``(n,)`` by name."""
+
+
+class Hook(Protocol):
+    """Follows the rows of one store, from ``engine.hooks.append(hook)`` until that is closed."""
+
+    def state(self) -> State:
+        """Gives what a checkpoint must hold of it; the engine's lock is held."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """The rows are being cleared; the engine's lock is held."""
+
+
+class Companion(Hook, Protocol):
+    """What another library's buffer keeps beside its rows, from ``engine.companion = companion`` on.
+
+    :mod:`diskreplay.compat.keeper` is the one there is.
+    """
+
+    def flush(self) -> None:
+        """Adds to the store what waits in RAM, before the last commit of ``close``."""

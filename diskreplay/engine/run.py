@@ -1,0 +1,42 @@
+"""What the user chooses of a store that is open; nothing of it is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from diskreplay.checks import check_count
+from diskreplay.errors import InputError
+from diskreplay.remote.objects import checked_url
+
+CACHE_BYTES = 256 << 20
+COMMIT_ROWS = 10_000
+COMMIT_SECONDS = 10.0
+PUSH_SECONDS = 40.0
+"""What still grows is sent whole by each push: at 1,000 steps a second a sixth more bytes than the store has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """How an open store works, as ``ReplayBuffer.create`` says; InputError where a value breaks its rule."""
+
+    cache_bytes: int = CACHE_BYTES
+    commit_rows: int = COMMIT_ROWS
+    commit_seconds: float = COMMIT_SECONDS
+    seed: int | None = None
+    remote: str | None = None
+    push_seconds: float = PUSH_SECONDS
+
+    def __post_init__(self) -> None:
+        check_count("cache_bytes", self.cache_bytes, least=0)
+        check_count("commit_rows", self.commit_rows)
+        for name, least in (("commit_seconds", "above 0"), ("push_seconds", "from 0 on")):
+            seconds = getattr(self, name)
+            number = isinstance(seconds, int | float | np.integer | np.floating)
+            if not number or not (seconds > 0 or (seconds == 0 and name == "push_seconds")):
+                raise InputError(f"{name} must be a number {least}, got {seconds!r}")
+        if self.remote is not None:
+            checked_url(self.remote)
+        if self.seed is not None:
+            check_count("seed", self.seed, least=0, most=1 << 128)

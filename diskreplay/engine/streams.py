@@ -1,0 +1,217 @@
+"""All streams of a store as one window: the one that is written here, and those that others write."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import CorruptionError, EvictedError, InputError
+from diskreplay.ids import Ids, stream_of
+from diskreplay.index.log import NEVER, NOW, StreamLog
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.open_stream import OpenStream, open_stream
+from diskreplay.sampling.window import Window
+from diskreplay.storage.commit import Commit
+from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.storage.stream import StreamWriter, read_commit
+from diskreplay.views.view import View
+
+_log_of: Callable[[OpenStream], StreamLog] = operator.attrgetter("log")
+
+
+class Streams:
+    """The open streams, in the order of their numbers; none before :meth:`open`. The buffer's lock guards every call.
+
+    Args:
+        store: whose streams.
+        cache_bytes: RAM for decoded chunks of all of them.
+        forget: called with the number of a stream whose rows were taken back.
+        only_written: open none but the stream that is written; of the others the commit records alone are read.
+    """
+
+    def __init__(
+        self, store: Store, cache_bytes: int, forget: Callable[[int], None], only_written: bool = False
+    ) -> None:
+        self.store = store
+        self.only_written = only_written
+        self._records: dict[str, Commit] = {}
+        """The commits of the streams that are not opened, by name."""
+        self._forget = forget
+        self.cache = ChunkCache(cache_bytes)
+        self.writer: StreamWriter | None = None
+        self.stale = False
+        """A stream that another writes was brought up to date in part: all of those must be read anew."""
+        self._open: dict[str, OpenStream] = {}
+        self.all: list[OpenStream] = []
+        """The open streams, in their order; another list when that changes."""
+
+    def open(
+        self, written: str | None, checkpoint: Checkpoint | None, may_go_back: Callable[[int], None] | None,
+        capacity: int | None,
+    ) -> None:  # fmt: skip
+        """Opens all streams; where it fails, :meth:`release` gives back what was opened.
+
+        Args:
+            written: name of the stream to write, None for none.
+            checkpoint: to return to; the newest commits if None.
+            may_go_back, capacity: as of :meth:`Store.write_stream`.
+        """
+        if written is not None:
+            self.writer = self.store.write_stream(written, checkpoint, may_go_back, capacity)
+            self._show({written: OpenStream(self.store.schema, self.writer, self.cache)})
+        self.open_readers(checkpoint)
+
+    def __iter__(self) -> Iterator[OpenStream]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        """Transitions in all windows."""
+        return sum([len(stream.log) for stream in self.all])
+
+    @property
+    def newest(self) -> int:
+        """The largest number of a stream, the last in their order."""
+        return self.all[-1].log.stream
+
+    @property
+    def written(self) -> OpenStream | None:
+        """The stream that is written here."""
+        return self._open[self.writer.name] if self.writer else None
+
+    @property
+    def shown(self) -> OpenStream:
+        """The stream that is written; where none is, the first."""
+        return self.written or self.all[0]
+
+    @property
+    def commits(self) -> dict[str, Commit]:
+        """The commit that each stream stands at, by its name."""
+        return {**self._records, **{name: stream.disk.commit_record for name, stream in self._open.items()}}
+
+    def open_readers(self, checkpoint: Checkpoint | None) -> None:
+        """Opens, or brings up to date, the streams that others write.
+
+        Whatever ends it half-way, the streams stay as they are listed until it is called again, which ends it.
+        """
+        commits = checkpoint.cut if checkpoint else self.store.newest_commits()
+        if self.only_written:
+            self._records = {name: commit for name, commit in commits.items() if name not in self._open}
+            self.size_cache()
+            return
+        stands = {name: stream.disk.commit_record for name, stream in self._open.items()}
+        new = {name: commit for name, commit in commits.items() if commit != stands.get(name)}
+        with self.store.files.coming(self.store.schema, new):
+            self._open_each(commits, checkpoint)
+        self.size_cache()
+        self.stale = False
+
+    def _open_each(self, commits: Mapping[str, Commit], checkpoint: Checkpoint | None) -> None:
+        streams = dict(self._open)
+        for name, newest in commits.items():
+            if self.writer is not None and name == self.writer.name:
+                continue
+            stream = streams.get(name)
+            if stream is not None and not self.stale and not checkpoint and self._caught_up(stream, newest):
+                continue
+            opened = open_stream(self.store, name, self.cache, checkpoint.cut[name] if checkpoint else None)
+            if stream is not None:
+                for _, column in stream.disk.columns():
+                    self.cache.forget(column)
+                if opened.disk.commit_record.timeline != stream.disk.commit_record.timeline:
+                    self._forget(stream.log.stream)
+            streams[name] = opened
+        self._show(dict(sorted(streams.items(), key=lambda item: item[1].log.stream)))
+
+    def _show(self, streams: dict[str, OpenStream]) -> None:
+        self._open, self.all = streams, list(streams.values())
+
+    def _caught_up(self, stream: OpenStream, newest: Commit) -> bool:
+        """Reads what was committed up to a newer record; False where the stream must be read anew."""
+        ours = stream.disk.commit_record
+        if newest.timeline != ours.timeline:
+            return False
+        if newest == ours:
+            return True
+        self.stale = True
+        try:
+            stream.disk.load(newest)
+            stream.catch_up()
+        except CorruptionError:
+            return False  # evicted meanwhile; or really damaged, which reading it anew will say
+        self.stale = False
+        return True
+
+    def size_cache(self) -> None:
+        """Tells the cache how much there is to cache, and takes out of it what left the window."""
+        self.cache.resize_window(sum(stream.window_bytes() for stream in self))
+        for stream in self:
+            for column in stream.large_columns():
+                self.cache.drop(column, stream.log.floor // column.column.chunk_rows)
+            for column in stream.disk.patches.values():
+                self.cache.drop(column, stream.log.patch_begin // column.column.chunk_rows)
+            for path, log in stream.disk.logs.items():
+                self.cache.drop(log, stream.logs[path].begin // log.column.chunk_rows)
+
+    def windows(self) -> list[Window]:
+        """What a sampler is told of every stream, the empty ones too."""
+        logs = map(_log_of, self.all)
+        return [Window(log.first_id, log.stop_id, log.window, log.num_envs) for log in logs]
+
+    def standing(self, view: View, ids: Ids) -> NDArray[np.int8]:
+        """The standing of ids of the windows as items of a view."""
+        streams = self.all
+        if len(streams) == 1:
+            return view.standing(streams[0], ids)
+        found = np.full(len(ids), NEVER, np.int8)
+        numbers = stream_of(ids)
+        named = set(numbers.tolist())  # a few of a thousand
+        for stream in streams:
+            if stream.log.stream in named:
+                here = np.flatnonzero(numbers == stream.log.stream)
+                found[here] = view.standing(stream, ids[here])
+        return found
+
+    def check(self, view: View, ids: Ids) -> None:
+        """EvictedError or InputError where an id is not, or not any more, that of an item."""
+        known = np.zeros(len(ids), bool)
+        for stream in self:
+            log = stream.log
+            here = (stream_of(ids) == log.stream) & (ids < log.stop_id)
+            gone = here & (ids < log.first_id)
+            if gone.any():
+                raise EvictedError(f"transition {ids[gone][0]} has left the window, which begins at {log.first_id}")
+            known |= here
+        bad = ids[~known] if not known.all() else ids[self.standing(view, ids) != NOW]
+        if len(bad):
+            raise InputError(f"index {bad[0]} names no transition that can be sampled")
+
+    def check_given(self, view: View, ids: Ids) -> None:
+        """As :meth:`check`, but ids that have left the window pass."""
+        gone = np.zeros(len(ids), bool)
+        for stream in self:
+            gone |= (stream_of(ids) == stream.log.stream) & (ids < stream.log.first_id)
+        self.check(view, ids[~gone])
+
+    def outrun(self, any_commit: bool) -> bool:
+        """Whether another writer has evicted, or rewritten, rows of a window that is open here, or just committed."""
+        for stream in self:
+            if stream.disk is not self.writer:
+                newest, ours = read_commit(self.store.files, stream.disk.path), stream.disk.commit_record
+                if newest.evicted_since(ours) or newest.timeline != ours.timeline:
+                    return True
+                if any_commit and newest.sequence > ours.sequence:
+                    return True
+        return False
+
+    def release(self) -> None:
+        """Closes the files, gives the lock back and forgets everything."""
+        if self.writer is not None:
+            self.writer.close_files()
+            self.writer.release()
+        for stream in self:
+            stream.disk.close_files()
+        self._show({})
+        self.cache = ChunkCache(0)

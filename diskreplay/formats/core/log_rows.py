@@ -1,0 +1,254 @@
+"""Rows of a store, environment by environment in the order of its log, as exports need them.
+
+1. A :class:`LogRows` is one stream as of its last commit, opened beside a possible writer.
+2. :meth:`LogRows.blocks` walks the window of one environment from its first row to its last, decoding each chunk once.
+3. A row's next observation is the next row's, except where the patch table holds another one.
+4. Rows that are no transition (``valid`` is false) are left out.
+
+Frames are given as they are stored: single, however many of them an observation stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import CorruptionError, StateError
+from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
+from diskreplay.index.episodes import Episode, episodes
+from diskreplay.index.log import place_of
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.open_stream import OpenStream, open_stream
+from diskreplay.remote.place import open_store
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Column, Schema
+from diskreplay.storage import stream
+from diskreplay.storage.store import Store
+
+COMPARED_ROWS = 256
+"""Rows whose next observations are compared at once."""
+
+Array = NDArray[Any]
+
+
+class Walk:
+    """Rows of one environment and column, read forwards.
+
+    Those of a column in RAM are copied; else the chunk at hand is kept, so that none is decoded twice.
+    """
+
+    def __init__(self, stream: OpenStream, name: str, env: int) -> None:
+        self._log, self._name, self._env = stream.log, name, env
+        self._column = stream.disk.rows[name]
+        self._at = -1
+        self._values = np.empty(self._column.chunk_shape, self._column.column.dtype)
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows ``[start, stop)``: ``(rows, *shape)``."""
+        if self._name in self._log.resident:
+            return self._log.span(self._name, start, stop)[:, self._env]
+        column = self._column
+        out = np.empty((stop - start, *column.column.shape), column.column.dtype)
+        rows = column.column.chunk_rows
+        group, env = (0, self._env) if column.column.resident else (self._env, 0)
+        for chunk in range(start // rows, -(-stop // rows)):
+            if chunk != self._at:
+                self._at = -1
+                column.read_chunk(chunk, group, self._values)
+                self._at = chunk
+            low, high = max(start, chunk * rows), min(stop, (chunk + 1) * rows)
+            out[low - start : high - start] = self._values[low - chunk * rows : high - chunk * rows, env]
+        return out
+
+
+class LogRows:
+    """One stream as of its last commit, read in the order of its rows."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        """Raises CorruptionError when an index or a resident column is damaged."""
+        self.store = store
+        self.name = name
+        self.schema: Schema = store.schema
+        self.stream = open_stream(store, name, ChunkCache(0))
+        self.log = self.stream.log
+
+    def __len__(self) -> int:
+        """Transitions in the window."""
+        return len(self.log)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Episodes of the window, by first row, then environment."""
+        return episodes(self.log, self.stream.facts)
+
+    def blocks(self, env: int, spans: Sequence[tuple[int, int]] | None = None) -> Iterator[Transitions]:
+        """Transitions of one environment, in order, a few MB at a time.
+
+        Args:
+            env: its number.
+            spans: half-open ranges of rows in the window, in order; the whole window if None.
+
+        Raises CorruptionError for a damaged chunk, StateError when a live writer evicted a row before it was read.
+        """
+        row_bytes = sum(column.item_bytes for column in self.schema.columns)
+        step = max((c.column.chunk_rows for c in self.stream.large_columns()), default=1)
+        size = max(1, BLOCK_BYTES // row_bytes // step) * step
+        walks = {name: Walk(self.stream, name, env) for name in self.stream.disk.rows}
+        try:
+            for begin, end in [(self.log.begin, self.log.end)] if spans is None else spans:
+                for start in range(begin // size * size, end, size):
+                    steps = self._steps(walks, env, max(start, begin), min(start + size, end))
+                    if len(steps):
+                        yield steps
+        except CorruptionError as error:
+            self.explain(error)
+
+    def valid_rows(self, env: int, spans: Sequence[tuple[int, int]]) -> Array:
+        """The rows of the spans that are transitions, int64: those that :meth:`blocks` gives."""
+        rows = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        kept: Array = rows[self.log.take(VALID, rows, np.full(len(rows), env))]
+        return kept
+
+    def written_later(self, env: int, spans: Sequence[tuple[int, int]]) -> dict[str, int]:
+        """How many rows of the spans have a value that was written later, by column."""
+        rows = self.valid_rows(env, spans)
+        envs = np.full(len(rows), env)
+        taken = {column.name: self.log.take(place_of(column.name), rows, envs) for column in self.schema.later}
+        return {name: int(np.count_nonzero(places)) for name, places in taken.items()}
+
+    def own_next_obs(self, env: int, episodes: Sequence[tuple[int, int]], names: Sequence[str]) -> Iterator[int]:
+        """How many rows have a next observation that is not the next row's, the last ones of episodes left out.
+
+        Args:
+            env: its number.
+            episodes: half-open ranges of rows, in order.
+            names: of the observation leaves that are compared.
+
+        Yields a count for every few hundred rows; raises what :meth:`blocks` raises.
+        """
+        if self.schema.continuity != "flags":
+            return  # a row with another next observation ends its episode
+        walks = {name: Walk(self.stream, name, env) for name in names}
+        inner = [np.arange(start, stop - 1) for start, stop in episodes]
+        rows = np.concatenate(inner) if inner else np.empty(0, np.int64)
+        numbers = self.log.patch_numbers(rows, np.full_like(rows, env))
+        patched = np.flatnonzero(numbers >= 0)
+        try:
+            for begin in range(0, len(patched), COMPARED_ROWS):
+                part = patched[begin : begin + COMPARED_ROWS]
+                places = list(zip(rows[part].tolist(), numbers[part].tolist(), strict=True))
+                yield sum(
+                    any(
+                        self._patch(name, patch).tobytes() != walk.read(row + 1, row + 2).tobytes()
+                        for name, walk in walks.items()
+                    )
+                    for row, patch in places
+                )
+        except CorruptionError as error:
+            self.explain(error)
+
+    def frames(self, column: Column, env: int, start: int, stop: int) -> Iterator[Array]:
+        """The frames ``(*shape)`` of rows ``[start, stop)`` of an observation leaf, one by one."""
+        walk = Walk(self.stream, column.name, env)
+        try:
+            for row in range(start, stop):
+                yield walk.read(row, row + 1)[0]
+        except CorruptionError as error:
+            self.explain(error)
+
+    def values(self, column: Column, env: int, start: int, stop: int) -> Array:
+        """The values ``(stop - start, *shape)`` of rows ``[start, stop)`` of any column; transitions or not.
+
+        Raises what :meth:`blocks` raises.
+        """
+        try:
+            return Walk(self.stream, column.name, env).read(start, stop)
+        except CorruptionError as error:
+            self.explain(error)
+
+    def refresh(self) -> bool:
+        """Goes on to the stream's last commit; whether there was a newer one.
+
+        Raises StateError where only opening the stream anew helps: its writer went back to a checkpoint.
+        """
+        disk = self.stream.disk
+        newest = stream.read_commit(self.store.files, disk.path)
+        if newest == disk.commit_record:
+            return False
+        if newest.timeline != disk.commit_record.timeline or not isinstance(disk, stream.StreamReader):
+            raise StateError(f"the stream {self.name!r} went back to a checkpoint: open it anew")
+        disk.load(newest)
+        self.stream.catch_up()
+        return True
+
+    def final_frame(self, column: Column, env: int, row: int) -> Array:
+        """The true next observation of a row, ``(*shape)``."""
+        walk = Walk(self.stream, column.name, env)
+        found: Array = self._next(column, walk, env, row, np.empty((0, *column.shape), column.dtype), row + 1)[0]
+        return found
+
+    def explain(self, error: CorruptionError) -> NoReturn:
+        """Raises StateError where a live writer evicted the rows; else the error itself, for a shard is damaged."""
+        newest = stream.read_commit(self.store.files, self.store.stream_path(self.name))
+        ours = self.stream.disk.commit_record
+        if (newest.begin, newest.timeline) != (ours.begin, ours.timeline):
+            raise StateError(
+                f"the stream {self.name!r} evicted rows while they were read; close its writer, or read a copy"
+            ) from error
+        raise error
+
+    def _steps(self, walks: dict[str, Walk], env: int, start: int, stop: int) -> Transitions:
+        schema, values = self.schema, {name: walk.read(start, stop) for name, walk in walks.items()}
+        obs = {column.name: values[column.name] for column in schema.obs_columns}
+        following = {
+            c.name: self._next(c, walks[c.name], env, start, obs[c.name][1:], stop) for c in schema.obs_columns
+        }
+        kept: Any = values[VALID]
+        if kept.all():
+            kept = slice(None)
+        return Transitions(
+            obs={name: stream[kept] for name, stream in obs.items()},
+            next_obs={name: stream[kept] for name, stream in following.items()},
+            action={column.name: values[column.name][kept] for column in schema.action_columns},
+            extra={column.name: values[column.name][kept] for column in schema.extra_columns},
+            reward=values[REWARD][kept],
+            terminated=values[TERMINATED][kept],
+            truncated=values[TRUNCATED][kept],
+            last=self._last(np.arange(start, stop), env)[kept],
+        )
+
+    def _last(self, rows: Array, env: int) -> Array:
+        """Whether each row is the last of its episode, or the newest of all."""
+        envs = np.full(len(rows), env)
+        last: Array = self.log.is_cut(rows, envs) | (rows + 1 == self.log.end)
+        return last
+
+    def _next(self, column: Column, walk: Walk, env: int, start: int, known: Array, stop: int) -> Array:
+        """Next observations of rows ``[start, stop)``; ``known`` are the observations of rows ``start + 1`` on."""
+        out = np.empty((stop - start, *column.shape), column.dtype)
+        out[: len(known)] = known
+        if stop < self.log.end:
+            out[-1] = walk.read(stop, stop + 1)[0]
+        rows = np.arange(start, stop)
+        patches = self.log.patch_numbers(rows, np.full_like(rows, env))
+        for at in np.flatnonzero(patches >= 0).tolist():
+            out[at] = self._patch(column.name, int(patches[at]))
+        return out
+
+    def _patch(self, name: str, patch: int) -> Array:
+        if name in self.log.patches.arrays:
+            held: Array = self.log.patches.span(name, patch, patch + 1)[0]
+            return held
+        values: Array = self.stream.disk.patches[name].read_rows(patch, patch + 1)[0, 0]
+        return values
+
+
+def open_rows(path: str) -> list[LogRows]:
+    """All streams of the store at ``path``, for reading; changes nothing.
+
+    Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
+    """
+    store = open_store(path)
+    return [LogRows(store, name) for name in store.stream_names()]

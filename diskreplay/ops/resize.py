@@ -1,0 +1,86 @@
+"""Lets streams keep more transitions, or fewer.
+
+All streams are locked before the first changes. Then each makes one commit, in the order of their numbers. A crash in
+between leaves each stream as it was or as it is to be, and the same call again does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+from diskreplay.errors import InputError
+from diskreplay.ops.result import Result
+from diskreplay.paths import PathLike
+from diskreplay.remote.place import local
+from diskreplay.schema import PLACE
+from diskreplay.storage import files as fs
+from diskreplay.storage.commit import Commit, check_size
+from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.store import Store
+from diskreplay.storage.stream import StreamWriter
+
+ROLLOUTS = "rollout", "multi_agent_rollout"
+"""Settings of stores whose window is one rollout."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resized(Result):
+    """What a stream holds.
+
+    Attributes:
+        stream: its name.
+        before, capacity: transitions that its window held at most, and holds.
+        evicted: transitions that were given up.
+    """
+
+    stream: str
+    before: int
+    capacity: int
+    evicted: int
+
+
+def resize(
+    path: PathLike, capacity: int, stream_name: str | None = None, files: fs.Files | None = None
+) -> list[Resized]:
+    """Resizes a stream of the store at ``path``, or each; see the module's docstring.
+
+    Args:
+        path: of the store.
+        capacity: transitions (rows x environments) that the stream, or each, is to keep; with fewer the oldest go.
+        stream_name: of the only one; all if None.
+        files: to write through.
+
+    Raises InputError, LockedError when one is being written, and what opening the store raises; nothing has changed.
+    """
+    store = Store(local(path, "resizing"), files or LocalFiles())
+    if any(kind in store.settings for kind in ROLLOUTS):
+        raise InputError(
+            f"the store {store.path!r} holds a rollout, as long as its steps: make another with other steps"
+        )
+    commits = store.newest_commits()
+    if stream_name is not None and stream_name not in commits:
+        raise InputError(f"there is no stream {stream_name!r}; there are {', '.join(commits)}")
+    names = list(commits) if stream_name is None else [stream_name]
+    for name in names:
+        check_size(commits[name].num_envs, capacity)
+    found = []
+    with contextlib.ExitStack() as opened:
+        writers = []
+        for name in names:
+            writers.append(store.write_stream(name))
+            opened.callback(writers[-1].release)
+        for writer in writers:
+            old = writer.commit_record
+            new = old.resized(capacity)
+            if new != old:
+                writer.commit(new.begin, _first_patch(writer, new), contextlib.nullcontext(), capacity=capacity)
+            writer.reclaim(contextlib.nullcontext())
+            found.append(Resized(writer.name, old.capacity, capacity, (new.begin - old.begin) * old.num_envs))
+    return found
+
+
+def _first_patch(writer: StreamWriter, commit: Commit) -> int:
+    """The first patch of a row that a commit needs."""
+    rows = writer.patches[PLACE].read_rows(commit.patch_begin, commit.patch_end)[:, 0, 0]
+    return commit.patch_begin + int((rows < commit.floor(writer.schema.context)).cumprod().sum())

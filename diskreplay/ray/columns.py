@@ -1,0 +1,113 @@
+"""Columns of some rows of an open store, and only these: what is not asked for is neither read nor decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.errors import InputError
+from diskreplay.ids import Ids
+from diskreplay.paths import PathLike, checked_path, full_path
+from diskreplay.reading.reads import Reads
+from diskreplay.reading.samples import Samples
+from diskreplay.schema import OBS, REWARD, TERMINATED, TRUNCATED, Schema
+from diskreplay.spaces import leaf_layout, leaf_spaces
+from diskreplay.views.transition import Transition
+
+Array = NDArray[Any]
+
+NEXT = f"next_{OBS}"
+STEPS = Transition()
+"""The view by which rows are read: each is a transition of one step."""
+
+
+def place(path: PathLike) -> str:
+    """A path as processes with other working directories find it; a URL as it is."""
+    text = checked_path(path)
+    return text if "://" in text else full_path(text)
+
+
+def next_name(name: str) -> str:
+    """What the next observation of a leaf is called: ``next_obs/camera`` of ``obs/camera``."""
+    return NEXT + name.removeprefix(OBS)
+
+
+def column_names(schema: Schema) -> list[str]:
+    """All that a row shows: observation leaves, actions, reward, next observations, flags, the user's columns."""
+    obs = [column.name for column in schema.obs_columns]
+    return [
+        *obs, *(column.name for column in schema.action_columns), REWARD, *map(next_name, obs), TERMINATED, TRUNCATED,
+        *(column.name for column in schema.extra_columns),
+    ]  # fmt: skip
+
+
+def checked_columns(wanted: Sequence[str] | None, there: Sequence[str]) -> list[str]:
+    """The wanted columns, all if None; InputError for one that is not there, or wanted twice."""
+    if wanted is None:
+        return list(there)
+    if isinstance(wanted, str):
+        raise InputError(f"columns must be a list of names, got the text {wanted!r}")
+    names = list(wanted)
+    for name in names:
+        if name not in there:
+            raise InputError(f"there is no column {name!r}; there are {', '.join(there)}")
+    if not names or len(set(names)) != len(names):
+        raise InputError(f"columns must name at least one column, and each once, got {names}")
+    return names
+
+
+def read_columns(buffer: ReplayBuffer, ids: Ids, names: Sequence[str], *, stack: bool = True) -> dict[str, Array]:
+    """Columns of transitions ``ids``, ``(n,)``: arrays ``(n, *shape)`` by name, observations as the store shows them.
+
+    Without ``stack`` an observation is the newest frame of its stack alone.
+
+    Raises EvictedError where a row has left the window, and CorruptionError for a damaged chunk.
+    """
+
+    def draft(reads: Reads) -> Any:
+        streams = buffer.engine.streams
+        streams.check(STEPS, ids)
+        return _arrays(Samples(buffer.schema, streams.all, ids, reads=reads), names, stack)
+
+    return cast(dict[str, Array], buffer.engine.read(draft))
+
+
+def _arrays(samples: Samples, names: Sequence[str], stack: bool) -> dict[str, Array]:
+    schema = samples.schema
+    rows = [rows for _, _, rows, _ in samples.groups]
+    columns = {column.name: column for column in (*schema.action_columns, *schema.extra_columns)}
+    found: dict[str, Array] = {name: samples.values(columns[name]) for name in names if name in columns}
+    found |= {name: samples.resident(name) for name in names if name in (REWARD, TERMINATED, TRUNCATED)}
+    for leaf, column in enumerate(schema.obs_columns):
+        now, following = column.name in names, next_name(column.name) in names
+        if not stack and schema.stacks[leaf].frames > 1:
+            wanted = [(column.name, 0)] * now + [(next_name(column.name), 1)] * following
+            found |= {name: samples.frames(leaf, step) for name, step in wanted}
+        elif now and following:
+            found[column.name], found[next_name(column.name)] = samples.observe(leaf, rows)
+        elif now:
+            found[column.name] = samples.current(leaf)
+        elif following:
+            found[next_name(column.name)] = samples.observe_next(leaf, rows)
+    return {name: found[name] for name in names}
+
+
+def empty_columns(schema: Schema, count: int, *, stack: bool = True) -> Mapping[str, Array]:
+    """Zeros in the shapes and dtypes of :func:`read_columns`, ``count`` rows of every column."""
+    found: dict[str, Array] = {}
+    leaves = leaf_spaces(schema.observation_space)
+    for column, leaf, how in zip(schema.obs_columns, leaves, schema.stacks, strict=True):
+        shape = column.shape
+        if stack and how.frames > 1:
+            shape = (how.frames, *shape) if how.axis is None else leaf_layout(leaf, column.name)[0]
+        found[column.name] = np.zeros((count, *shape), column.dtype)
+        found[next_name(column.name)] = np.zeros((count, *shape), column.dtype)
+    for name in column_names(schema):
+        if name not in found:
+            column = schema.column(name)
+            found[name] = np.zeros((count, *column.shape), column.dtype)
+    return found

@@ -1,0 +1,162 @@
+"""Steps of RLlib's episodes on their way into a store: several at once, of several environments."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils.spaces.space_utils import batch as batched
+
+from diskreplay import spaces
+from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.errors import InputError
+from diskreplay.ray.episodes import Episodes, Held, Piece
+from diskreplay.schema import TERMINATED, TRUNCATED, VALID
+
+Array = NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """Steps of an episode on their way in; arrays lead with their number, observations with one more."""
+
+    id: str
+    t: int
+    obs: Any
+    action: Any
+    reward: Array
+    terminated: bool
+    truncated: bool
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+def chunk_of(episode: SingleAgentEpisode) -> Chunk:
+    def values(given: Any) -> Any:
+        return batched(given) if isinstance(given, list) else given
+
+    return Chunk(
+        str(episode.id_), int(episode.t_started), values(episode.get_observations()), values(episode.get_actions()),
+        np.asarray(episode.get_rewards(), np.float64), bool(episode.is_terminated), bool(episode.is_truncated),
+    )  # fmt: skip
+
+
+class Rows:
+    """Rows of all environments on their way into a store: those that no chunk has are no transitions."""
+
+    def __init__(self, store: ReplayBuffer, rows: int, first: int) -> None:
+        lead = (rows, store.num_envs)
+        schema = store.schema
+        self._store, self._first = store, first
+        self._obs = [np.zeros((*lead, *column.shape), column.dtype) for column in schema.obs_columns]
+        self._next = [np.zeros_like(values) for values in self._obs]
+        self._action = [np.zeros((*lead, *column.shape), column.dtype) for column in schema.action_columns]
+        self._reward = np.zeros(lead, np.float64)
+        self._flags = {name: np.zeros(lead, bool) for name in (TERMINATED, TRUNCATED, VALID)}
+
+    def put(self, chunk: Chunk, lane: int, row: int) -> None:
+        """A chunk's place; InputError for values that are not of the store's spaces."""
+        schema, at = self._store.schema, slice(row - self._first, row - self._first + len(chunk))
+        for slots, (tree_, value, what) in (
+            ((self._obs, self._next), (schema.obs_tree, chunk.obs, "obs")),
+            ((self._action,), (schema.action_tree, chunk.action, "action")),
+        ):
+            for number, leaf in enumerate(spaces.flatten(tree_, value, what)):
+                given = np.asarray(leaf)
+                slot = slots[0][number]
+                if given.shape[1:] != slot.shape[2:] or not np.can_cast(given.dtype, slot.dtype, "same_kind"):
+                    raise InputError(
+                        f"{what} of episode {chunk.id!r}: must be {slot.dtype} {slot.shape[2:]}, got {given.dtype} "
+                        f"{given.shape[1:]}"
+                    )
+                slot[at, lane] = given[: len(chunk)]
+                if len(slots) > 1:
+                    slots[1][number][at, lane] = given[1:]
+        self._reward[at, lane] = chunk.reward
+        self._flags[VALID][at, lane] = True
+        self._flags[TERMINATED][at.stop - 1, lane] = chunk.terminated
+        self._flags[TRUNCATED][at.stop - 1, lane] = chunk.truncated
+
+    def extend(self, start: int, stop: int) -> None:
+        """Adds rows ``[start, stop)`` to the store."""
+        schema, at = self._store.schema, slice(start - self._first, stop - self._first)
+
+        def part(values: Array) -> Array:
+            return values[at, 0] if self._store.num_envs == 1 else values[at]
+
+        self._store.extend(
+            spaces.unflatten(schema.obs_tree, [part(values) for values in self._obs]),
+            spaces.unflatten(schema.action_tree, [part(values) for values in self._action]),
+            part(self._reward),
+            spaces.unflatten(schema.obs_tree, [part(values) for values in self._next]),
+            part(self._flags[TERMINATED]), part(self._flags[TRUNCATED]), valid=part(self._flags[VALID]),
+        )  # fmt: skip
+
+
+class Lanes:
+    """Which environment of a store each episode that is not done goes on in.
+
+    Args:
+        count: environments of the store.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._running: collections.OrderedDict[str, int] = collections.OrderedDict()
+        """By episode, the one that was not added to for longest first."""
+
+    def take(self, chunk: Chunk, lengths: Sequence[int]) -> int:
+        """The environment of the store that takes a chunk: the one of its episode, or the emptiest that is free."""
+        lane = self._running.pop(chunk.id, None)
+        if lane is None:
+            taken = set(self._running.values())
+            free = [number for number in range(self._count) if number not in taken]
+            lane = min(free, key=lengths.__getitem__) if free else self._running.popitem(last=False)[1]
+        if not (chunk.terminated or chunk.truncated):
+            self._running[chunk.id] = lane
+        return lane
+
+
+def write(store: ReplayBuffer, index: Episodes, lanes: Lanes, chunks: Sequence[Chunk]) -> None:
+    """Adds chunks of episodes to a store, and to the index of what it holds."""
+    lengths = [0] * store.num_envs
+    first = store.engine.appender.log.end
+    placed: list[tuple[Held, Chunk, int, int]] = []
+    """Episodes, chunks, lanes and the row of each."""
+    held_now: dict[str, Held] = {}
+    for chunk in chunks:
+        lane = lanes.take(chunk, lengths)
+        found = held_now.get(chunk.id) or index.find(chunk.id)
+        held_now[chunk.id] = held = found if found is not None else index.new(chunk.id)
+        placed.append((held, chunk, lane, first + lengths[lane]))
+        lengths[lane] += len(chunk)
+    rows = Rows(store, max(lengths), first)
+    begins: dict[int, list[tuple[int, Held, int]]] = {}
+    steps: dict[int, int] = {}
+    ends = {held.number: held.pieces[-1] for held, *_ in placed if held.pieces}
+    for held, chunk, lane, row in placed:
+        last = ends.get(held.number)
+        step = steps.get(held.number, len(held))
+        if last is None or (last.lane, last.row + last.count) != (lane, row):
+            begins.setdefault(row, []).append((lane, held, step))
+        ends[held.number] = Piece(lane, row, step, len(chunk))
+        steps[held.number] = step + len(chunk)
+        rows.put(chunk, lane, row)
+    for start, stop in _spans(first, first + max(lengths), begins):
+        for lane, held, step in begins.get(start, ()):
+            store.begin_episode(env=lane, id=held.id, number=held.number, t=step)
+        rows.extend(start, stop)
+    for held, chunk, lane, row in placed:
+        index.extend(held, lane, row, len(chunk))
+
+
+def _spans(start: int, stop: int, cuts: Mapping[int, Any]) -> Iterator[tuple[int, int]]:
+    bounds = sorted({start, stop, *cuts})
+    return itertools.pairwise(bounds)

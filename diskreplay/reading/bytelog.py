@@ -1,0 +1,214 @@
+"""An append-only log of bytes beside the rows of a stream: what it holds, what of that is dead, what no commit has yet.
+
+The bytes are records, one behind another. What they say, and which of them count, is the business of a
+:class:`Content`; :data:`CONTENTS` has the kinds. All that follows from being a log is done here, once:
+
+1. To write is to append records: they wait here until a commit has the log's column take them.
+2. To catch up, with a commit of another writer or with what was appended just now, is to have the content take over
+   the records behind the last one that it knows.
+3. Where the log exceeds twice what lives in it (and some slack), each commit looks through some of its oldest records,
+   and writes again behind the others what lives there. So a commit costs in proportion to what it writes, and the log
+   stays below about three times what lives.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import CorruptionError, ReadFailedError
+from diskreplay.ids import Ids
+from diskreplay.index.facts import EpisodeFacts
+from diskreplay.index.later_values import LaterValues
+from diskreplay.index.log import StreamLog
+from diskreplay.schema import INFO, LATER, Schema
+from diskreplay.storage.column import ColumnReader, ColumnWriter
+
+LOOK_SHARE = 4
+"""So many times the bytes that the log has grown by are looked through with a commit, and this part of the slack."""
+READ_BYTES = 1 << 22
+"""Of a log that are read at once, unless a record has more."""
+
+Bytes = NDArray[np.uint8]
+
+
+class Content(Protocol):
+    """What the records of a log say, in RAM. A record is any object whose ``after`` is one past its last byte.
+
+    Attributes:
+        what: it is, for messages.
+        slack: bytes by which the log may exceed twice what lives, before it is looked through.
+        log: the rows that it belongs to.
+        unwritten: whether :meth:`news` has something.
+    """
+
+    what: str
+    slack: int
+    log: StreamLog
+
+    @property
+    def unwritten(self) -> bool: ...
+
+    def restart(self) -> None:
+        """Forgets what came from the log."""
+
+    def records(self, data: Bytes, at: int) -> Iterator[Any]:
+        """The whole records that stand at byte ``at`` of the log. Raises ValueError for what begins none."""
+
+    def take(self, record: Any) -> None:
+        """Takes over the next record of the log; done twice, it is as done once."""
+
+    def news(self, at: int) -> tuple[Bytes, Sequence[Any] | None]:
+        """What is known and no record says: bytes for byte ``at`` of the log, and their records if they are at hand."""
+
+    def again(self, record: Any) -> bytes:
+        """What of a record lives, as records."""
+
+    def living_bytes(self) -> int:
+        """Bytes of the records that count. What is in RAM of others may be forgotten."""
+
+    def problems(self) -> Iterator[str]:
+        """What the records say and no writer may."""
+
+
+CONTENTS: dict[str, Callable[[Schema, StreamLog], Content]] = {
+    INFO: lambda schema, log: EpisodeFacts(log),
+    LATER: lambda schema, log: LaterValues(schema.later, log),
+}
+"""What makes the content of each kind of log, by the paths of :data:`~diskreplay.schema.LOGS`."""
+
+
+def read_records(
+    content: Content, column: ColumnReader, start: int, stop: int, size: int | None = None
+) -> Iterator[Any]:
+    """The committed records of bytes ``[start, stop)``, ``size`` bytes read at once; ValueError for what are none."""
+    size = READ_BYTES if size is None else size
+    while start < stop:
+        data = column.read_rows(start, min(stop, start + size)).reshape(-1)
+        after = start
+        for record in content.records(data, start):
+            yield record
+            after = record.after
+        if after == start:
+            if start + len(data) == stop:
+                raise ValueError(f"the record at byte {start} is cut off at the log's last, {stop}")
+            size *= 2
+        start = after
+
+
+class ByteLog:
+    """One log of a stream; the lock of the buffer that owns it guards every call.
+
+    Attributes:
+        content: what the records say.
+        column: has the bytes that a commit holds.
+        begin, end: the bytes that are needed, and were taken over by the content.
+        waiting: where records begin that no commit holds, and their bytes, in their order: the newest ones of the log.
+    """
+
+    def __init__(self, content: Content, column: ColumnReader) -> None:
+        self.content = content
+        self.column = column
+        self.begin = self.end = 0
+        self.waiting: list[tuple[int, Bytes]] = []
+        self._looked = 0, content.log.begin, 0
+        """The log's end and the window's begin when it was counted what of it lives, and the bytes of that."""
+
+    def catch_up(self, begin: int, end: int) -> None:
+        """Takes over what was committed: the log of a commit has bytes ``[begin, end)``.
+
+        Raises ValueError for what are no records.
+        """
+        # The log of a writer that does not know of it is gone; the one that comes after begins anew.
+        if begin > self.end or begin < self.begin or end < self.end:
+            if self.end:
+                self.content.restart()
+            self._looked = begin, self.content.log.begin, 0
+            self.begin = self.end = begin
+        self._take(read_records(self.content, self.column, self.end, end))
+        self.begin = begin
+        self._living()
+
+    def _take(self, records: Iterable[Any]) -> None:
+        for record in records:
+            self.content.take(record)
+            self.end = record.after
+
+    # Writing
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether a commit has something to write."""
+        return bool(self.waiting) or self.content.unwritten
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes in RAM that wait for a commit."""
+        return self.end - self.waiting[0][0] if self.waiting else 0
+
+    def append(self, data: Bytes, records: Sequence[Any] | None = None) -> None:
+        """Puts records behind the others, and has the content take them over."""
+        if len(data):
+            self.waiting.append((self.end, data))
+            self._take(self.content.records(data, self.end) if records is None else records)
+
+    def put(self, column: ColumnWriter) -> int:
+        """Has the log's column take what waits, for a commit; the log's first byte that is needed.
+
+        What the content knows and no record says is appended before, and what is dead is looked for.
+        """
+        self.durable()  # a commit may have been interrupted when it had happened
+        self.append(*self.content.news(self.end))
+        # Where the log cannot be read, it only goes on growing: what is written next is not lost by that.
+        with contextlib.suppress(CorruptionError, ReadFailedError, ValueError):
+            self._clean()
+        column.rewind(column.committed)
+        for _, data in self.waiting:
+            column.append(data)
+        return self.begin
+
+    def durable(self) -> None:
+        """Forgets the bytes that waited and that a commit holds."""
+        self.waiting = [one for one in self.waiting if one[0] >= self.column.committed]
+
+    def take_waiting(self, at: Ids, place: Ids, out: Bytes) -> NDArray[np.bool_]:
+        """Copies what no commit holds, of the bytes from ``at`` (n,) on, to rows ``place`` of ``out``.
+
+        Which ones these are, ``(n,)``.
+        """
+        first = self.waiting[0][0] if self.waiting else self.end
+        found: NDArray[np.bool_] = at >= first
+        for byte, row in zip(at[found].tolist(), place[found].tolist(), strict=True):
+            begin, data = self.waiting[bisect.bisect_right(self.waiting, byte, key=operator.itemgetter(0)) - 1]
+            out[row] = data[byte - begin : byte - begin + out.shape[1]]
+        return found
+
+    # What is dead
+
+    def _living(self) -> int:
+        """Bytes that count; counted anew when the log has grown by as much, or the window moved on by its length."""
+        end, begin, living = self._looked
+        log = self.content.log
+        if self.end - end > max(self.content.slack, living) or log.begin - begin > log.rows:
+            living = self.content.living_bytes()
+            self._looked = self.end, log.begin, living
+        return living
+
+    def _clean(self) -> None:
+        """Looks through some of the oldest records, where much of the log is dead."""
+        content, committed = self.content, self.column.committed
+        most = 2 * self._living() + content.slack
+        left = LOOK_SHARE * (self.end - committed) + content.slack // LOOK_SHARE
+        begin, last, kept = self.begin, self.begin + left, bytearray()
+        records = read_records(content, self.column, begin, committed, min(left, READ_BYTES))
+        while begin < last and self.end + len(kept) - begin > most and (record := next(records, None)) is not None:
+            kept += content.again(record)
+            begin = record.after
+        self.append(np.frombuffer(kept, np.uint8))
+        self.begin = begin

@@ -1,0 +1,159 @@
+"""One stream as a view sees it: rows on disk, index in RAM, chunks in a cache; opened beside whoever writes it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.errors import CorruptionError, EvictedError
+from diskreplay.index.facts import EpisodeFacts
+from diskreplay.index.log import StreamLog
+from diskreplay.index.spans import Spans
+from diskreplay.reading import observations
+from diskreplay.reading.bytelog import CONTENTS, ByteLog
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.observations import ObsSource
+from diskreplay.reading.reads import Reads
+from diskreplay.reading.resident import Resident
+from diskreplay.reading.target import Target
+from diskreplay.schema import INFO, LATER, Schema
+from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.commit import Commit
+from diskreplay.storage.store import Store
+from diskreplay.storage.stream import StreamReader, StreamWriter
+
+Array = NDArray[Any]
+
+OUTRUN_SECONDS = 60.0
+"""How long a reader tries to open a stream whose writer replaces the window faster than it is read."""
+
+
+class OpenStream:
+    """One stream of a buffer; the buffer's lock guards every call."""
+
+    def __init__(self, schema: Schema, disk: StreamReader | StreamWriter, cache: ChunkCache) -> None:
+        commit = disk.commit_record
+        self.schema = schema
+        self.disk = disk
+        self.cache = cache
+        self.log = StreamLog(
+            commit.stream, schema.columns, schema.patch_columns, commit.num_envs, commit.capacity, schema.context,
+            schema.later,
+        )  # fmt: skip
+        self.sources = [
+            ObsSource(c.name, stack, self.log, disk.rows[c.name], disk.patches[c.name], cache)
+            for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
+        ]
+        self.resident = Resident(schema, self.log)
+        self.logs = {path: ByteLog(CONTENTS[path](schema, self.log), column) for path, column in disk.logs.items()}
+        """What is logged beside the rows, by the paths of the logs."""
+        self.facts = cast(EpisodeFacts, self.logs[INFO].content)
+        """What was said of the episodes."""
+        self._spans = Spans(self.log)
+        self.log.restart(commit.begin, commit.floor(schema.context), commit.patch_begin)
+        self.catch_up()
+
+    def resize(self, capacity: int) -> None:
+        """Lets the window hold more, or fewer."""
+        self.log.resize(capacity)
+        self._spans = Spans(self.log)
+
+    def catch_up(self) -> None:
+        """Takes what is committed and not yet in RAM into the index."""
+        commit, log = self.disk.commit_record, self.log
+        if commit.capacity != log.capacity:
+            self.resize(commit.capacity)
+        if commit.floor(log.context) > log.end:
+            log.restart(commit.begin, commit.floor(log.context), commit.patch_begin)
+        if commit.end > log.end:
+            values = {name: self.disk.rows[name].read_rows(log.end, commit.end) for name in log.resident}
+            log.extend(values, commit.begin)
+        if commit.patch_end > log.patch_end:
+            span = log.patch_end, commit.patch_end
+            log.add_patches({name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays})
+        log.slide(commit.begin)
+        log.drop_patches()
+        for path, stored in self.logs.items():
+            end = stored.column.end  # where the commit has no such log, it may go on behind shards that checkpoints pin
+            try:
+                stored.catch_up(*(commit.log_span(path) if path in commit.tails else (end, end)))
+            except ValueError as error:
+                raise CorruptionError(
+                    f"stream {self.disk.path!r}: {stored.content.what} cannot be read: {error}; run 'diskreplay "
+                    "verify'", stream=self.disk.name, column=path,
+                ) from error  # fmt: skip
+        wrong = log.inconsistency()
+        if wrong:
+            raise CorruptionError(f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name)
+
+    def spans(self) -> Spans:
+        """The episodes of the window, up to date."""
+        self._spans.catch_up()
+        return self._spans
+
+    def large_columns(self) -> list[ColumnReader]:
+        """The columns that are not mirrored in RAM."""
+        return [column for name, column in self.disk.rows.items() if name not in self.log.resident]
+
+    def pending(self) -> list[Array] | None:
+        """The newest next stacks, ``(num_envs, frames, *shape)`` a leaf; None when there is no row."""
+        log = self.log
+        if log.end == log.floor:
+            return None
+        envs = np.arange(log.num_envs)
+        rows = np.full(log.num_envs, log.end - 1)
+        found = []
+        for source in self.sources:
+            frames = source.stack.frames
+            out = np.empty((log.num_envs, frames, *source.rows.column.shape), source.rows.column.dtype)
+            reads = Reads()
+            observations.fill_next(reads, source, Target(out), envs, rows, envs)
+            reads.finish()
+            found.append(out)
+        return found
+
+    def with_cache(self, cache: ChunkCache) -> OpenStream:
+        """The same stream, its chunks decoded into another cache."""
+        other = copy.copy(self)
+        other.cache = cache
+        other.sources = [dataclasses.replace(source, cache=cache) for source in self.sources]
+        return other
+
+    def window_bytes(self) -> int:
+        """Decoded bytes of the large columns in the window."""
+        wide = sum(column.column.item_bytes for column in self.large_columns())
+        held = all(column.name in self.log.later for column in self.schema.later)
+        later = 0 if held else self.logs[LATER].end - self.logs[LATER].begin
+        return wide * (self.log.end - self.log.begin) * self.log.num_envs + later
+
+
+def open_stream(store: Store, name: str, cache: ChunkCache, cut: Commit | None = None) -> OpenStream:
+    """The stream as of its newest commit, or of a checkpoint's, with its index in RAM.
+
+    Shards are opened one after another, so its writer may evict one, or go back, before it was read. Then a newer
+    commit needs that shard no more, and the stream is read anew.
+
+    Raises CorruptionError where no newer commit explains what cannot be read, or two of them need it; EvictedError
+    where the writer went on replacing what was being read for a minute.
+    """
+    began, before = time.monotonic(), None
+    while True:
+        tried = store.newest_commit(name)
+        try:
+            return OpenStream(store.schema, store.read_stream(name, cut or tried, tried.timeline), cache)
+        except CorruptionError as error:
+            newest = store.newest_commit(name)
+            place = error.file, tried.timeline
+            if newest.sequence == tried.sequence or place == before:
+                raise
+            if time.monotonic() - began > OUTRUN_SECONDS:
+                raise EvictedError(
+                    f"the writer of the stream {name!r} of {store.path!r} replaces its window, rows {newest.begin} to "
+                    f"{newest.end}, faster than it can be read: open a checkpoint, or give the stream a larger capacity"
+                ) from error
+            before = place

@@ -1,0 +1,233 @@
+"""Pushes in the background: a thread that brings the remote store up to each commit.
+
+The thread is there while there is something to push. Nothing waits for it but :meth:`BackgroundPush.wait`: a network
+that fails delays pushes, and never a commit. What waits stands on the disk, so that it is bounded by the window; rows
+that are evicted before they were sent are counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import random
+import threading
+import time
+from typing import Any
+
+from diskreplay.errors import RemoteConflictError, RemoteError, StateError
+from diskreplay.interrupts import Lock
+from diskreplay.remote.push import Push
+from diskreplay.storage.commit import Commit
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
+"""Seconds before a push that failed is tried again: the first time, and at most; each is drawn from up to twice as long
+as the one before."""
+
+
+class BackgroundPush:
+    """Pushes one stream whenever it is told of a commit.
+
+    Args:
+        push: of the stream; nobody else uses it.
+        push_seconds: that lie between the beginnings of two pushes, where nobody waits: what still grows is sent whole
+            each time.
+    """
+
+    def __init__(self, push: Push, push_seconds: float = 0.0) -> None:
+        self._push = push
+        self.url = push.url
+        self._push_seconds = push_seconds
+        self._begun = -math.inf
+        """When the last push began."""
+        self._waiting: list[queue.SimpleQueue[None]] = []
+        """What wakes each thread that waits for what was committed: it holds no lock then, so that handlers may run."""
+        self._process = os.getpid()
+        self._condition = threading.Condition(Lock(f"the pushes to {push.url!r}"))  # type: ignore[arg-type]
+        self._newest: Commit | None = None
+        self._waits_since = time.monotonic()
+        """When this process learnt of the oldest commit that is not remote."""
+        self._asked = 0
+        """How often something was committed, or waited for."""
+        self._done = 0
+        """What of that the last push has seen."""
+        self._failures = 0
+        self._error: Exception | None = None
+        self._said = ""
+        """The conflict that was warned of."""
+        self._unsaid = ""
+        """One that was not, whatever was tried since without an end."""
+        self._taken: set[str] = set()
+        """Names of checkpoints that were warned of."""
+        self._ended = False
+        self._left: Exception | None = None
+        """What kept the rest from being sent at the end."""
+        self._thread: threading.Thread | None = None
+
+    def check_going_back(self, timeline: int) -> None:
+        """As of :class:`Push`; nothing was committed yet."""
+        self._push.check_going_back(timeline)
+
+    def committed(self, commit: Commit) -> None:
+        """Says that there is a newer commit, or checkpoint; a thread is started where none is at work."""
+        if os.getpid() != self._process:
+            return  # a forked process writes nothing, and pushes nothing
+        with self._condition:
+            if self._newest is None:
+                self._push.sent.begin = commit.begin
+            if self._newest is None or self._push.sent.sequence >= self._newest.sequence:
+                self._waits_since = time.monotonic()
+            self._newest = commit
+            self._ask()
+
+    def _ask(self) -> None:
+        self._asked += 1
+        if not self._ended and (self._thread is None or not self._thread.is_alive()):
+            self._error = None  # of an attempt that is over: what was in the way may be gone
+            self._thread = threading.Thread(target=self._run, name="diskreplay-push", daemon=True)
+            self._thread.start()
+        self._wake()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until what was committed is remote.
+
+        Raises RemoteError with the last failure when ``timeout`` seconds have passed; at once RemoteConflictError, and
+        what else no second try would mend.
+        """
+        if os.getpid() != self._process:
+            raise StateError("this process was forked from the one that pushes: open a stream of its own")
+        stop = None if timeout is None else time.monotonic() + timeout
+        woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        with self._condition:
+            self._waiting.append(woken)
+            if not isinstance(self._error, RemoteError):
+                self._error = None  # of an attempt that is over: there may be room on the disk now
+            self._ask()
+            asked = self._asked
+        try:
+            while (left := self._still(asked, stop, timeout)) > 0:
+                with contextlib.suppress(queue.Empty):
+                    woken.get(timeout=left)
+        finally:
+            with self._condition:
+                self._waiting.remove(woken)
+
+    def _still(self, asked: int, stop: float | None, timeout: float | None) -> float:
+        """Seconds to wait before one looks again; 0 where it is done. Raises what :meth:`wait` does."""
+        with self._condition:
+            if self._done < asked:
+                if isinstance(self._error, RemoteConflictError):
+                    self._said, self._unsaid = str(self._error), ""
+                    raise RemoteConflictError(str(self._error)) from self._error
+                if self._error is not None and not isinstance(self._error, RemoteError):
+                    raise self._error
+                if self._ended:
+                    raise StateError("the buffer is closed, and pushes no more")
+                left = None if stop is None else stop - time.monotonic()
+                if left is not None and left <= 0:
+                    raise RemoteError(
+                        f"not everything is pushed after {timeout:g} seconds"
+                        + (f": {self._error}" if self._error else "; try again")
+                    ) from self._error
+                return left if left is not None else 1.0
+        return 0.0
+
+    def _wake(self) -> None:
+        """Has all look again that wait for something. Needs the lock."""
+        self._condition.notify_all()
+        for woken in self._waiting:
+            woken.put(None)
+
+    def new_conflict(self) -> str | None:
+        """What no second try would mend, once."""
+        with self._condition:
+            if not self._unsaid:
+                return None
+            self._said, self._unsaid = self._unsaid, ""
+            return self._said
+
+    def newly_taken(self) -> tuple[str, ...]:
+        """Names of checkpoints that are not remote because another's has the name there, once."""
+        with self._condition:
+            found = tuple(name for name in self._push.sent.taken if name not in self._taken)
+            self._taken = set(self._push.sent.taken)
+            return found
+
+    def stats(self) -> dict[str, Any]:
+        """What was sent, how far that is behind, and what failed: JSON."""
+        sent = self._push.sent
+        with self._condition:
+            newest, behind, lost = self._newest, 0, sent.lost_rows
+            if newest is not None and newest.sequence > sent.sequence:
+                reached = sent.reached(newest)
+                behind, lost = newest.end - max(reached, newest.begin), lost + max(0, newest.begin - reached)
+            return {
+                "url": self.url,
+                "pushed_rows": sent.end,
+                "lag_rows": behind,
+                "lag_seconds": round(time.monotonic() - self._waits_since, 3) if behind else 0.0,
+                "lost_rows": lost,
+                "taken_checkpoints": list(sent.taken),
+                "requests": sent.requests,
+                "puts": sent.puts,
+                "sent_bytes": sent.sent_bytes,
+                "failures": self._failures,
+                "error": None if self._error is None else str(self._error),
+            }
+
+    def end(self, timeout: float | None) -> Exception | None:
+        """Pushes what is left for so long, and no more after it; what kept it from being sent, None if nothing did."""
+        if os.getpid() != self._process:
+            return None
+        left = None
+        try:
+            if not self._ended:
+                self.wait(timeout)  # interrupted, it is not the end
+        except Exception as error:
+            left = error
+        with self._condition:
+            if not self._ended:
+                self._ended, self._left = True, left
+                self._wake()
+            return self._left
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            with self._condition:
+                if self._ended or self._done == self._asked:
+                    self._thread = None
+                    return
+                early = self._begun + self._push_seconds - time.monotonic()
+                if early > 0 and not self._waiting:
+                    self._condition.wait_for(lambda: self._ended or bool(self._waiting), early)
+                    continue
+                asked = self._asked
+                self._begun = time.monotonic()
+            try:
+                self._push.run()
+            except RemoteConflictError as error:
+                self._failed(error, last=True)
+                return
+            except Exception as error:
+                self._failed(error)
+                pause = min(LONGEST_PAUSE, random.uniform(pause, 2 * pause))
+                with self._condition:
+                    self._condition.wait_for(lambda: self._ended or self._asked != asked, pause)  # noqa: B023
+            else:
+                pause = FIRST_PAUSE
+                with self._condition:
+                    self._error, self._unsaid = None, ""
+                    self._done = asked
+                    self._wake()
+
+    def _failed(self, error: Exception, last: bool = False) -> None:
+        with self._condition:
+            if last:
+                self._thread = None
+            self._failures += 1
+            self._error = error
+            if isinstance(error, RemoteConflictError) and str(error) != self._said:
+                self._unsaid = str(error)
+            self._wake()

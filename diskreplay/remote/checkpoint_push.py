@@ -1,0 +1,186 @@
+"""Checkpoints of a local store go to its remote one: those that are new there, and those that were dropped here."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+from diskreplay.errors import RemoteConflictError
+from diskreplay.remote import documents, ledger
+from diskreplay.remote.checkpoint_objects import checkpoint_name, document_key, in_order_of_removal, put_checkpoint
+from diskreplay.remote.commit_record import ChangedError, RemoteRecord, of_this_directory
+from diskreplay.remote.needed import shards
+from diskreplay.remote.objects import Object, Objects, TakenError, find
+from diskreplay.remote.uploads import Uploads
+from diskreplay.storage import metadata
+from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """Number and id of a checkpoint that is remote: 0 and empty in older ones."""
+
+    number: int
+    id: str
+
+
+class CheckpointPush:
+    """The checkpoints of a local store on their way to a URL, beside one of its streams; not thread-safe.
+
+    Args:
+        store: the local one.
+        name: of the stream.
+        objects: of the remote store.
+        record: of the stream there.
+        uploads: the stream's shards.
+    """
+
+    def __init__(self, store: Store, name: str, objects: Objects, record: RemoteRecord, uploads: Uploads) -> None:
+        self._store = store
+        self._name = name
+        self._objects = objects
+        self._record = record
+        self._uploads = uploads
+        self._made: dict[tuple[str, str], Made | None] = {}
+        """Remote checkpoints by key and tag; None for another's."""
+
+    def run(self) -> tuple[str, ...]:
+        """Brings them up to date; the names of those here that another's checkpoint has there.
+
+        New ones first; and while one of them waits for its rows, the newest that was dropped stays. So a program that
+        drops the one before when it has a new one has one there at any time.
+        """
+        there, here = self._checkpoints_there(), self._checkpoints_here()
+        dropped = self._dropped(here, there)
+        new = [one for one in here if document_key(one.name) not in there]
+        if not all([self._put_checkpoint(one, there) for one in new]):
+            dropped = dropped[:-1]
+        self._remove(dropped, there)
+        for one in here:
+            if one.name in dropped:  # and made again
+                self._put_checkpoint(one, there)
+        documents = {one.name: there[key] for one in here if (key := document_key(one.name)) in there}
+        return tuple(name for name, document in documents.items() if self._made_here(document) is None)
+
+    def _put_checkpoint(self, checkpoint: Checkpoint, there: dict[str, Object]) -> bool:
+        """Uploads one, where all that it needs is remote; whether one of its name is there now.
+
+        One of another, which was made meanwhile, is added to ``there``.
+        """
+        if not self._reached(checkpoint):
+            return False
+        self._record.hold()
+        folder = os.path.join(self._store.path, CHECKPOINTS, checkpoint.name)
+        try:
+            beside = {"origin": self._record.origin}
+            made = put_checkpoint(self._objects, self._store.files, folder, checkpoint, beside, there)
+        except FileNotFoundError:  # dropped meanwhile
+            return False
+        except TakenError:
+            there.update((one.key, one) for one in self._objects.list(f"{CHECKPOINTS}/{checkpoint.name}/"))
+            return True
+        self._check_checkpoint(checkpoint, made)
+        return True
+
+    def _check_checkpoint(self, checkpoint: Checkpoint, made: Mapping[str, str]) -> None:
+        """Takes a checkpoint back where what it needs was removed or replaced while it was put."""
+        there = {one.key: one.tag for one in self._objects.list(f"{CHECKPOINTS}/{checkpoint.name}/")}
+        replaced = any(there.get(key) != tag for key, tag in made.items())
+        if replaced or not self._reached(checkpoint) or not self._record.stands():
+            self._objects.delete(in_order_of_removal(checkpoint.name, there))
+            raise ChangedError(checkpoint.name)
+
+    def _reached(self, checkpoint: Checkpoint) -> bool:
+        """Whether everything that the checkpoint needs is remote."""
+        for name, cut in checkpoint.cut.items():
+            remote = self._record.commit if name == self._name else of_this_directory(self._store, name, self._objects)
+            if remote is None or remote.sequence < cut.sequence:
+                return False
+            there = {one.key for one in self._objects.list(f"{STREAMS}/{name}/")}
+            missing = set(shards(self._store.schema, name, cut)) - there
+            if missing & self._uploads.complete:
+                raise ChangedError(missing)  # removed since
+            if missing:
+                return False
+        return True
+
+    def _checkpoints_there(self) -> dict[str, Object]:
+        """The objects of all remote checkpoints, by key."""
+        return {one.key: one for one in self._objects.list(f"{CHECKPOINTS}/")}
+
+    def _checkpoints_here(self) -> list[Checkpoint]:
+        """All of one moment, oldest first: one that is dropped while they are read may have a successor."""
+        while True:
+            names, here = self._checkpoint_names(), self._store.checkpoints()
+            if {one.name for one in here} == names == self._checkpoint_names():
+                return here
+
+    def _checkpoint_names(self) -> set[str]:
+        return set(self._store.files.list(os.path.join(self._store.path, CHECKPOINTS))) - {metadata.NAME}
+
+    def _dropped(self, here: Iterable[Checkpoint], there: Mapping[str, Object]) -> list[str]:
+        """Names of the remote checkpoints that this store's writers made and that are not here, the oldest first."""
+        kept, found = {one.name: one.id for one in here}, []
+        for one in there.values():
+            name = checkpoint_name(one.key)
+            made = self._made_here(one) if name is not None else None
+            if name is not None and made is not None and made.id != kept.get(name):  # it may have been made again
+                found.append((made.number, name))
+        return [name for _, name in sorted(found)]
+
+    def _remove(self, names: Sequence[str], there: dict[str, Object]) -> None:
+        """Removes remote checkpoints, also from what is known to be there."""
+        if names:
+            self._record.hold()
+        for name in names:
+            keys = in_order_of_removal(name, there)
+            self._objects.delete(keys)
+            for key in keys:
+                del there[key]
+
+    def _made_here(self, document: Object) -> Made | None:
+        """A remote checkpoint that this store's writers made; None where it is another's."""
+        known = document.key, document.tag
+        if known not in self._made:
+            found = find(self._objects, document.key, metadata.MAX_CHECKPOINT_BYTES)
+            data = found[1] if found else b""
+            ours, mine = documents.ours(data), documents.beside(data).get("origin") in self._origins()
+            self._made[known] = Made(_count(ours.get("number")), str(ours.get("id", ""))) if ours and mine else None
+        return self._made[known]
+
+    def give_up(self, timeline: int) -> None:
+        """Removes the checkpoints of rows that were given up for a timeline, whose record is there.
+
+        Another's checkpoint that is made from now on finds the new timeline; one that was made before is found here.
+        """
+        self.check_not_needed(timeline)
+        there = self._checkpoints_there()
+        self._remove(self._dropped(self._checkpoints_here(), there), there)
+
+    def check_not_needed(self, timeline: int) -> None:
+        """RemoteConflictError where another's checkpoint may need rows that this stream gives up for a new timeline."""
+        for one in self._checkpoints_there().values():
+            if checkpoint_name(one.key) is not None and self._made_here(one) is None:
+                found = find(self._objects, one.key, metadata.MAX_CHECKPOINT_BYTES)
+                cut = documents.ours(found[1]).get("cut") if found else None
+                of = cut.get(self._name) if isinstance(cut, dict) else None
+                if isinstance(of, dict) and of.get("timeline") != timeline:
+                    raise RemoteConflictError(
+                        f"the stream {self._name!r} goes back to a checkpoint, and {checkpoint_name(one.key)!r} of "
+                        f"{self._objects.url} may need the rows that it gives up; drop that one, or go on in a new "
+                        "stream (stream=...)"
+                    )
+
+    def _origins(self) -> set[str]:
+        """Of this stream, and of those others of the local store that no other directory has pushed to."""
+        found = {self._record.origin}
+        for name in self._store.stream_names():
+            if name != self._name and of_this_directory(self._store, name, self._objects) is not None:
+                found.add(ledger.read(self._store.files, ledger.path(self._store.stream_path(name))).origin)
+        return found
+
+
+def _count(value: object) -> int:
+    """An integer of a remote document; 0 for what is none."""
+    return value if type(value) is int else 0

@@ -1,0 +1,176 @@
+"""A remote store as a file system that is read only: :class:`diskreplay.storage.files.Files` over objects and a mirror.
+
+Paths are URLs, so that every error names the object. :mod:`diskreplay.remote.catalog` knows what is there, and
+:mod:`diskreplay.remote.shard_copies` has the bytes of shards.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn
+
+from diskreplay.remote import bundles, ranges
+from diskreplay.remote.catalog import Catalog
+from diskreplay.remote.mirror import Mirror
+from diskreplay.remote.objects import Object, Objects, connect
+from diskreplay.remote.shard_copies import Copies
+from diskreplay.schema import Schema
+from diskreplay.storage import files as fs
+from diskreplay.storage.commit import Commit
+from diskreplay.storage.local_files import LocalFile
+
+
+class RemoteFile(fs.File):
+    """A shard: parts of it that a bundle had, until the rest is asked for; then its copy in the mirror."""
+
+    def __init__(self, copies: Copies, known: Object, timeline: int | None, part: bundles.ShardTail | None) -> None:
+        self._copies = copies
+        self._known = known
+        self._timeline = timeline
+        self._part = part
+        self._local: LocalFile | None = None
+
+    def pread(self, size: int, offset: int, /) -> bytes:
+        if self._part is not None and offset >= self._part.offset:
+            at = offset - self._part.offset
+            return bytes(self._part.data[at : at + size])
+        return self._copy().pread(size, offset)
+
+    def size(self) -> int:
+        return self._known.size if self._local is None else self._local.size()
+
+    def begin(self) -> None:
+        """Begins to download what is not there yet."""
+        if self._local is None:
+            self._copies.begin(self._known, self._timeline)
+
+    @property
+    def absent(self) -> bool:
+        """Whether no copy of it is open."""
+        return self._local is None
+
+    def fetch(self, spans: Iterable[ranges.Span]) -> ranges.PartialShard | None:
+        """These bytes, which begin to be downloaded; None where they are here, or come with the whole shard."""
+        spans = list(spans)
+        if self._part is not None and all(begin >= self._part.offset for begin, _ in spans):
+            return None
+        return self._copies.fetch(self._known, self._timeline, spans)
+
+    def will_need(self, offset: int, size: int, /) -> None:
+        """Begins to download it."""
+        self.begin()
+
+    def descriptor(self) -> int | None:
+        """The descriptor of its copy in the mirror, which is waited for."""
+        return self._copy().descriptor()
+
+    def _copy(self) -> LocalFile:
+        if self._local is None:
+            self._local = self._copies.copy(self._known, self._timeline)
+        return self._local
+
+    def pwrite(self, parts: Sequence[bytes], offset: int, /) -> None:
+        raise _read_only(self._known.key)
+
+    def truncate(self, size: int, /) -> None:
+        raise _read_only(self._known.key)
+
+    def sync(self) -> None:
+        raise _read_only(self._known.key)
+
+
+class RemoteFiles(fs.Files):
+    """The objects of one store; see the module's docstring.
+
+    Args:
+        objects: of the store.
+        mirror: where copies of shards are kept.
+    """
+
+    def __init__(self, objects: Objects, mirror: Mirror) -> None:
+        self.objects = objects
+        self.url = objects.url
+        self.mirror = mirror
+        self.catalog = Catalog(objects)
+        self.copies = Copies(self.catalog, mirror)
+
+    @property
+    def remote(self) -> bool:
+        return True
+
+    def refresh(self) -> None:
+        """Looks again at what is there; raises what :meth:`.Catalog.refresh` raises."""
+        self.catalog.refresh()
+
+    def stop(self) -> None:
+        self.copies.stop()
+
+    def stats(self) -> dict[str, Any]:
+        return self.copies.stats()
+
+    def coming(self, schema: Schema, commits: Mapping[str, Commit]) -> AbstractContextManager[None]:
+        return self.copies.coming(schema, commits)
+
+    def forget(self, path: str) -> bool:
+        self.copies.forget(self._key(path))
+        return True
+
+    def zarr(self, path: str) -> Any:
+        import zarr
+
+        return zarr.storage.ObjectStore(connect(path), read_only=True)
+
+    def elsewhere(self) -> dict[str, Any] | None:
+        return {"mirror": self.mirror.directory, "mirror_bytes": self.mirror.most_bytes}
+
+    def open(self, path: str, *, write: bool = False) -> fs.File:
+        if write:
+            raise _read_only(path)
+        key, listing = self._key(path), self.catalog.listing
+        known = listing.there.get(key)
+        if known is None:
+            self.refresh()  # what is missing may have been evicted, which the newer record says
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return RemoteFile(self.copies, known, listing.timeline(key), self.copies.bundles.find(known, listing))
+
+    def read(self, path: str) -> bytes:
+        data = self.catalog.read(self._key(path))
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return data
+
+    def list(self, path: str) -> list[str]:
+        return sorted(self.catalog.listing.children.get(self._key(path), ()))
+
+    def size(self, path: str) -> int | None:
+        known = self.catalog.listing.there.get(self._key(path))
+        return None if known is None else known.size
+
+    def kind(self, path: str) -> fs.Kind | None:
+        key, listing = self._key(path), self.catalog.listing
+        if key in listing.there:
+            return "file"
+        return "directory" if key in listing.children else None
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise _read_only(path)
+
+    mkdir = unlink = rmdir = sync_dir = lock = _refuse
+
+    def rename(self, source: str, target: str) -> None:
+        raise _read_only(target)
+
+    def lock_holder(self, path: str) -> str:
+        return "another process"
+
+    def _key(self, path: str) -> str:
+        if path != self.url and not path.startswith(f"{self.url}/"):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return path[len(self.url) + 1 :]
+
+
+def _read_only(path: str) -> OSError:
+    return OSError(errno.EROFS, "a remote store is read only; add rows to a local one with remote=url", path)

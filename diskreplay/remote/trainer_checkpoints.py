@@ -1,0 +1,119 @@
+"""Checkpoints that a reader of a remote store makes: a trainer's own priorities and random state, over all streams.
+
+The document is put last, where there is none of its name. Then it is looked whether every shard of the cut is still
+there, for `gc` may have been at work, and whether no stream has gone back to a checkpoint meanwhile. What a checkpoint
+names is not removed any more, and a stream whose rows it needs does not go back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from numpy.typing import NDArray
+
+from diskreplay.errors import CheckpointError, RemoteError
+from diskreplay.remote.checkpoint_objects import document_key, in_order_of_removal, put_checkpoint
+from diskreplay.remote.collect import going
+from diskreplay.remote.needed import shards
+from diskreplay.remote.objects import TakenError
+from diskreplay.remote.remote_files import RemoteFiles
+from diskreplay.storage import attachments, metadata
+from diskreplay.storage.attachments import Given, Staged
+from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.store import Checkpoint, Store, checkpoint_document, lay_out_checkpoint
+
+
+def there(store: Store) -> RemoteCheckpoints | None:
+    """What makes and drops checkpoints of a store that is read under a URL; None where its writers do."""
+    return RemoteCheckpoints(store, store.files) if isinstance(store.files, RemoteFiles) else None
+
+
+class RemoteCheckpoints:
+    """Makes and drops checkpoints of a remote store.
+
+    Args:
+        store: the remote one.
+        files: that it is read through.
+    """
+
+    def __init__(self, store: Store, files: RemoteFiles) -> None:
+        self._store = store
+        self._files = files
+        self._catalog = files.catalog
+        self._local = LocalFiles()
+
+    @contextlib.contextmanager
+    def staging(self, given: Given) -> Iterator[Staged | None]:
+        """Writes the files of a checkpoint that is to be made into a local directory."""
+        with self._files.mirror.scratch() as scratch, attachments.staged(self._local, scratch, given) as staged:
+            yield staged
+
+    def write(self, checkpoint: Checkpoint, values: dict[str, NDArray[Any]], staged: Staged | None) -> bool:
+        """Makes a checkpoint; False where shards that it needs are gone: then there is none.
+
+        Its files, where they are ``staged``, stay.
+
+        Raises CheckpointError where there is one of its name, RemoteError where it is not known whether there is one
+        now.
+        """
+        self._catalog.refresh()  # another may have made one of that name
+        self._store.check_new_checkpoint(checkpoint.name)
+        self._store.checkpoints()  # others' numbers
+        checkpoint = checkpoint.numbered(self._store.next_number(), None)
+        document = checkpoint_document(checkpoint, values)
+        checkpoint = dataclasses.replace(checkpoint, arrays=document["attributes"][metadata.KEY]["arrays"])
+        with self._files.mirror.scratch() as scratch:
+            folder = os.path.join(scratch, "checkpoint")
+            lay_out_checkpoint(self._local, folder, document, values, staged)
+            try:
+                made = self._put(folder, checkpoint)
+            finally:
+                if staged is not None:
+                    os.rename(os.path.join(folder, attachments.GROUP), staged.directory)
+        self._catalog.refresh()
+        listed = self._catalog.listing.there
+        if self._is_whole(checkpoint) and all(key in listed and listed[key].tag == tag for key, tag in made.items()):
+            return True
+        self.drop(checkpoint.name)
+        return False
+
+    def _put(self, folder: str, checkpoint: Checkpoint) -> dict[str, str]:
+        """Uploads a checkpoint that is laid out in a local directory; the tags of its objects."""
+        write_id = secrets.token_hex(16)
+        try:
+            listed = self._catalog.listing.there
+            return put_checkpoint(self._catalog.objects, self._local, folder, checkpoint, {"write": write_id}, listed)
+        except (TakenError, RemoteError, FileNotFoundError) as error:
+            try:
+                self._catalog.refresh()
+                data = self._catalog.read(document_key(checkpoint.name)) or b""
+            except (FileNotFoundError, RemoteError):
+                data = b""
+            if write_id.encode() in data:  # only the answer was lost
+                return {}
+            if isinstance(error, RemoteError):
+                raise
+            raise CheckpointError(
+                f"there is a checkpoint {checkpoint.name!r} already; drop it first, or choose another name"
+            ) from None
+
+    def _is_whole(self, checkpoint: Checkpoint) -> bool:
+        """Whether all that it needs is there, and is not about to go, and its streams have not gone back."""
+        doomed, listed = going(self._catalog), self._catalog.listing.there
+        return all(
+            self._store.newest_commit(name).timeline == cut.timeline
+            and all(key in listed and key not in doomed for key in shards(self._store.schema, name, cut))
+            for name, cut in checkpoint.cut.items()
+        )
+
+    def drop(self, name: str) -> None:
+        """Removes a checkpoint; CheckpointError where there is none."""
+        self._catalog.refresh()
+        self._store.checkpoint(name)
+        self._catalog.objects.delete(in_order_of_removal(name, self._catalog.listing.there))
+        self._catalog.refresh()

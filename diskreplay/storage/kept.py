@@ -1,0 +1,106 @@
+"""What closing keeps beside the rows of a stream: a checkpoint without a name, which pins nothing.
+
+It stands in ``streams/<stream>/start/kept`` and counts as long as the streams of its cut have just the rows that it
+names. One without a cut is a mark: what there was has changed since, and was not kept. The document is replaced
+atomically; its arrays stand beside it, in a group that has its id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from diskreplay.checks import check_key
+from diskreplay.errors import CorruptionError, InputError
+from diskreplay.storage import checkpoint_arrays, metadata
+from diskreplay.storage import files as fs
+from diskreplay.storage.commit import Commit
+from diskreplay.storage.store import Checkpoint, checkpoint_document, read_checkpoint
+from diskreplay.storage.stream import SCRATCH, StreamWriter
+
+NAME = "kept"
+
+Rows = dict[str, tuple[int, ...]]
+"""What a cut says of the rows of each stream, by its name: two that say the same are of the same rows."""
+
+
+def folder(stream: str) -> str:
+    """Where it stands, in the stream at a path."""
+    return os.path.join(stream, SCRATCH, NAME)
+
+
+def rows(cut: Mapping[str, Commit]) -> Rows:
+    """What a cut says of the rows of each stream that ever had some."""
+    return {name: (one.stream, one.timeline, one.begin, one.end) for name, one in cut.items() if one.end}
+
+
+def read(files: fs.Files, stream: str) -> Checkpoint | None:
+    """What is kept in the stream at a path; None where nothing is, CorruptionError where it cannot be read."""
+    try:
+        return read_checkpoint(files, folder(stream))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def read_arrays(files: fs.Files, stream: str, kept: Checkpoint) -> dict[str, NDArray[Any]]:
+    """The arrays ``(n,)`` of what is kept, by name; CorruptionError where they are not what was written."""
+    try:
+        group = os.path.join(folder(stream), check_key(kept.id, "id"))
+    except InputError as error:
+        raise CorruptionError(f"what is kept in {folder(stream)!r} cannot be read: {error}") from error
+    metadata.check_no_link(files, group)
+    with fs.translate_reads(group):
+        return checkpoint_arrays.read(files, group, kept.arrays)
+
+
+def document(
+    writer: StreamWriter, state: dict[str, Any], values: dict[str, NDArray[Any]], cut: dict[str, Commit]
+) -> tuple[str, bytes]:
+    """The id and the document of a state, with arrays ``(n,)`` by name; InputError where it were too large.
+
+    Without a cut it is a mark.
+    """
+    checkpoint = Checkpoint(NAME, cut, state, {}, 0.0).numbered(0, writer.name)
+    found = checkpoint_document(checkpoint, values, SCRATCH)
+    return checkpoint.id, metadata.dump(found)
+
+
+def replace(writer: StreamWriter, document: tuple[str, bytes], values: dict[str, NDArray[Any]]) -> None:
+    """Durably makes a document, with the arrays that it was made with, what is kept in a stream."""
+    id, data = document
+    files, place = writer.files, folder(writer.path)
+    temporary = os.path.join(writer.scratch, f".tmp-{NAME}")
+    with writer.whole("keeping the sampler's state of"):
+        fs.clear(files, temporary)
+        if files.kind(place) != "directory":
+            fs.clear(files, place)  # a link would lead out of the store
+            files.mkdir(place)
+            files.sync_dir(writer.scratch)
+        if values:
+            metadata.create_group(files, temporary)
+            checkpoint_arrays.write(files, temporary, values)
+            files.sync_dir(temporary)
+            files.rename(temporary, os.path.join(place, id))
+        fs.replace(files, os.path.join(place, metadata.NAME), data, temporary)
+        for name in files.list(place):
+            if name not in (metadata.NAME, id):
+                fs.remove(files, os.path.join(place, name))
+
+
+def remove(writer: StreamWriter) -> None:
+    """Durably removes what is kept; does nothing where nothing ever was."""
+    place = folder(writer.path)
+    with fs.translate_reads(place):
+        kind = writer.files.kind(place)
+    if kind is None:
+        return
+    with writer.whole("removing the sampler's state of"):
+        if kind == "directory":
+            with contextlib.suppress(FileNotFoundError):
+                writer.files.unlink(os.path.join(place, metadata.NAME))
+            writer.files.sync_dir(place)
+        fs.clear(writer.files, place)

@@ -1,0 +1,230 @@
+"""The local file system, behind the seam of :mod:`diskreplay.storage.files`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pathlib
+import stat
+import weakref
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from diskreplay.callers import caller
+from diskreplay.forks import at_fork
+from diskreplay.storage.files import NOTHING_THERE, THIS_PROCESS, File, FileLock, Files, Kind
+from diskreplay.storage.handles import with_room
+
+
+def _open(path: str, flags: int) -> int:
+    """A descriptor, though files of the pool must be closed for it."""
+    return with_room(lambda: os.open(path, flags, 0o666))
+
+
+class LocalFile(File):
+    """A file of the local file system."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str, *, write: bool) -> None:
+        self._fd = -1
+        # A link could lead out of the store, and a pipe would block: both are refused.
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._fd = _open(path, flags | (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY))
+        mode = os.fstat(self._fd).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file", path)
+
+    def pread(self, size: int, offset: int, /) -> bytes:
+        return os.pread(self._fd, size, offset)
+
+    def pwrite(self, parts: Sequence[bytes], offset: int, /) -> None:
+        data = memoryview(b"".join(parts))
+        while data:
+            written = os.pwrite(self._fd, data, offset)
+            data, offset = data[written:], offset + written
+
+    def truncate(self, size: int, /) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def descriptor(self) -> int | None:
+        """The descriptor, which is closed with the file; None in a class derived from this one."""
+        return self._fd if type(self) is LocalFile else None  # what is derived may watch each read
+
+    def will_need(self, offset: int, size: int, /) -> None:
+        """Tells the system, where it takes advice."""
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):  # it was advice
+                os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def __del__(self) -> None:
+        fd = getattr(self, "_fd", -1)  # an interrupt may have come before there was one
+        # When the interpreter ends, modules lose their names: the system closes what is open then.
+        if fd >= 0 and getattr(os, "close", None):
+            self._fd = -1
+            os.close(fd)
+
+
+class LocalLock:
+    """flock(2) on a directory: it goes with the process, however that ends.
+
+    A forked child shares the lock of its parent, and would keep it when that is killed: so it lets go at once.
+
+    Args:
+        path: of the directory.
+    """
+
+    _fd = -1
+    _held: ClassVar[weakref.WeakSet[LocalLock]] = weakref.WeakSet()
+
+    def __init__(self, path: str) -> None:
+        self._owner = os.getpid()
+        self._taken_by = ""
+        self._held.add(self)
+        self._fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def take(self) -> bool:
+        """Takes the lock; False where somebody else holds it."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            raise
+        self._taken_by = caller()
+        return True
+
+    @classmethod
+    def taken_by(cls, path: str) -> str | None:
+        """The line of this process's program that took the lock on a directory; None where this process has it not."""
+        here = (lock for lock in list(cls._held) if lock._taken_by and lock.held() and lock.is_at(path))
+        return next((lock._taken_by for lock in here), None)
+
+    @classmethod
+    def let_go_in_child(cls) -> None:
+        """Closes what a forked child has inherited; the parent's lock stays."""
+        for lock in list(cls._held):
+            lock.release()
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            if os.getpid() == self._owner:
+                # A child that was forked past Python's own fork holds the same lock: closing would leave it there.
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+            fd, self._fd = self._fd, -1  # unlocked already: an interrupt here keeps no lock
+            os.close(fd)
+
+    def held(self) -> bool:
+        return self._fd >= 0
+
+    def is_at(self, path: str) -> bool:
+        try:
+            there = os.stat(path)
+        except OSError as error:
+            if error.errno in NOTHING_THERE:
+                return False
+            raise
+        # No other directory has the inode's number while this descriptor keeps it.
+        return os.path.samestat(there, os.fstat(self._fd))
+
+    def __del__(self) -> None:
+        # When the interpreter ends, modules lose their names, one after another: the lock goes with the process then.
+        if getattr(os, "close", None) and getattr(fcntl, "flock", None):
+            self.release()
+
+
+at_fork(in_child=LocalLock.let_go_in_child)
+
+
+class LocalFiles(Files):
+    """The local file system."""
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        return LocalFile(path, write=write)
+
+    def read(self, path: str) -> bytes:
+        file = LocalFile(path, write=False)
+        return file.pread(file.size(), 0)
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(with_room(lambda: os.listdir(path)))
+        except OSError as error:
+            if error.errno in NOTHING_THERE:
+                return []
+            raise
+
+    def size(self, path: str) -> int | None:
+        try:
+            return os.lstat(path).st_size
+        except OSError as error:
+            if error.errno in NOTHING_THERE:
+                return None
+            raise
+
+    def kind(self, path: str) -> Kind | None:
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError as error:
+            if error.errno in NOTHING_THERE:
+                return None
+            raise
+        kinds: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+        return kinds.get(stat.S_IFMT(mode), "other")
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> FileLock | None:
+        lock = LocalLock(path)
+        try:
+            if not lock.take():
+                return None
+            if not os.access(path, os.W_OK):  # who writes asks for the lock: better refused here than at a commit
+                read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+                code = errno.EROFS if read_only else errno.EACCES
+                raise OSError(code, os.strerror(code), path)
+            return lock
+        except BaseException:  # not left to the collector: a traceback that somebody keeps would hold the lock
+            lock.release()
+            raise
+
+    def elsewhere(self) -> dict[str, Any] | None:
+        return {}
+
+    def lock_holder(self, path: str) -> str:
+        if line := LocalLock.taken_by(path):
+            return f"{THIS_PROCESS}, which opened it in {line}"
+        inode = os.stat(path).st_ino
+        with contextlib.suppress(OSError):
+            for line in pathlib.Path("/proc/locks").read_text().splitlines():
+                fields = line.split()
+                if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):
+                    pid = fields[4]
+                    command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    return f"process {pid} ({' '.join(command.split())[:120]})"
+        return "another process"

@@ -1,0 +1,501 @@
+"""What closing keeps of a sampler: the next opening to write goes on with it, or a warning says why not."""
+
+from __future__ import annotations
+
+import errno
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from helpers.crashes import kill
+from helpers.own_samplers import STATEFUL, Rarest
+from helpers.priority_model import chi_square
+
+import diskreplay as dr
+from diskreplay.errors import InputError, SamplerWarning, WriteFailedError
+from diskreplay.ops.compact import compact
+from diskreplay.ops.repair import repair
+from diskreplay.ops.verify import verify
+from diskreplay.storage import kept, metadata
+from diskreplay.testing import FaultyFiles
+
+LINE = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
+
+
+def make(path: Any, sampler: Any = None, **options: Any) -> dr.ReplayBuffer:
+    """The line with which a program starts, and starts again."""
+    return dr.ReplayBuffer.open_or_create(
+        path, *LINE, capacity=200, num_envs=2, sampler=sampler or dr.Proportional(), seed=0, **options
+    )
+
+
+def add(buffer: Any, rows: int, num_envs: int = 2) -> None:
+    flags = np.zeros(num_envs, bool)
+    for row in range(rows):
+        obs = np.full((num_envs, 1), row, np.float32)
+        buffer.add(obs, np.zeros(num_envs, int), np.ones(num_envs), obs + 1, flags, flags)
+
+
+def learn(buffer: Any) -> None:
+    items = buffer.items()
+    buffer.update_priorities(items, np.where(items % 7 == 0, 9.0, 1.0))
+
+
+def filled(path: Any, sampler: Any = None, **options: Any) -> dr.ReplayBuffer:
+    buffer = make(path, sampler, **options)
+    add(buffer, 30)
+    learn(buffer)
+    return buffer
+
+
+def chances(buffer: Any) -> list[float]:
+    windows, items = buffer.engine.streams.windows(), buffer.items()
+    found: list[float] = buffer.sampler.probability(items, windows, buffer.draws.standing).tolist()
+    return found
+
+
+def anew(why: str) -> Any:
+    return pytest.warns(SamplerWarning, match=f"begins anew, without the priorities that were there: .*{why}")
+
+
+def folder(path: Any) -> pathlib.Path:
+    return pathlib.Path(path, "streams", "0", "start", "kept")
+
+
+def contents(path: Any) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in sorted(folder(path).rglob("*")) if file.is_file()}
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_priorities_are_equal_after_close_and_open(path: str, kind: str, given: bool) -> None:
+    buffer = filled(path, STATEFUL[kind]())
+    buffer.sample(8)
+    expected, state = chances(buffer), buffer.sampler.state()
+    buffer.close()
+    for _ in range(2):
+        again = make(path, STATEFUL[kind]()) if given or kind == "own" else dr.ReplayBuffer.open(path)
+        assert chances(again) == expected
+        assert again.sampler.state()[0] == state[0]
+        again.close()
+
+
+def test_priorities_of_several_views_and_buffers_come_back(tmp_path: pathlib.Path) -> None:
+    for number, view in enumerate((dr.Transition(n_step=3), dr.Sequence(4), dr.PaddedEpisodes(50))):
+        expected: list[float] = []
+        for opening in range(2):
+            with make(tmp_path / str(number), view=view) as buffer:
+                if not opening:
+                    add(buffer, 30)
+                    learn(buffer)
+                    expected = chances(buffer)
+                assert chances(buffer) == expected
+    agents: dict[str, Any] = {"n_agents": 2, "capacity": 20, "sampler": dr.Proportional()}
+    with dr.MultiAgentReplayBuffer.open_or_create(tmp_path / "agents", *LINE, **agents) as team:
+        zeros = np.zeros((2, 1), np.float32)
+        for _ in range(5):
+            team.add(zeros, [0, 1], 1.0, zeros, False, False)
+        learn(team)
+        expected = chances(team)
+    with dr.MultiAgentReplayBuffer.open(tmp_path / "agents") as team:
+        assert chances(team) == expected
+
+
+@pytest.mark.parametrize("kind", ["Proportional", "by environment", "RankBased"])
+def test_draws_follow_what_was_kept(path: str, kind: str) -> None:
+    buffer = filled(path, STATEFUL[kind]())
+    expected = dict(zip(buffer.items().tolist(), chances(buffer), strict=True))
+    buffer.close()
+    with make(path, STATEFUL[kind]()) as again:
+        drawn = np.concatenate([again.sample(60).index for _ in range(200)])
+    assert chi_square(drawn, expected) <= 1
+
+
+def test_the_seed_means_what_it_means_without_priorities(path: str) -> None:
+    with filled(path) as buffer:
+        buffer.sample(50)
+    drawn = []
+    for _ in range(2):
+        with make(path) as again:
+            drawn.append(again.sample(20).index.tolist())
+    assert drawn[0] == drawn[1]
+
+
+# Where there is nothing to keep, or to take
+
+
+@pytest.mark.parametrize("sampler", [dr.Uniform(), dr.Proportional(), dr.SamplerMixture([dr.Uniform(), dr.Recent(5)])])
+def test_nothing_is_written_where_no_priority_was_ever_updated(path: str, sampler: Any) -> None:
+    with make(path, sampler) as buffer:
+        add(buffer, 5)
+        buffer.checkpoint("here")
+    with dr.ReplayBuffer.open(path, checkpoint="here") as buffer:
+        add(buffer, 5)
+    assert not folder(path).exists()
+    dr.ReplayBuffer.open(path).close()
+
+
+def test_nothing_is_written_where_nothing_was_updated_since(path: str) -> None:
+    filled(path).close()
+    before = contents(path)
+    assert len(before) > 3
+    with make(path) as buffer:
+        buffer.sample(8)
+    assert contents(path) == before
+
+
+def test_readers_take_and_keep_nothing(path: str) -> None:
+    filled(path).close()
+    before = contents(path)
+    with dr.ReplayBuffer.open(path, mode="r", sampler=dr.Proportional()) as reader:
+        assert len(set(chances(reader))) == 1
+        learn(reader)
+    assert contents(path) == before
+    with make(path) as buffer:
+        assert len(set(chances(buffer))) == 2
+
+
+def test_a_checkpoint_brings_its_own_priorities(path: str) -> None:
+    buffer = filled(path)
+    buffer.checkpoint("here")
+    expected = chances(buffer)
+    buffer.update_priorities([3], [50.0])
+    buffer.close()
+    with make(path, checkpoint="here") as buffer:
+        assert chances(buffer) == expected
+    with make(path) as buffer:  # and closing has kept these
+        assert chances(buffer) == expected
+
+
+def test_a_sampler_that_was_cleared_is_not_kept(path: str) -> None:
+    filled(path).close()
+    with make(path) as buffer:
+        buffer.clear()
+    assert not folder(path).exists()
+    make(path).close()
+
+
+def test_a_checkpoint_changes_no_rows(path: str) -> None:
+    filled(path).close()
+    buffer = make(path)
+    expected = chances(buffer)
+    buffer.checkpoint("here")
+    kill(buffer)
+    with make(path) as buffer:
+        assert chances(buffer) == expected
+
+
+def test_a_store_that_is_compacted_keeps_its_priorities(path: str) -> None:
+    buffer = make(path, chunk_rows=1, shard_rows=4)
+    for _ in range(9):
+        add(buffer, 1)
+        buffer.commit()
+    learn(buffer)
+    expected = chances(buffer)
+    buffer.close()
+    assert compact(path).shards
+    with make(path, chunk_rows=1, shard_rows=4) as buffer:
+        assert chances(buffer) == expected
+
+
+# What is said
+
+
+def test_an_end_without_close_is_said(path: str) -> None:
+    filled(path).close()
+    buffer = make(path)
+    buffer.update_priorities([3], [50.0])  # makes no commit
+    kill(buffer)
+    with anew("ended without close"):
+        buffer = make(path)
+    assert len(set(chances(buffer))) == 1
+    buffer.close()
+    make(path).close()  # it was said
+
+
+def test_a_first_run_that_was_killed_is_said(path: str) -> None:
+    buffer = filled(path)
+    buffer.commit()
+    kill(buffer)
+    with anew("ended without close"):
+        make(path).close()
+
+
+def test_rows_of_another_stream_are_said(path: str) -> None:
+    filled(path).close()
+    with dr.ReplayBuffer.open(path, stream="other", sampler=dr.Uniform()) as other:
+        make(path).close()  # it has no row
+        add(other, 3)
+    with anew("rows were committed since"):
+        make(path).close()
+
+
+@pytest.mark.long("test_rows_of_another_stream_are_said")
+def test_rows_of_another_process_are_said(path: str) -> None:
+    filled(path).close()
+    program = f"""
+        import numpy as np, os
+        import diskreplay as dr
+        buffer = dr.ReplayBuffer.open({path!r})
+        obs, flags = np.zeros((2, 1), np.float32), np.zeros(2, bool)
+        buffer.add(obs, [0, 0], [1.0, 1.0], obs, flags, flags)
+        buffer.commit()
+        os._exit(0)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+    with anew("rows were committed since"):
+        make(path).close()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"sampler": dr.RankBased()}, "it holds the state of Proportional"),
+        ({"sampler": dr.SamplerMixture([dr.Uniform(), dr.Proportional()])}, "it holds the state of Proportional"),
+        ({"sampler": dr.Proportional(by_env=True)}, "they are of all environments together"),
+        ({"view": dr.Sequence(3)}, "its priorities are those of items of .*Transition"),
+    ],
+)
+def test_what_cannot_be_taken_over_is_said_and_stays(path: str, options: dict[str, Any], why: str) -> None:
+    buffer = filled(path)
+    expected = chances(buffer)
+    buffer.close()
+    with anew(why):
+        dr.ReplayBuffer.open(path, **options).close()
+    with make(path) as buffer:
+        assert chances(buffer) == expected
+
+
+def test_no_warning_for_a_sampler_without_priorities(path: str) -> None:
+    kill(filled(path))
+    make(path, dr.Uniform()).close()
+    dr.ReplayBuffer.open(path, mode="r").close()
+
+
+def test_a_sampler_that_knows_priorities_keeps_those(path: str) -> None:
+    sampler = dr.Proportional()
+    buffer = filled(path, sampler)
+    expected = chances(buffer)
+    kill(buffer)
+    buffer.engine.closed = True
+    with make(path, sampler) as buffer:
+        add(buffer, 30)
+        assert chances(buffer) == expected
+    with make(path) as buffer:
+        assert chances(buffer) == expected
+
+
+def test_a_warning_that_is_an_error_leaves_the_store_free(path: str) -> None:
+    kill(filled(path))
+    with pytest.raises(SamplerWarning):
+        make(path)
+    with anew("ended without close"):
+        make(path).close()
+
+
+# Streams, mixtures, recordings, ends of programs
+
+
+def test_each_writer_keeps_its_own(path: str) -> None:
+    filled(path).close()
+    with (
+        dr.ReplayBuffer.open(path, stream="0") as actor,
+        dr.ReplayBuffer.open(path, stream="learner", sampler=dr.Proportional()) as learner,
+    ):
+        learner.update_priorities([3], [50.0])
+        assert actor.sampler.maximum < 50
+    with dr.ReplayBuffer.open(path, stream="learner", sampler=dr.Proportional()) as learner:
+        assert learner.sampler.maximum == pytest.approx(50)
+    with make(path) as actor:
+        assert len(set(chances(actor))) == 2
+
+
+def test_a_buffer_that_knows_its_own_stream_alone_keeps_that(path: str) -> None:
+    filled(path).close()
+    with dr.ReplayBuffer.open(path, stream="more", mode="a", sampler=dr.Proportional()) as buffer:
+        add(buffer, 10)
+        learn(buffer)
+        expected = chances(buffer)
+    with dr.ReplayBuffer.open(path, stream="more", mode="a", sampler=dr.Proportional()) as buffer:
+        assert chances(buffer) == expected
+    with anew("rows were committed since"), dr.ReplayBuffer.open(path, stream="more", sampler=dr.Proportional()):
+        pass
+
+
+def test_each_part_of_a_mixture_keeps_its_own(tmp_path: pathlib.Path) -> None:
+    filled(tmp_path / "a").close()
+    filled(tmp_path / "b").close()
+    expected = []
+    for opening in range(2):
+        with dr.Mixture.open([tmp_path / "a", tmp_path / "b", (tmp_path / "b", {"mode": "r"})]) as mixture:
+            if not opening:
+                batch = mixture.sample(12)
+                mixture.update_priorities(batch.index, np.arange(12.0) + 20)
+                expected = [chances(part) for part in mixture.parts[:2]]
+            assert [chances(part) for part in mixture.parts[:2]] == expected
+
+
+def test_a_mixture_updates_no_part_where_the_disk_refuses_the_mark_of_one(tmp_path: pathlib.Path) -> None:
+    filled(tmp_path / "a").close()
+    filled(tmp_path / "b").close()
+    files = FaultyFiles()
+    with dr.Mixture.open([tmp_path / "a", (tmp_path / "b", {"files": files})]) as mixture:
+        before = [chances(part) for part in mixture.parts]
+        files.fail_at(1, errno.EIO, times=1)
+        with pytest.raises(WriteFailedError):
+            mixture.update_priorities(mixture.sample(8).index, np.full(8, 70.0))
+        assert [chances(part) for part in mixture.parts] == before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("vector", [True, False])
+def test_recordings_go_on_with_their_priorities(path: str, vector: bool) -> None:
+    expected: list[float] = []
+    for opening in range(2):
+        env: Any = gymnasium.make_vec("CartPole-v1", 2) if vector else gymnasium.make("CartPole-v1")
+        wrapped = (dr.VectorRecord if vector else dr.Record)(env, path, capacity=100, sampler=dr.Proportional())
+        if not opening:
+            wrapped.reset(seed=0)
+            for _ in range(8):
+                wrapped.step(wrapped.action_space.sample())
+            learn(wrapped.buffer)
+            expected = chances(wrapped.buffer)
+        assert chances(wrapped.buffer) == expected
+        wrapped.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "del buffer"])
+def test_a_program_that_ends_without_close_keeps_them(path: str, end: str) -> None:
+    program = f"""
+        import numpy as np
+        from gymnasium import spaces
+        import diskreplay as dr
+        line = spaces.Box(-np.inf, np.inf, (1,), np.float32), spaces.Discrete(2)
+        buffer = dr.ReplayBuffer.create({path!r}, *line, capacity=200, sampler=dr.Proportional())
+        for step in range(9):
+            buffer.add([step], 0, 1.0, [step + 1], False, False)
+        buffer.update_priorities([3], [50.0])
+        {end}
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+    with dr.ReplayBuffer.open(path) as buffer:
+        assert np.argmax(chances(buffer)) == 3
+
+
+def test_an_update_while_priorities_are_kept_is_not_forgotten(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a thread's at the end of a program, which keeps priorities and leaves the buffer open."""
+    buffer = filled(path)
+    buffer.commit()
+    whole, threads = kept.replace, []
+
+    def replace(*arguments: Any) -> None:
+        if not threads:  # the state was asked for already
+            threads.append(threading.Thread(target=buffer.update_priorities, args=([3], [50.0])))
+            threads[0].start()
+        whole(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "replace", replace)
+        with buffer.engine.write_lock:
+            buffer.engine.keep()
+        threads[0].join()
+    assert buffer.sampler.maximum == pytest.approx(50)
+    kill(buffer)
+    with anew("ended without close"):
+        make(path).close()
+
+
+# Errors, damage
+
+
+def test_a_mark_that_cannot_be_written_changes_no_priority(path: str) -> None:
+    filled(path).close()
+    files = FaultyFiles()
+    buffer = make(path, files=files)
+    expected = chances(buffer)
+    files.fail_at(1, errno.ENOSPC, times=1)
+    with pytest.raises(WriteFailedError):
+        buffer.update_priorities([3], [50.0])
+    assert chances(buffer) == expected
+    buffer.update_priorities([3], [50.0])  # the store stopped writing; it is drawn from all the same
+    assert chances(buffer) != expected
+    buffer.close()
+    with make(path) as buffer:  # nothing of that run is there
+        assert chances(buffer) == expected
+
+
+def test_an_update_that_is_refused_loses_nothing(path: str) -> None:
+    buffer = filled(path)
+    expected = chances(buffer)
+    buffer.close()
+    with make(path) as buffer, pytest.raises(InputError):
+        buffer.update_priorities([3], [np.nan])
+    with make(path) as buffer:
+        assert chances(buffer) == expected
+
+
+class Unkept(Rarest):
+    def state(self) -> Any:
+        raise RuntimeError("no state")
+
+
+def test_a_sampler_whose_state_fails_lets_the_store_close(path: str) -> None:
+    buffer = filled(path, Unkept())
+    with pytest.warns(SamplerWarning, match=r"is not kept: RuntimeError\('no state'\)"):
+        buffer.close()
+    with anew("ended without close"):
+        make(path, Unkept()).close()
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "c.0.0"])
+def test_damage_is_said_found_and_repaired(path: str, name: str) -> None:
+    filled(path).close()
+    file = next(one for one in folder(path).rglob(name) if name != "zarr.json" or one.parent == folder(path))
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert any("kept" in str(problem) for problem in verify(path).problems)
+    with anew("kept"):
+        buffer = make(path)
+    assert len(set(chances(buffer))) == 1
+    kill(buffer)
+    repaired = repair(path)
+    assert repaired.ok
+    assert any(moved.endswith("start/kept") for moved in repaired.moved)
+    make(path).close()
+
+
+def test_a_link_is_not_followed(path: str, tmp_path: pathlib.Path) -> None:
+    filled(path).close()
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(folder(path), elsewhere)
+    folder(path).symlink_to(elsewhere)
+    before = sorted(elsewhere.rglob("*"))
+    with anew("is a link"):
+        buffer = make(path)
+    learn(buffer)
+    buffer.close()
+    assert sorted(elsewhere.rglob("*")) == before
+    assert not folder(path).is_symlink()
+    with make(path) as buffer:
+        assert len(set(chances(buffer))) == 2
+
+
+def test_an_id_leads_nowhere_else(path: str) -> None:
+    filled(path).close()
+    stored = json.loads((folder(path) / "zarr.json").read_text())["attributes"]["diskreplay"]
+    del stored["checksum"]
+    forged = metadata.group_document({**stored, "id": "../../reward"}, "start/kept")
+    (folder(path) / "zarr.json").write_bytes(metadata.dump(forged))
+    with anew("cannot name a Zarr array"):
+        make(path).close()

@@ -1,0 +1,613 @@
+"""Facts of episodes: beside a model driven by the same random operations, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from helpers import driver
+from helpers.crashes import kill
+from helpers.driver import OPEN
+from helpers.effort import examples
+
+import diskreplay as dr
+from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
+from diskreplay.index.facts import EpisodeFacts
+from diskreplay.index.log import StreamLog
+from diskreplay.ops.verify import verify
+from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.store import Store
+from diskreplay.storage.stream import write_commit
+from diskreplay.testing import small_thresholds
+
+LINE, TURN = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
+
+
+def create(path: pathlib.Path, capacity: int = 1000, num_envs: int = 1, **options: Any) -> dr.ReplayBuffer:
+    return dr.ReplayBuffer.create(
+        path, LINE, TURN, capacity=capacity, num_envs=num_envs, **{**OPEN, "seed": 0, **options}
+    )
+
+
+def play(buffer: dr.ReplayBuffer, length: int, start: float, reward: float = 1.0, ends: bool = True) -> None:
+    """An episode in a buffer of one environment, whose observations begin at ``start``."""
+    for step in range(length):
+        last = ends and step == length - 1
+        buffer.add([start + step], 0, reward, [start + step + 1], last, False)
+
+
+def facts(buffer: dr.ReplayBuffer) -> list[dict[str, Any]]:
+    return [episode.facts for episode in buffer.episodes]
+
+
+# The model
+
+
+@dataclasses.dataclass
+class Run:
+    """One episode of the model: its rows, and what was said of it."""
+
+    env: int
+    start: int
+    stop: int
+    facts: dict[str, Any]
+
+
+@dataclasses.dataclass
+class Model:
+    """What a naive store of the same steps and facts would hold."""
+
+    envs: int
+    rows: int
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    end: int = 0
+    waiting: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def newest(self, env: int) -> Run | None:
+        return next((run for run in reversed(self.runs) if run.env == env), None)
+
+    def window(self) -> list[tuple[int, int, int, dict[str, Any]]]:
+        begin = max(0, self.end - self.rows)
+        held = [(max(run.start, begin), run.env, run.stop, run.facts) for run in self.runs if run.stop > begin]
+        return sorted(held, key=lambda one: one[:2])
+
+    def copy(self) -> Model:
+        runs = [dataclasses.replace(run, facts=dict(run.facts)) for run in self.runs]
+        return Model(self.envs, self.rows, runs, self.end, {})
+
+
+def seen(buffer: dr.ReplayBuffer) -> list[tuple[int, int, int, dict[str, Any]]]:
+    return [(episode.start, episode.env, episode.stop, episode.facts) for episode in buffer.episodes]
+
+
+class Driver(driver.Driver):
+    """Facts of episodes, given before, at the end of, and long after them."""
+
+    def __init__(self, path: pathlib.Path, seed: int) -> None:
+        super().__init__(path, seed, [7, 40, 1000])
+        self.at = [0.0] * self.envs
+        self.fresh = [True] * self.envs
+
+    def create(self, rows: int) -> tuple[dr.ReplayBuffer, Model]:
+        return create(self.path, rows * self.envs, self.envs), Model(self.envs, rows)
+
+    def check(self, buffer: dr.ReplayBuffer, model: Model) -> None:
+        assert seen(buffer) == model.window()
+
+    def weights(self) -> dict[Callable[[], None], float]:
+        return {
+            self.add: 8, self.begin: 4, self.annotate: 3, self.annotate_old: 2, self.commit: 3, self.reopen: 1,
+            self.checkpoint: 1, self.go_back: 1, self.read: 2, self.compact: 0.4,
+        }  # fmt: skip
+
+    def jump(self) -> None:
+        self.at = [float(self.rng.integers(1 << 20)) + 0.5 for _ in range(self.envs)]
+        self.fresh = [True] * self.envs
+
+    def draw(self) -> dict[str, Any]:
+        every = {
+            "seed": int(self.rng.integers(1 << 40)),
+            "tags": list(self.rng.choice(["expert", "human", "x"], self.rng.integers(3), replace=False)),
+            "success": bool(self.rng.integers(2)),
+            "scene": {"name": "k\n\u00e9" * int(self.rng.integers(4)), "floor": float(self.rng.random())},
+        }
+        names = [name for name in every if self.rng.random() < 0.6]
+        return {name: [str(tag) for tag in every[name]] if name == "tags" else every[name] for name in names}
+
+    def add(self) -> None:
+        for _ in range(int(self.rng.integers(1, 12))):
+            before = self.sequence()
+            now = np.array(self.at, np.float32)
+            invalid = self.rng.random(self.envs) < 0.05 if self.envs > 1 else np.zeros(1, bool)
+            ended = self.rng.random(self.envs) < 0.2
+            for env in range(self.envs):
+                run = self.model.newest(env)
+                if invalid[env]:
+                    self.fresh[env] = True
+                    continue
+                if self.fresh[env] or run is None:
+                    self.model.runs.append(
+                        Run(env, self.model.end, self.model.end + 1, self.model.waiting.pop(env, {}))
+                    )
+                else:
+                    run.stop = self.model.end + 1
+                self.fresh[env] = bool(ended[env])
+            shaped = (lambda a: a) if self.envs > 1 else (lambda a: a[0])
+            self.buffer.add(
+                shaped(now[:, None]), shaped(np.zeros(self.envs, int)), shaped(np.ones(self.envs)),
+                shaped(now[:, None] + 1), shaped(ended & ~invalid), shaped(np.zeros(self.envs, bool)),
+                valid=shaped(~invalid),
+            )  # fmt: skip
+            self.at = (now + 1 + 100 * (ended | invalid)).tolist()
+            self.model.end += 1
+            self.settle(before)
+
+    def begin(self) -> None:
+        env = int(self.rng.integers(self.envs)) if self.rng.random() < 0.7 else None
+        told = self.draw()
+        self.buffer.begin_episode(env, **told)
+        for each in range(self.envs) if env is None else [env]:
+            self.model.waiting[each] = dict(told)
+            self.fresh[each] = True
+
+    def annotate(self) -> None:
+        env, told = int(self.rng.integers(self.envs)), self.draw()
+        waiting, run = self.model.waiting.get(env), self.model.newest(env)
+        if waiting is None and (run is None or run.stop <= max(0, self.model.end - self.model.rows)):
+            with pytest.raises(InputError, match="has no episode yet"):
+                self.buffer.annotate_episode(env=env, **told)
+            return
+        self.buffer.annotate_episode(env=env, **told)
+        (waiting if waiting is not None else run.facts).update(told)  # type: ignore[union-attr]
+
+    def annotate_old(self) -> None:
+        every = self.buffer.episodes
+        if every:
+            episode = every[int(self.rng.integers(len(every)))]
+            told = self.draw()
+            self.buffer.annotate_episode(episode, **told)
+            begin = max(0, self.model.end - self.model.rows)
+            (run,) = [
+                run for run in self.model.runs
+                if run.env == episode.env and max(run.start, begin) == episode.start and run.stop > begin
+            ]  # fmt: skip
+            run.facts.update(told)
+
+
+@pytest.mark.long(quick=5)
+@pytest.mark.parametrize("seed", range(examples(40, least=6)))
+def test_facts_are_those_of_the_model(tmp_path: pathlib.Path, seed: int) -> None:
+    Driver(tmp_path / "a.replay", seed).run(60)
+
+
+@pytest.mark.long("test_facts_are_those_of_the_model")
+@pytest.mark.parametrize("seed", range(examples(40, least=6)))
+def test_facts_are_those_of_the_model_with_small_thresholds(tmp_path: pathlib.Path, seed: int) -> None:
+    with small_thresholds():
+        Driver(tmp_path / "a.replay", 1000 + seed).run(60)
+
+
+# One thing at a time
+
+
+def test_the_program_of_the_guide_in_short(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a.replay") as buffer:
+        for number in range(6):
+            buffer.begin_episode(seed=number, tags=["expert"] if number % 2 else [])
+            play(buffer, 5, 100.0 * number, reward=float(number))
+            buffer.annotate_episode(success=number > 2)
+        chosen = buffer.select("return >= 15 and tag = 'expert' and success")
+        assert [episode.facts["seed"] for episode in chosen.episodes] == [3, 5]
+        assert (len(chosen), chosen.transitions) == (2, 10)
+        batch = buffer.sample(64, within=chosen)
+        assert set((batch.obs[:, 0] // 100).tolist()) == {3.0, 5.0}
+        assert (batch.weight == 1).all()
+        walked = np.concatenate([part.obs[:, 0] for part in buffer.shuffled(4, within=chosen)])
+        assert sorted(walked.tolist()) == [300, 301, 302, 303, 304, 500, 501, 502, 503, 504]
+
+
+@pytest.mark.parametrize("small", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_draws_within_a_selection_are_uniform(tmp_path: pathlib.Path, small: bool) -> None:
+    """Each transition of the chosen episodes that stands in the window, with the same frequency, and no other one."""
+    with contextlib.ExitStack() as stack:
+        if small:
+            stack.enter_context(small_thresholds())
+        buffer = stack.enter_context(create(tmp_path / "a.replay", 40, view=dr.Transition(n_step=2)))
+        for number in range(8):
+            buffer.begin_episode(seed=number)
+            play(buffer, 6, 100.0 * number, ends=number != 7)
+        chosen = buffer.select("seed in (1, 4, 7)")
+        assert chosen.transitions == 16  # four of the episode 1 are left
+        play(buffer, 2, 900.0)
+        drawn = np.concatenate([buffer.sample(300, within=chosen).obs[:, 0] for _ in range(10)])
+        values, counts = np.unique(drawn, return_counts=True)
+        expected = [104, 105, *range(400, 406), *range(700, 706)]  # two rows have left the window since
+        assert values.tolist() == expected
+        assert ((counts - 3000 / 14) ** 2 / (3000 / 14)).sum() < 34.5  # chi-square, 13 degrees: one in a thousand
+
+
+def test_a_checkpoint_gives_the_same_draws_within_a_selection(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a.replay") as buffer:
+        for number in range(9):
+            buffer.begin_episode(seed=number)
+            play(buffer, 6, 100.0 * number)
+        buffer.checkpoint("here")
+        buffer.annotate_episode(seed=77)
+        wanted = [buffer.sample(9, within=buffer.select("seed < 8")).index.tolist() for _ in range(3)]
+    with dr.ReplayBuffer.open(tmp_path / "a.replay", checkpoint="here") as back:
+        assert [episode.facts["seed"] for episode in back.episodes] == list(range(9))
+        assert [back.sample(9, within=back.select("seed < 8")).index.tolist() for _ in range(3)] == wanted
+
+
+def test_selections_of_another_buffer_or_time_are_refused(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a.replay") as one, create(tmp_path / "b.replay") as other:
+        for buffer in (one, other):
+            play(buffer, 3, 0.0)
+        chosen = one.select("length = 3")
+        assert len(one.sample(2, within=chosen)) == 2
+        with pytest.raises(InputError, match="of another buffer"):
+            other.sample(2, within=chosen)
+        with pytest.raises(InputError, match="of another buffer"):
+            other.shuffled(2, within=chosen)
+        with pytest.raises(InputError, match="must be a selection"):
+            one.sample(2, within="length = 3")  # type: ignore[arg-type]
+        with pytest.raises(NotEnoughDataError, match="no transition is selected"):
+            one.sample(1, within=one.select("length = 4"))
+        assert list(one.shuffled(2, within=one.select("length = 4"))) == []
+        one.checkpoint("here")
+        play(one, 4, 50.0)
+        later = one.select("length = 4")
+    with (
+        dr.ReplayBuffer.open(tmp_path / "a.replay", checkpoint="here") as back,
+        pytest.raises(InputError, match="before a checkpoint was returned to"),
+    ):
+        back.sample(1, within=later)
+
+
+def test_what_was_selected_and_has_left_the_window(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a.replay", 10) as buffer:
+        buffer.begin_episode(seed=1)
+        play(buffer, 5, 0.0)
+        chosen = buffer.select("seed = 1")
+        play(buffer, 8, 100.0)
+        assert set(buffer.sample(30, within=chosen).obs[:, 0].tolist()) == {3.0, 4.0}
+        play(buffer, 8, 200.0)
+        with pytest.raises(NotEnoughDataError, match="left the window"):
+            buffer.sample(1, within=chosen)
+        assert facts(buffer) == [{}, {}]
+
+
+def test_a_reader_follows_facts_without_new_rows(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a.replay") as buffer:
+        play(buffer, 3, 0.0)
+        buffer.commit()
+        with dr.ReplayBuffer.open(tmp_path / "a.replay", mode="r") as reader:
+            buffer.annotate_episode(success=True)
+            assert not reader.refresh()
+            buffer.commit()
+            assert reader.refresh()
+            assert facts(reader) == [{"success": True}]
+            with pytest.raises(ReadOnlyError):
+                reader.annotate_episode(success=False)
+            with pytest.raises(ReadOnlyError):
+                reader.begin_episode()
+
+
+def test_facts_of_an_episode_without_a_step_wait_and_are_lost_with_the_process(tmp_path: pathlib.Path) -> None:
+    buffer = create(tmp_path / "a.replay")
+    buffer.begin_episode(seed=1)
+    buffer.annotate_episode(tags=["x"])
+    buffer.commit()
+    assert buffer.episodes == []
+    kill(buffer)
+    with dr.ReplayBuffer.open(tmp_path / "a.replay", **OPEN) as again:
+        play(again, 2, 0.0)
+        assert facts(again) == [{}]
+        again.begin_episode(seed=2)
+        again.begin_episode()  # begun anew: what waited is of no episode
+        play(again, 2, 50.0)
+        assert facts(again) == [{}, {}]
+
+
+def test_facts_that_come_after_an_episode_was_begun_without_any(tmp_path: pathlib.Path) -> None:
+    """Regression: they went to the episode before, which had ended."""
+    with create(tmp_path / "a.replay") as buffer:
+        buffer.begin_episode(seed=1)
+        play(buffer, 2, 0.0)
+        buffer.begin_episode()
+        buffer.annotate_episode(seed=2)
+        play(buffer, 2, 50.0)
+        buffer.begin_episode()
+        play(buffer, 2, 100.0)
+        assert facts(buffer) == [{"seed": 1}, {"seed": 2}, {}]
+        buffer.begin_episode(0)
+        buffer.annotate_episode(success=True)
+        buffer.commit()
+    with dr.ReplayBuffer.open(tmp_path / "a.replay", **OPEN) as again:
+        play(again, 1, 150.0)
+        assert facts(again) == [{"seed": 1}, {"seed": 2}, {}, {}]
+
+
+@pytest.mark.long
+def test_facts_of_a_long_episode(tmp_path: pathlib.Path) -> None:
+    """The first row is thousands of rows back, then has left the window; another episode without facts follows."""
+    path = tmp_path / "a.replay"
+    with create(path, 5000) as buffer:
+        play(buffer, 3, -50.0)
+        buffer.begin_episode(seed=1)
+        play(buffer, 4000, 0.0, ends=False)
+        buffer.annotate_episode(success=True)
+        assert facts(buffer) == [{}, {"seed": 1, "success": True}]
+        buffer.commit()
+        for step in range(4000, 7000):
+            buffer.add([step], 0, 1.0, [step + 1], step == 6999, False)
+        buffer.annotate_episode(note="late")
+        assert facts(buffer) == [{"seed": 1, "success": True, "note": "late"}]
+        buffer.commit()
+        play(buffer, 10, 9000.0)
+        buffer.commit()
+    with dr.ReplayBuffer.open(path, **OPEN) as again:
+        assert facts(again) == [{"seed": 1, "success": True, "note": "late"}, {}]
+        play(again, 4995, 20000.0)  # what is left begins in the episode that has no facts
+        assert facts(again) == [{}, {}]
+        again.commit()
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert facts(reader) == [{}, {}]
+
+
+@pytest.mark.long("test_facts_that_died_before_a_commit_are_forgotten")
+def test_the_log_of_facts_stays_small(tmp_path: pathlib.Path) -> None:
+    """Facts that change with each commit, of an episode that never ends, while others come and go."""
+    path = tmp_path / "a.replay"
+    with create(path, 64, num_envs=2) as buffer:
+        obs = np.zeros((2, 1), np.float32)
+        buffer.begin_episode(seed=1)
+        for step in range(600):
+            done = np.array([False, step % 3 == 2])
+            buffer.add(obs + step, np.zeros(2, int), np.ones(2), obs + step + 1, done, np.zeros(2, bool))
+            buffer.annotate_episode(env=0, step=step, words="long " * 200)
+            buffer.annotate_episode(env=1, step=step, words="short " * 40)
+            buffer.commit()
+        record = buffer.engine.streams.writer.commit_record  # type: ignore[union-attr]
+        begin, end = record.log_span("info")
+        assert end > 600 * 1000
+        assert end - begin < 250_000
+        held = buffer.engine.streams.written.facts  # type: ignore[union-attr]
+        assert len(held) < 400
+        newest = {episode.env: episode.facts["step"] for episode in buffer.episodes}
+        assert newest == {0: 599, 1: 599}
+    assert verify(path).problems == ()
+
+
+def without_facts(path: pathlib.Path) -> None:
+    """A commit as by a program that does not know of them."""
+    store = Store(str(path), LocalFiles())
+    record = store.newest_commit("0")
+    older = dataclasses.replace(record.without_log("info"), sequence=record.sequence + 1)
+    write_commit(store.files, store.stream_path("0"), older)
+
+
+def test_an_older_writer_drops_facts_and_leaves_those_of_checkpoints(tmp_path: pathlib.Path) -> None:
+    """It knows neither the array nor the record's field: it keeps the other fields, and does not look there."""
+    path = tmp_path / "a.replay"
+    with create(path) as buffer:
+        buffer.begin_episode(seed=1)
+        play(buffer, 3, 0.0)
+        buffer.checkpoint("with facts")
+    without_facts(path)
+    with dr.ReplayBuffer.open(path, **OPEN) as buffer:
+        assert facts(buffer) == [{}]
+        buffer.begin_episode(seed=2)
+        play(buffer, 3, 50.0)
+        assert facts(buffer) == [{}, {"seed": 2}]
+    assert verify(path).problems == ()
+    with dr.ReplayBuffer.open(path, mode="r", checkpoint="with facts") as then:
+        assert facts(then) == [{"seed": 1}]
+    with dr.ReplayBuffer.open(path, checkpoint="with facts", **OPEN) as back:
+        assert facts(back) == [{"seed": 1}]
+        back.annotate_episode(success=True)
+    assert verify(path).problems == ()
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert facts(reader) == [{"seed": 1, "success": True}]
+
+
+def test_a_store_without_facts_has_no_trace_of_them(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.replay"
+    with create(path) as buffer:
+        buffer.begin_episode()
+        play(buffer, 3, 0.0)
+        buffer.annotate_episode()
+    assert not (path / "streams/0/info").exists()
+    assert "info" not in (path / "streams/0/zarr.json").read_text()
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"seed": -1}, "seed must be 0 to"),
+        ({"seed": 1 << 64}, "seed must be 0 to"),
+        ({"seed": 1.5}, "seed must be an integer"),
+        ({"seed": True}, "seed must be an integer"),
+        ({"success": 1}, "success must be True or False"),
+        ({"success": "yes"}, "success must be True or False"),
+        ({"tags": "expert"}, "tags must be a list of texts"),
+        ({"tags": [1]}, "tags must be a list of texts"),
+        ({"return": 3}, "name of the store's own"),
+        ({"tag": "a"}, "name of the store's own"),
+        ({"and": 1}, "name of the store's own"),
+        ({"a.b": 1}, "name of a fact"),
+        ({"": 1}, "name of a fact"),
+        ({"x" * 65: 1}, "name of a fact"),
+        ({"a\nb": 1}, "name of a fact"),
+        ({"x": math.nan}, "must be JSON"),
+        ({"x": math.inf}, "must be JSON"),
+        ({"x": np.float32("nan")}, "must be JSON"),
+        ({"x": object()}, "must be JSON"),
+        ({"x": {1, 2}}, "must be JSON"),
+        ({"x": b"bytes"}, "must be JSON"),
+        ({"x": np.array([object()])}, "must be JSON"),
+        ({"x": np.zeros(5000)}, "too large"),
+        ({"x": "y" * 5000}, "too large"),
+        ({"x": ["y" * 100] * 50}, "bytes as JSON"),
+        ({"x": [0] * 5000}, "too large"),
+        ({"x": {f"k{i}": i for i in range(2000)}}, "bytes as JSON"),
+        ({"x": nested(17)}, "nested"),
+        ({"x": nested(5000)}, "nested"),
+        ({"x": LOOP}, "nested"),
+        ({"x": {1: 2}}, "names in a fact"),
+        ({"x": "a\x00b"}, "control characters"),
+        ({"x": "\x1b[2J"}, "control characters"),
+        ({"x": "\ud800"}, "control characters"),
+        ({"x": 10**5000}, "integer"),
+    ],
+)
+def test_hostile_facts_are_refused_before_anything_changes(
+    tmp_path: pathlib.Path, given: dict[str, Any], what: str
+) -> None:
+    path = tmp_path / "a.replay"
+    with create(path) as buffer:
+        play(buffer, 2, 0.0, ends=False)
+        buffer.annotate_episode(note="kept")
+        for call in (buffer.begin_episode, buffer.annotate_episode):
+            with pytest.raises(InputError, match=what):
+                call(good=1, **given)
+        buffer.add([2], 0, 1.0, [3], False, False)  # the episode goes on: nothing was cut
+        assert [(episode.length, episode.facts) for episode in buffer.episodes] == [(3, {"note": "kept"})]
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert facts(reader) == [{"note": "kept"}]
+
+
+def test_facts_add_up_to_the_bound_and_no_further(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a.replay") as buffer:
+        play(buffer, 2, 0.0)
+        buffer.annotate_episode(a="x" * 2000)
+        with pytest.raises(InputError, match="bytes as JSON, and may have 4,096"):
+            buffer.annotate_episode(b="x" * 2100)
+        assert facts(buffer) == [{"a": "x" * 2000}]
+
+
+def test_episodes_that_cannot_be_annotated(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a.replay", 10) as buffer:
+        with pytest.raises(InputError, match="has no episode yet"):
+            buffer.annotate_episode(x=1)
+        for env in (1, -1, "0", 0.0):
+            with pytest.raises(InputError, match="env must be"):
+                buffer.begin_episode(env=env)  # type: ignore[arg-type]
+        play(buffer, 3, 0.0)
+        old = buffer.episodes[0]
+        play(buffer, 9, 50.0)
+        with pytest.raises(InputError, match="not in the window"):
+            buffer.annotate_episode(dataclasses.replace(old, stop=2), x=1)
+        with pytest.raises(InputError, match="stream number 4"):
+            buffer.annotate_episode(dataclasses.replace(old, stream=4), x=1)
+        with pytest.raises(InputError, match="must be one of"):
+            buffer.annotate_episode(3, x=1)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="not 0"):
+            buffer.annotate_episode(dataclasses.replace(old, env=1), env=0, x=1)
+        assert all(not episode.facts for episode in buffer.episodes)
+
+
+def test_what_is_handed_out_is_a_copy(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "a.replay") as buffer:
+        given = ["expert"]
+        buffer.begin_episode(tags=given, scene={"floor": [1]})
+        given.append("later")
+        play(buffer, 2, 0.0)
+        (episode,) = buffer.episodes
+        episode.facts["tags"].append("mine")
+        episode.facts["scene"]["floor"].append(2)
+        assert facts(buffer) == [{"tags": ["expert"], "scene": {"floor": [1]}}]
+        (episode,) = buffer.select("tag = 'expert'").episodes
+        episode.facts["scene"].clear()
+        assert facts(buffer) == [{"tags": ["expert"], "scene": {"floor": [1]}}]
+
+
+def test_an_episode_of_another_store_or_time_cannot_be_annotated(tmp_path: pathlib.Path) -> None:
+    """Regression: facts went to the episode that stands in those rows."""
+    with create(tmp_path / "other") as other, create(tmp_path / "store") as buffer:
+        for start, length in enumerate((6, 4)):
+            play(other, length, 100 * start)
+        play(buffer, 8, 0)
+        play(buffer, 3, 100, ends=False)
+        running = buffer.episodes[1]
+        with pytest.raises(InputError, match="of another store, or out of date"):
+            buffer.annotate_episode(other.episodes[1], success=True)
+        play(buffer, 2, 103)
+        buffer.annotate_episode(running, success=True)  # it went on since
+        assert facts(buffer) == [{}, {"success": True}]
+        buffer.annotate_episode(buffer.episodes[0], success=False)
+        assert facts(buffer) == [{"success": False}, {"success": True}]
+
+
+@pytest.mark.long
+def test_facts_that_died_before_a_commit_are_forgotten(tmp_path: pathlib.Path) -> None:
+    """Regression: only what had been written counted for looking what is dead."""
+    with small_thresholds(in_format=False), create(tmp_path / "store", capacity=8) as buffer:
+        for number in range(200):
+            buffer.begin_episode(number=number)
+            play(buffer, 2, 10 * number)
+            if number % 20 == 19:
+                buffer.commit()
+        assert [one["number"] for one in facts(buffer)] == [196, 197, 198, 199]
+        assert len(buffer.engine.appender.facts) <= 30
+
+
+def test_a_reader_drops_facts_that_an_older_writer_dropped(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "store"
+    with create(path) as buffer:
+        for number in range(3):
+            buffer.begin_episode(value="old")
+            play(buffer, 2, 10 * number)
+    with dr.ReplayBuffer.open(path, mode="r") as reader:
+        assert [one["value"] for one in facts(reader)] == ["old"] * 3
+        without_facts(path)
+        reader.refresh()
+        assert facts(reader) == [{}] * 3
+        with dr.ReplayBuffer.open(path) as writer:
+            writer.annotate_episode(writer.episodes[0], value="new")
+        reader.refresh()
+        assert facts(reader) == [{"value": "new"}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'[0,null,0,{"a":NaN}]', b'[0,null,0,{"a":1e999}]', b'[0,null,0,{"tags":[1]}]', b'[0,null,0,{"tags":"one"}]',
+        b'[0,null,0,{"a":"' + b"x" * 9000 + b'"}]',
+    ],
+    ids=["NaN", "infinity", "tags of numbers", "tags as text", "a line that is too long"],
+)  # fmt: skip
+def test_forged_facts_are_damage(line: bytes) -> None:
+    facts, data = EpisodeFacts(StreamLog(0, (), (), 1, 10, 0)), np.frombuffer(line + b"\n", np.uint8)
+    with pytest.raises(ValueError, match=r"number|tags|more than"):
+        list(facts.records(data, 0))
+
+
+def test_integers_that_no_float_holds_are_refused(tmp_path: pathlib.Path) -> None:
+    with create(tmp_path / "store") as buffer:
+        play(buffer, 2, 0)
+        assert not len(buffer.select(f"return > 1{'0' * 300}"))
+        for name in ("return", "length", "seed"):
+            with pytest.raises(InputError, match="is too large"):
+                buffer.select(f"{name} > {'9' * 400}")
+        for name in ("\ud800", "\x9b31m", "\u202e"):
+            with pytest.raises(InputError, match="printable"):
+                buffer.begin_episode(a={name: 1})

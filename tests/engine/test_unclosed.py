@@ -1,0 +1,340 @@
+"""Programs that never close their buffer lose no row when they end normally, and none of their parents' when forked."""
+
+from __future__ import annotations
+
+import gc
+import pathlib
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+from helpers.threads import held
+
+import diskreplay as dr
+from diskreplay import exits
+from diskreplay.engine import unclosed
+from diskreplay.errors import LockedError, WriteFailedError
+from diskreplay.ops.verify import verify
+from diskreplay.storage.local_files import LocalFiles
+from diskreplay.testing import Crash, FaultyFiles
+
+SPACE, ACTIONS = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
+STEP = (np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)
+ROWS = 777
+
+HEAD = """
+import os, sys, threading
+import gymnasium, numpy as np
+import diskreplay as dr
+
+path = sys.argv[1]
+space, actions = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
+step = (np.zeros(3, np.float32), 0, 0.0, np.zeros(3, np.float32), False, False)
+
+def filled(rows=777, kind=dr.ReplayBuffer, name="", **more):
+    rb = kind.create(path + name, space, actions, capacity=1000, commit_seconds=1e9, **more)
+    add(rb, rows)
+    return rb
+
+def add(rb, rows):
+    for _ in range(rows):
+        rb.add(*step)
+
+def kept(rows=777):
+    with dr.ReplayBuffer.open(path) as again:
+        assert len(again) == rows, len(again)
+"""
+
+
+def run(script: str, path: str, *options: str, status: int = 0, errors: str = "") -> str:
+    """Runs a program to its end; what it wrote to stderr must hold ``errors``, and be nothing where that is empty."""
+    program = [sys.executable, *options, "-c", HEAD + textwrap.dedent(script), path]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    assert done.returncode == status, done.stderr
+    assert errors in done.stderr, done.stderr
+    assert bool(errors) == bool(done.stderr), done.stderr
+    return done.stderr
+
+
+def rows_of(path: str) -> int:
+    assert verify(path).ok
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        return len(buffer)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "script",
+    [
+        "rb = filled()",
+        "rb = filled(); del rb; kept()",
+        "filled(); kept()",
+        "rb = filled(); rb.commit(); add(rb, 0)",
+        "ring = [filled()]; ring.append(ring); del ring; import gc; gc.collect(); kept()",
+        "ring = [filled()]; ring.append(ring); del ring",
+        "rb = filled(); rb.me = rb; del rb; import gc; gc.collect()",
+        "thread = threading.Thread(target=filled); thread.start(); thread.join(); kept()",
+        """
+        rb = filled(700)
+        late = threading.Timer(0.3, add, (rb, 77))  # no daemon: it ends before the interpreter
+        late.start()
+        """,
+        """
+        rb = filled(776)
+        added, never = threading.Event(), threading.Event()
+        def work():
+            add(rb, 1)
+            added.set()
+            never.wait()
+        threading.Thread(target=work, daemon=True).start()
+        added.wait()
+        """,
+        """
+        rb = filled()
+        loader = rb.loader(8)
+        next(loader)
+        """,
+        """
+        import atexit
+        def late():  # registered before the buffer was made, so called after it was committed
+            add(late.rb, 7)
+            late.rb.close()
+        atexit.register(late)
+        late.rb = filled(770)
+        """,
+        """
+        import tempfile
+        folder = tempfile.TemporaryDirectory()
+        rb = filled()
+        other = dr.ReplayBuffer.create(folder.name + "/other", space, actions, capacity=10)
+        add(other, 3)
+        """,
+        """
+        import shutil
+        gone = filled(5, name=".gone")
+        rb = filled()
+        shutil.rmtree(path + ".gone")
+        """,
+    ],
+)
+def test_a_program_that_ends_without_closing_keeps_every_row(path: str, script: str) -> None:
+    run(script, path)
+    assert rows_of(path) == ROWS
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("end", "status", "errors"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("\ndef work(): raise KeyError('mine')\nwork()", 1, "KeyError"),
+        ("raise KeyboardInterrupt", -2, "KeyboardInterrupt"),
+    ],
+    ids=["exit", "error", "interrupt"],
+)
+def test_the_status_and_the_traceback_stay(path: str, end: str, status: int, errors: str) -> None:
+    said = run(f"rb = filled(); {end}", path, status=status, errors=errors)
+    assert rows_of(path) == ROWS
+    if status == 1:
+        assert said.count("Traceback") == 1
+        assert said.endswith("KeyError: 'mine'\n")
+
+
+@pytest.mark.long
+def test_with_every_warning_an_error_nothing_is_said_where_nothing_is_lost(path: str) -> None:
+    run("rb = filled(); two = filled(name='2'); del two", path, "-W", "error")
+    assert rows_of(path) == rows_of(f"{path}2") == ROWS
+
+
+@pytest.mark.long
+def test_rollouts_and_several_agents(path: str) -> None:
+    run("""
+        rollout = dr.RolloutBuffer.create(path, space, actions, steps=900, commit_seconds=1e9)
+        for _ in range(777):
+            rollout.add(*step, value=0.0, log_prob=0.0)
+        both = (np.zeros((2, 3), np.float32), [0, 0], 0.0, np.zeros((2, 3), np.float32), False, False)
+        agents = [
+            kind.create(f"{path}-{at}", space, actions, 2, **size, commit_seconds=1e9)
+            for at, (kind, size) in enumerate(
+                [(dr.MultiAgentReplayBuffer, {"capacity": 900}), (dr.MultiAgentRolloutBuffer, {"steps": 900})]
+            )
+        ]
+        for _ in range(777):
+            agents[0].add(*both)
+            agents[1].add(*both, value=np.zeros(2), log_prob=np.zeros(2))
+        del agents[1]
+    """, path)  # fmt: skip
+    for kind, name in (
+        (dr.RolloutBuffer, path), (dr.MultiAgentReplayBuffer, f"{path}-0"), (dr.MultiAgentRolloutBuffer, f"{path}-1")
+    ):  # fmt: skip
+        with kind.open(name, mode="r") as buffer:
+            assert len(buffer) == ROWS
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", ["sys.exit()", "os._exit(0)", "del rb; sys.exit()"])
+def test_a_forked_child_commits_nothing_of_its_parents(path: str, end: str) -> None:
+    run(f"""
+        import warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        rb = filled(700)
+        child = os.fork()
+        if not child:
+            {end}
+        assert os.waitpid(child, 0)[1] == 0
+        assert rb.stats()["streams"]["0"]["committed"] == 0
+        with dr.ReplayBuffer.open(path, mode="r") as reader:
+            assert len(reader) == 0
+        add(rb, 77)
+    """, path)  # fmt: skip
+    assert rows_of(path) == ROWS
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_child_of_multiprocessing_keeps_what_it_wrote_itself(path: str, tmp_path: pathlib.Path, method: str) -> None:
+    main = tmp_path / "main.py"
+    main.write_text(
+        HEAD
+        + textwrap.dedent("""
+        import multiprocessing, warnings
+
+        def work():
+            global rb
+            rb = filled()
+
+        if __name__ == "__main__":
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = multiprocessing.get_context(sys.argv[2]).Process(target=work)
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+    """)
+    )
+    done = subprocess.run([sys.executable, str(main), path, method], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert rows_of(path) == ROWS
+
+
+@pytest.mark.long
+def test_os_exit_and_what_stopped_writing_keep_what_was_committed(path: str) -> None:
+    run("rb = filled(700); rb.commit(); add(rb, 77); os._exit(0)", path)
+    assert rows_of(path) == 700
+    run("""
+        from diskreplay.storage.local_files import LocalFiles
+        from diskreplay.testing import FaultyFiles
+        files = FaultyFiles(LocalFiles())
+        rb = filled(700, name="2", files=files)
+        rb.commit()
+        add(rb, 77)
+        files.fail_at(0)
+        try:
+            rb.commit()
+        except dr.errors.DiskFullError:
+            files.heal()
+    """, path)  # fmt: skip
+    assert rows_of(f"{path}2") == 700
+
+
+@pytest.mark.long
+def test_a_full_disk_at_the_end_is_said_and_the_other_buffers_are_committed(path: str) -> None:
+    run("""
+        from diskreplay.storage.local_files import LocalFiles
+        from diskreplay.testing import FaultyFiles
+        one = filled(name="1")
+        files = FaultyFiles(LocalFiles())
+        full = filled(name="2", files=files)
+        two = filled(name="3")
+        files.fail_at(0)
+    """, path, errors="DiskFullError")  # fmt: skip
+    assert [rows_of(f"{path}{name}") for name in "123"] == [ROWS, 0, ROWS]
+
+
+# In this process
+
+
+def filled(path: str | pathlib.Path, rows: int = 7, **options: object) -> dr.ReplayBuffer:
+    buffer = dr.ReplayBuffer.create(path, SPACE, ACTIONS, capacity=100, **options)  # type: ignore[arg-type]
+    for _ in range(rows):
+        buffer.add(*STEP)
+    return buffer
+
+
+def test_rows_of_a_store_that_was_removed_are_a_resource_warning(path: str) -> None:
+    buffer = filled(path)
+    pathlib.Path(path).rename(f"{path}.away")
+    raised: list[BaseException | None] = []
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        patch.setattr(sys, "unraisablehook", lambda hook: raised.append(hook.exc_value))
+        del buffer
+    assert [type(error) for error in raised] == [ResourceWarning]
+    assert f"{path!r} was not closed, and 7 rows are lost" in str(raised[0])
+    dr.ReplayBuffer.open(f"{path}.away").close()
+
+
+def test_a_failed_write_of_a_forgotten_buffer_is_said(path: str) -> None:
+    files = FaultyFiles(LocalFiles())
+    buffer = filled(path, files=files)
+    files.fail_at(0, 5)
+    raised: list[BaseException | None] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda hook: raised.append(hook.exc_value))
+        del buffer
+    assert [type(error) for error in raised] == [WriteFailedError]
+    dr.ReplayBuffer.open(path).close()
+
+
+def test_a_buffer_of_a_simulated_process_that_died_does_nothing(path: str) -> None:
+    files = FaultyFiles(LocalFiles())
+    buffer = filled(path, files=files)
+    files.crash_at(0, names=["list"])
+    with pytest.raises(Crash):
+        files.list(path)
+    del buffer
+    assert rows_of(path) == 0
+
+
+@pytest.mark.long
+def test_what_the_collector_finds_waits_until_a_store_is_opened(path: str, tmp_path: pathlib.Path) -> None:
+    """It may run while this very thread holds the locks that a commit needs."""
+    filled(tmp_path / "other").close()
+    gc.collect()
+    gc.disable()
+    try:
+        files = FaultyFiles(LocalFiles())
+        ring: list[object] = [filled(path, files=files)]
+        ring.append(ring)
+        del ring
+        files.heal()
+        with files._ask:  # no lock that can be taken twice
+            gc.collect()
+        assert files.operations == []
+    finally:
+        gc.enable()
+    dr.ReplayBuffer.open(tmp_path / "other", mode="r").close()
+    assert rows_of(path) == 7
+
+
+def test_a_closed_buffer_leaves_nothing_to_be_done(path: str) -> None:
+    before = set(exits._promised)
+    buffer = filled(path)
+    assert len(exits._promised) == len(before) + 1
+    buffer.close()
+    assert set(exits._promised) == before
+    with dr.ReplayBuffer.open(path, mode="r"):
+        assert set(exits._promised) == before
+
+
+def test_a_thread_that_keeps_the_lock_does_not_keep_the_interpreter(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unclosed, "EXIT_SECONDS", 0.01)
+    buffer = filled(path)
+    with held(buffer.engine.write_lock), pytest.warns(ResourceWarning, match="7 rows are lost: a thread still holds"):
+        unclosed._end(buffer.engine, True)
+    with pytest.raises(LockedError):
+        dr.ReplayBuffer.open(path)
+    buffer.close()
