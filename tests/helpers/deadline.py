@@ -1,8 +1,8 @@
 """An end for the run of every case: a plugin of pytest, which ``conftest.py`` registers.
 
-``DISKREPLAY_TEST_SECONDS=1800`` begins no case after so many seconds. ``.ci/run`` sets it to what its own time leaves, so
-that a machine that is three times as slow as another one still comes to an end. The end of the run says how many cases
-were left out. They are those that ``make test`` runs as well, as far as possible: these come last.
+With ``DISKREPLAY_TEST_SECONDS=1800`` no case begins after so many seconds. ``.ci/run`` sets it to what its own time
+leaves, so that it comes to an end on a machine that is three times as slow as another one. The end of the run says how
+many cases were left out. Those that ``make test`` runs as well come last, so they are left out first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _late = 0
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Has each process of pytest-xdist, which gets one slice, run first what the quick form leaves out."""
-    if SECONDS < math.inf:
+    if not math.isinf(SECONDS):
         left = tiers.left_out(items)
         items.sort(key=lambda item: item not in left)
         processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -68,6 +68,5 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if _late:
-        terminalreporter.write_line(
-            f"{_late} cases were left out: the {SECONDS:.0f} seconds of {VARIABLE} were over; `make exhaustive` runs all"
-        )
+        said = f"{_late} cases were left out: the {SECONDS:.0f} seconds of {VARIABLE} were over"
+        terminalreporter.write_line(f"{said}; `make exhaustive` runs all")
