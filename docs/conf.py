@@ -76,6 +76,7 @@ CHANGELOG
 :glob:
 
 docs/README
+docs/glossary
 docs/architecture
 docs/design/*
 CONTRIBUTING
