@@ -6,6 +6,7 @@ import pathlib
 import re
 import tomllib
 
+import pytest
 import yaml
 
 import diskreplay as dr
@@ -36,3 +37,12 @@ def test_the_hook_before_a_commit_fetches_nothing() -> None:
     (one,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert one["repo"] == "local"
     assert [hook["entry"] for hook in one["hooks"]] == ["make lint"]
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md"])
+def test_the_files_that_a_page_names_are_there(page: str) -> None:
+    named = re.findall(r"`([\w./-]+(?:\.py|\.md|/))`", (ROOT / page).read_text())
+    assert named
+    for name in named:
+        below = [ROOT / folder for folder in (".", "docs", "diskreplay")]
+        assert any((folder / name).exists() for folder in below), f"{page} names {name}, which is not there"
