@@ -20,7 +20,7 @@ import itertools
 import resource
 import weakref
 from collections.abc import Callable, Collection, Iterable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from diskreplay.forks import at_fork
 from diskreplay.interrupts import Lock
@@ -31,6 +31,7 @@ MOST_FILES = 4096
 MOST_LOOKED_AT = 64
 """Files, to close one that is not on loan."""
 
+Given = ParamSpec("Given")
 Opened = TypeVar("Opened")
 
 
@@ -149,11 +150,11 @@ POOL = Pool()
 at_fork(in_child=POOL.renew_lock)
 
 
-def with_room(opening: Callable[[], Opened]) -> Opened:
+def with_room(opening: Callable[Given, Opened], *given: Given.args, **options: Given.kwargs) -> Opened:
     """What ``opening`` gives; where no descriptor is left, files of the pool are closed and it is called again."""
     while True:
         try:
-            return opening()
+            return opening(*given, **options)
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS or not POOL.shed():
                 raise
