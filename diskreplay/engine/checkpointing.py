@@ -111,7 +111,7 @@ def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable
         writer = engine.writable()
         _check_knows_all(engine)
         engine.store.check_new_checkpoint(wanted.name)
-        writer.last_checkpoint = engine.store.next_number()
+        writer.last_checkpoint = engine.store.next_number(writer)
         with engine.pushes.warned_later():
             engine.commit()
         for _ in range(PIN_ATTEMPTS):

@@ -219,8 +219,8 @@ class Store:
         with fs.translate_reads(file):
             return self.files.size(file) is not None
 
-    def newest_commits(self) -> dict[str, Commit]:
-        """The newest commit record of each stream by its name, in the order of their numbers."""
+    def newest_commits(self, writer: StreamWriter | None = None) -> dict[str, Commit]:
+        """The newest commit record of each stream by its name, in the order of their numbers; a writer knows its own."""
         folder = os.path.join(self.path, STREAMS)
         names = []
         with fs.translate_reads(folder):
@@ -234,7 +234,10 @@ class Store:
                     )
         if not names:
             raise CorruptionError(f"{folder!r} holds no stream", file=folder)
-        commits = {name: stream.read_commit(self.files, os.path.join(folder, name)) for name in names}
+        commits = {} if writer is None else {writer.name: writer.commit_record}
+        commits |= {
+            name: stream.read_commit(self.files, os.path.join(folder, name)) for name in names if name not in commits
+        }
         numbers = [commit.stream for commit in commits.values()]
         if len(set(numbers)) != len(numbers):
             raise CorruptionError(f"two streams of {self.path!r} have the same number: {sorted(numbers)}", file=folder)
@@ -398,7 +401,7 @@ class Store:
             self._greatest = max([self._greatest or 0, *(one.number for one in found)])
         return sorted(found, key=lambda one: one.order)
 
-    def next_number(self) -> int:
+    def next_number(self, writer: StreamWriter | None = None) -> int:
         """One more than the greatest number of a checkpoint: of those that were read, and that writers have noted.
 
         A writer notes its number in a commit before it makes the checkpoint: so documents need to be read once only,
@@ -406,7 +409,7 @@ class Store:
         """
         if self._greatest is None:
             self.checkpoints()
-        noted = (commit.last_checkpoint for commit in self.newest_commits().values())
+        noted = (commit.last_checkpoint for commit in self.newest_commits(writer).values())
         return min(max([self._greatest or 0, *noted]) + 1, MAX_NUMBER)
 
     def checkpoint(self, name: str) -> Checkpoint:
@@ -460,8 +463,10 @@ class Store:
             self.files.rename(temporary, target)
             self.files.sync_dir(os.path.dirname(target))
         for name, commit in checkpoint.cut.items():
+            if name == writer.name:
+                continue
             newest = stream.read_commit(self.files, self.stream_path(name))
-            if name != writer.name and (newest.evicted_since(commit) or newest.timeline != commit.timeline):
+            if newest.evicted_since(commit) or newest.timeline != commit.timeline:
                 self.drop_checkpoint(checkpoint.name, writer, staged)
                 return False
         return True
@@ -543,7 +548,7 @@ def lay_out_checkpoint(
     files: fs.Files, directory: str, document: dict[str, Any], values: dict[str, NDArray[Any]], staged: Staged | None
 ) -> None:
     """Makes a checkpoint's group in a directory that does not exist, its document last; it takes ``staged`` files."""
-    metadata.create_group(files, directory)
+    files.mkdir(directory)
     checkpoint_arrays.write(files, directory, values)
     if staged is not None:
         files.rename(staged.directory, os.path.join(directory, attachments.GROUP))
