@@ -74,7 +74,7 @@ def make(engine: Engine, wanted: Wanted) -> None:
 
 def drop(engine: Engine, name: str) -> None:
     """Forgets a checkpoint; the next commit gives back the space that only it needed."""
-    if (there := trainer_checkpoints.there(engine.store)) is not None:
+    if (there := _there(engine)) is not None:
         there.drop(name)
         return
     with engine.write_lock:
@@ -86,7 +86,7 @@ def drop(engine: Engine, name: str) -> None:
 @contextlib.contextmanager
 def staging(engine: Engine, given: Given) -> Iterator[Staged | None]:
     """Writes the files of a checkpoint that is to be made; holds no lock meanwhile."""
-    if (there := trainer_checkpoints.there(engine.store)) is not None:
+    if (there := _there(engine)) is not None:
         with there.staging(given) as staged:
             yield staged
         return
@@ -104,13 +104,12 @@ def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable
 
     ``beside`` gives more that the checkpoint is to hold, and is called with the lock held.
     """
-    if (there := trainer_checkpoints.there(engine.store)) is not None:
+    if (there := _there(engine)) is not None:
         _take_there(engine, there, wanted, staged, beside)
         return
     with engine.write_lock:
         writer = engine.writable()
         _check_knows_all(engine)
-        engine.store.check_new_checkpoint(wanted.name)
         writer.last_checkpoint = engine.store.next_number(writer)
         with engine.pushes.warned_later():
             engine.commit()
@@ -123,6 +122,11 @@ def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable
                 return
             engine.refresh()
         raise CheckpointError(f"checkpoint {wanted.name!r}: other writers evict faster than their rows can be pinned")
+
+
+def _there(engine: Engine) -> RemoteCheckpoints | None:
+    """What makes checkpoints under the URL that a store is read from."""
+    return None if engine.streams.writer is not None else trainer_checkpoints.there(engine.store)
 
 
 def _check_knows_all(engine: Engine) -> None:
