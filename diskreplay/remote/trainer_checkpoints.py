@@ -47,7 +47,7 @@ class RemoteCheckpoints:
         self._local = LocalFiles()
 
     @contextlib.contextmanager
-    def staging(self, given: Given) -> Iterator[Staged | None]:
+    def staging(self, given: Given) -> Iterator[Staged]:
         """Writes the files of a checkpoint that is to be made into a local directory."""
         with self._files.mirror.scratch() as scratch, attachments.staged(self._local, scratch, given) as staged:
             yield staged

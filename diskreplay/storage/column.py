@@ -187,7 +187,7 @@ class ColumnReader:
     def _open(self, shard: int, needed: bool) -> PooledFile | None:
         """Opens the file of a shard; None where no descriptor is left for it and it is not ``needed`` now."""
         try:
-            return PooledFile(handles.with_room(self.files.open, self.shard_path(shard)))
+            return PooledFile(self.files.open(self.shard_path(shard)))
         except FileNotFoundError as error:
             raise self.damage(shard, None, "the shard's file is missing") from error
         except OSError as error:

@@ -9,13 +9,26 @@ import os
 import pathlib
 import stat
 import weakref
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from diskreplay.callers import caller
 from diskreplay.forks import at_fork
-from diskreplay.storage.files import NOTHING_THERE, THIS_PROCESS, File, FileLock, Files, Kind
-from diskreplay.storage.handles import with_room
+from diskreplay.storage import handles
+from diskreplay.storage.files import NO_DESCRIPTORS, NOTHING_THERE, THIS_PROCESS, File, FileLock, Files, Kind
+
+Given = ParamSpec("Given")
+Opened = TypeVar("Opened")
+
+
+def with_room(opening: Callable[Given, Opened], *given: Given.args, **options: Given.kwargs) -> Opened:
+    """What ``opening`` gives; where no descriptor is left, files of the pool are closed and it is called again."""
+    while True:
+        try:
+            return opening(*given, **options)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS or not handles.POOL.shed():
+                raise
 
 
 class LocalFile(File):

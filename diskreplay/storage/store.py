@@ -87,7 +87,7 @@ class Checkpoint:
 
     def numbered(self, number: int, maker: str | None, values: Mapping[str, NDArray[Any]]) -> Checkpoint:
         """The checkpoint as its maker writes it, with an id of its own, and with arrays ``(n,)`` by name."""
-        arrays = checkpoint_arrays.facts(values)
+        arrays = checkpoint_arrays.facts(values) if values else {}
         return dataclasses.replace(self, number=number, id=secrets.token_hex(8), maker=maker, arrays=arrays)
 
     def made_by(self) -> str:
@@ -309,11 +309,11 @@ class Store:
     def newest_commit(self, name: str) -> Commit:
         """The newest commit record of a stream; CorruptionError where there is no such stream."""
         path = self.stream_path(name)
-        with fs.translate_reads(path):
-            missing = self.files.kind(os.path.join(path, metadata.NAME)) is None
-        if missing:
-            raise CorruptionError(f"the stream {name!r} of {self.path!r} is missing", file=path, stream=name)
-        return stream.read_commit(self.files, path)
+        try:
+            return stream.read_commit(self.files, path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            message = f"the stream {name!r} of {self.path!r} is missing"
+            raise CorruptionError(message, file=path, stream=name) from error
 
     def read_stream(self, name: str, commit: Commit, timeline: int) -> StreamReader:
         """The stream as of a commit; ``timeline`` is that of the newest one.
@@ -532,7 +532,7 @@ def checkpoint_document(checkpoint: Checkpoint, parent: str = CHECKPOINTS) -> by
         "number": checkpoint.number,
         "id": checkpoint.id,
         "maker": checkpoint.maker,
-        **attachments.to_json(checkpoint.attachments),
+        **({attachments.GROUP: attachments.to_json(checkpoint.attachments)} if checkpoint.attachments else {}),
         **({"kept": True} if checkpoint.kept else {}),
     }
     document = metadata.group_document(attributes, f"{parent}/{checkpoint.name}")
@@ -544,7 +544,8 @@ def lay_out_checkpoint(
 ) -> None:
     """Makes a checkpoint's group in a directory that does not exist, its document last; it takes ``staged`` files."""
     files.mkdir(directory)
-    checkpoint_arrays.write(files, directory, values)
+    if values:
+        checkpoint_arrays.write(files, directory, values)
     if staged is not None:
         files.rename(staged.directory, os.path.join(directory, attachments.GROUP))
     fs.replace(files, os.path.join(directory, metadata.NAME), document)

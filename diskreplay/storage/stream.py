@@ -180,7 +180,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 self._go_back(commit)
                 self.close_files()  # other files stand in the places of shards
             elif commit != newest:  # resized
-                self.replace_record(commit)
+                write_commit(self.files, self.path, commit)
             self._clear_scratch()
             return {path: self._recover_column(commit, path, column) for path, column in self.columns()}
 
@@ -194,7 +194,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                     temporary = os.path.join(self.path, SCRATCH, f".tmp-shard-{len(shorter)}")
                     fs.write(self.files, temporary, read_first(self.files.open(file), tail.size))
                     shorter[temporary] = file
-            self.replace_record(commit)
+            write_commit(self.files, self.path, commit)
         except BaseException:
             with contextlib.suppress(OSError):
                 self._clear_scratch()
@@ -271,11 +271,6 @@ class StreamWriter(_Stream[ColumnWriter]):
     def end(self) -> int:
         """One past the newest row, committed or not."""
         return self.rows[SCRATCH].end
-
-    @property
-    def patch_end(self) -> int:
-        """One past the newest patch, committed or not."""
-        return next(iter(self.patches.values())).end
 
     @property
     def scratch(self) -> str:
@@ -369,7 +364,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             begin=begin,
             end=self.end,
             patch_begin=patch_begin,
-            patch_end=self.patch_end,
+            patch_end=next(iter(self.patches.values())).end,
             tails={**self.commit_record.tails, **{path: appended[-1].tail for path, appended in staged.items()}},
             sampled=self.sampled,
             last_checkpoint=self.last_checkpoint,
@@ -384,7 +379,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 if path in staged:
                     self._make_log(path)
             self._append(staged)
-            self.replace_record(record)
+            write_commit(self.files, self.path, record)
             with publish:
                 for path, column in self.columns():
                     column.publish(staged.get(path, []), column.end)
@@ -442,13 +437,9 @@ class StreamWriter(_Stream[ColumnWriter]):
             return
         record = newest.next(sampled=self.sampled, last_checkpoint=self.last_checkpoint)
         with self.whole("committing"):
-            self.replace_record(record)
+            write_commit(self.files, self.path, record)
             with publish:
                 self.commit_record = record
-
-    def replace_record(self, record: Commit) -> None:
-        """Atomically and durably makes ``record`` the commit of the stream: the point of no return."""
-        write_commit(self.files, self.path, record)
 
     def reclaim(self, publish: contextlib.AbstractContextManager[object]) -> None:
         """Unlinks the shards that neither the committed window nor a checkpoint needs; ``publish`` as in commit."""
@@ -599,4 +590,11 @@ def largest_record(schema: Schema) -> Commit:
 
 def read_commit(files: fs.Files, path: str) -> Commit:
     """The stream's newest commit record."""
-    return Commit.from_json(metadata.read_attributes(files, path), os.path.join(path, metadata.NAME))
+    metadata.check_no_link(files, os.path.dirname(path), path)
+    return _record(metadata.read_bytes(files, path), path)
+
+
+@functools.lru_cache(256)
+def _record(data: bytes, path: str) -> Commit:
+    """The record of these bytes, which is looked at more often than it changes."""
+    return Commit.from_json(metadata.attributes_of(data, path), os.path.join(path, metadata.NAME))
