@@ -190,14 +190,12 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         the sampler has no priorities. The first call of a buffer that writes puts a mark on disk before; it raises
         WriteFailedError, with no priority changed, where the file system refuses that.
         """
-        while not self._update(index, priorities):
+        while True:
+            with self.engine.lock:
+                self.engine.check_open()
+                if self.draws.update(index, priorities):
+                    return
             self.before_update()
-
-    def _update(self, index: Any, priorities: Any) -> bool:
-        """As :meth:`update_priorities`; False, with nothing done, where :meth:`before_update` comes first."""
-        with self.engine.lock:
-            self.engine.check_open()
-            return self.draws.update(index, priorities)
 
     def before_update(self) -> None:
         """Has nobody find priorities from before an update; :meth:`update_priorities` calls it.
