@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import Any, Generic
 
 import numpy as np
@@ -40,7 +39,6 @@ class Draws(Generic[SomeBatch]):
     Attributes:
         view, shown, sampler, updated: as they were given; ``updated`` changes.
         priorities: the sampler, if it has some.
-        standing: gives the standing of ids of the windows as items of the view.
         ready: whether priorities may be updated; see :mod:`diskreplay.buffers.keeping`.
     """
 
@@ -54,7 +52,6 @@ class Draws(Generic[SomeBatch]):
         self._schema = engine.schema
         self._streams = engine.streams
         self._rng = engine.rng
-        self.standing = functools.partial(engine.streams.standing, view)
         self._facts = {"view": view.to_json(), "sampler": sampler_facts(sampler), "priorities": None}
         self._checked = not is_own(sampler)
         """What a user's own sampler draws is looked at."""
@@ -102,6 +99,10 @@ class Draws(Generic[SomeBatch]):
         """Has the sampler draw ids and weights, ``(count,)`` each; by the store's own generator if ``rng`` is None."""
         with self._alone:
             return self.sampler.sample(rng or self._rng, self._streams.windows(), self.standing, count)
+
+    def standing(self, ids: Ids) -> NDArray[np.int8]:
+        """The standing of ids of the windows as items of the view."""
+        return self._streams.standing(self.view, ids)
 
     def _standing_now(self, ids: Ids) -> NDArray[np.int8]:
         """As :meth:`standing`, of ids that may have left the windows."""
