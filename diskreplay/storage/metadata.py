@@ -163,11 +163,11 @@ def read(files: fs.Files, directory: str) -> dict[str, Any]:
     Raises FileNotFoundError or NotADirectoryError when there is none, ReadFailedError when it cannot be read,
     CorruptionError when it is no JSON object.
     """
-    return _document(read_bytes(files, directory), os.path.join(directory, NAME))
+    return parsed(read_bytes(files, directory), os.path.join(directory, NAME))
 
 
 def read_bytes(files: fs.Files, directory: str) -> bytes:
-    """The document's bytes; raises as :func:`read`."""
+    """The bytes of the document of the node at ``directory``; raises as :func:`read`."""
     path = os.path.join(directory, NAME)
     most = MAX_CHECKPOINT_BYTES if os.path.basename(os.path.dirname(directory)) == CHECKPOINTS else MAX_BYTES
     with fs.translate_reads(path):
@@ -177,7 +177,8 @@ def read_bytes(files: fs.Files, directory: str) -> bytes:
         return files.read(path)
 
 
-def _document(data: bytes, path: str) -> dict[str, Any]:
+def parsed(data: bytes, path: str) -> dict[str, Any]:
+    """A document of these bytes; CorruptionError where they are no JSON object."""
     try:
         document = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -203,16 +204,17 @@ def check_no_link(files: fs.Files, *directories: str) -> None:
 def read_attributes(files: fs.Files, directory: str) -> dict[str, Any]:
     """Our attributes of a stream's or checkpoint's group; CorruptionError when it has none, or they are damaged."""
     check_no_link(files, os.path.dirname(directory), directory)
-    return attributes_of(read_bytes(files, directory), directory)
+    return attributes(directory, read_bytes(files, directory))
 
 
-def attributes_of(data: bytes, directory: str) -> dict[str, Any]:
-    """As :func:`read_attributes`, of a document's bytes."""
+def attributes(directory: str, data: bytes) -> dict[str, Any]:
+    """As :func:`read_attributes`, of a document whose bytes were read."""
+    parent, name = os.path.split(directory)
     path = os.path.join(directory, NAME)
-    document = _document(data, path)
-    attributes = document.get("attributes")
-    ours = attributes.get(KEY) if isinstance(attributes, dict) else None
+    document = parsed(data, path)
+    found = document.get("attributes")
+    ours = found.get(KEY) if isinstance(found, dict) else None
     if document.get("zarr_format") != 3 or document.get("node_type") != "group" or not isinstance(ours, dict):
         raise CorruptionError(f"{path!r} is no Zarr v3 group with attributes[{KEY!r}]", file=path)
-    check(ours, "/".join(directory.split(os.sep)[-2:]), path)
+    check(ours, f"{os.path.basename(parent)}/{name}", path)
     return ours

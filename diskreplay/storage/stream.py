@@ -180,7 +180,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 self._go_back(commit)
                 self.close_files()  # other files stand in the places of shards
             elif commit != newest:  # resized
-                write_commit(self.files, self.path, commit)
+                self.replace_record(commit)
             self._clear_scratch()
             return {path: self._recover_column(commit, path, column) for path, column in self.columns()}
 
@@ -194,7 +194,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                     temporary = os.path.join(self.path, SCRATCH, f".tmp-shard-{len(shorter)}")
                     fs.write(self.files, temporary, read_first(self.files.open(file), tail.size))
                     shorter[temporary] = file
-            write_commit(self.files, self.path, commit)
+            self.replace_record(commit)
         except BaseException:
             with contextlib.suppress(OSError):
                 self._clear_scratch()
@@ -379,7 +379,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 if path in staged:
                     self._make_log(path)
             self._append(staged)
-            write_commit(self.files, self.path, record)
+            self.replace_record(record)
             with publish:
                 for path, column in self.columns():
                     column.publish(staged.get(path, []), column.end)
@@ -437,9 +437,13 @@ class StreamWriter(_Stream[ColumnWriter]):
             return
         record = newest.next(sampled=self.sampled, last_checkpoint=self.last_checkpoint)
         with self.whole("committing"):
-            write_commit(self.files, self.path, record)
+            self.replace_record(record)
             with publish:
                 self.commit_record = record
+
+    def replace_record(self, record: Commit) -> None:
+        """Atomically and durably makes ``record`` the commit of the stream: the point of no return."""
+        write_commit(self.files, self.path, record)
 
     def reclaim(self, publish: contextlib.AbstractContextManager[object]) -> None:
         """Unlinks the shards that neither the committed window nor a checkpoint needs; ``publish`` as in commit."""
@@ -597,4 +601,4 @@ def read_commit(files: fs.Files, path: str) -> Commit:
 @functools.lru_cache(256)
 def _record(data: bytes, path: str) -> Commit:
     """The record of these bytes, which is looked at more often than it changes."""
-    return Commit.from_json(metadata.attributes_of(data, path), os.path.join(path, metadata.NAME))
+    return Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))

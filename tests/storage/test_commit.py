@@ -60,13 +60,13 @@ def test_a_record_is_parsed_again_only_where_its_bytes_are_others(
     def opened(stream: str) -> dr.ReplayBuffer:
         return dr.ReplayBuffer.open_or_create(tmp_path / "a", LINE, LINE, capacity=9, stream=stream)
 
-    def parsing(data: bytes, directory: str) -> Any:
+    def parsing(directory: str, data: bytes) -> Any:
         parsed.append(os.path.relpath(directory, tmp_path / "a"))
-        return attributes_of(data, directory)
+        return attributes(directory, data)
 
     parsed: list[str] = []
-    attributes_of = metadata.attributes_of
-    monkeypatch.setattr(metadata, "attributes_of", parsing)
+    attributes = metadata.attributes
+    monkeypatch.setattr(metadata, "attributes", parsing)
     with opened("theirs") as theirs, opened("ours") as ours:
         parsed.clear()
         ours.checkpoint("a")
