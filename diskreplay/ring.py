@@ -92,25 +92,22 @@ class Table:
 class Ring:
     """The values of ids ``[begin, end)`` in one array: those of ``ids`` are ``ring.array[ids % ring.length]``."""
 
-    __slots__ = ("array", "begin", "end", "most")
+    __slots__ = ("array", "begin", "end", "length", "most")
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, most: int = NO_LIMIT) -> None:
         """``most`` is the number of ids that will be held at a time, as far as is known; more is no error."""
         self.most = most
-        self.array: Array = np.zeros((first_length([shape], most), *shape), dtype)
+        self.length = first_length([shape], most)
+        """Ids that there is room for."""
+        self.array: Array = np.zeros((self.length, *shape), dtype)
         self.begin = 0
         self.end = 0
-
-    @property
-    def length(self) -> int:
-        """Ids that there is room for."""
-        return len(self.array)
 
     def reserve(self, end: int) -> None:
         """Makes room for ids up to ``end``; their values are undefined until they are set."""
         if end - self.begin > self.length:
             length = longer_length(self.length, end - self.begin, self.most)
-            self.array = grown(self.array, length, self.begin, self.end)
+            self.array, self.length = grown(self.array, length, self.begin, self.end), length
 
     def extend(self, values: Array) -> None:
         """Appends ``values`` (n, *shape) at ``end``."""

@@ -83,11 +83,6 @@ Continuity = Literal["observations", "flags"]
 """What says that a row goes on with the episode of the one before it; see ``ReplayBuffer.create``."""
 
 
-def is_patch(path: str) -> bool:
-    """Whether an array, by its path below the stream's group, is one of the patch table; no column's name is so."""
-    return path.startswith(f"{PATCH_TABLE}/")
-
-
 class Start(enum.IntEnum):
     """What stands before a row of one environment, in the column ``start``.
 
@@ -329,7 +324,7 @@ class Schema:
         patches = {f"{PATCH_TABLE}/{column.name}": column for column in self.patch_columns}
         return {column.name: column for column in self.columns} | patches
 
-    @property
+    @functools.cached_property
     def context(self) -> int:
         """Rows before the window that are kept because frame stacks reach back to them."""
         return max(stack.frames for stack in self.stacks) - 1

@@ -16,6 +16,7 @@ import diskreplay as dr
 from diskreplay import schema as schemas
 from diskreplay.errors import CorruptionError, SchemaError
 from diskreplay.schema import Codec, Schema, StoreSpec, build
+from diskreplay.storage.commit import is_patch
 
 DISCRETE = spaces.Discrete(6)
 
@@ -211,7 +212,7 @@ def test_columns_and_arrays_by_name() -> None:
     )
     assert [schema.column(column.name) for column in schema.columns] == list(schema.columns)
     assert list(schema.arrays.values()) == [*schema.columns, *schema.patch_columns]
-    patches = [path for path in schema.arrays if schemas.is_patch(path)]
+    patches = [path for path in schema.arrays if is_patch(path)]
     assert patches == ["patches/place", "patches/obs/a", "patches/obs/b"]
     with pytest.raises(KeyError, match="obs/c"):
         schema.column("obs/c")

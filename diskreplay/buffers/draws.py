@@ -52,6 +52,7 @@ class Draws(Generic[SomeBatch]):
         self._schema = engine.schema
         self._streams = engine.streams
         self._rng = engine.rng
+        self._facts = {"view": view.to_json(), "sampler": sampler_facts(sampler), "priorities": None}
         self._checked = not is_own(sampler)
         """What a user's own sampler draws is looked at."""
         self._alone = contextlib.nullcontext() if self._checked else engine.lock.exclusive
@@ -97,9 +98,7 @@ class Draws(Generic[SomeBatch]):
     def draw(self, count: int, rng: Any = None) -> tuple[Ids, NDArray[np.float32]]:
         """Has the sampler draw ids and weights, ``(count,)`` each; by the store's own generator if ``rng`` is None."""
         with self._alone:
-            return self.sampler.sample(
-                self._rng if rng is None else rng, self._streams.windows(), self.standing, count
-            )  # fmt: skip
+            return self.sampler.sample(rng or self._rng, self._streams.windows(), self.standing, count)
 
     def standing(self, ids: Ids) -> NDArray[np.int8]:
         """The standing of ids of the windows as items of the view."""
@@ -138,12 +137,11 @@ class Draws(Generic[SomeBatch]):
     # As a hook
 
     def state(self) -> State:
-        priorities, arrays = sampler_state(self.sampler)
-        facts: dict[str, Any] = {"view": self.view.to_json(), "sampler": sampler_facts(self.sampler)}
-        facts["priorities"] = priorities
-        if priorities is not None:
-            facts[UPDATED] = self.updated
-        return facts, arrays
+        if self.priorities is None:
+            return self._facts, {}
+        priorities, arrays = sampler_state(self.priorities)
+        now = {"sampler": sampler_facts(self.sampler), "priorities": priorities, UPDATED: self.updated}
+        return {**self._facts, **now}, arrays
 
     def forget(self) -> None:
         if self.priorities is not None:

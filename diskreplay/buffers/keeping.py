@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from diskreplay.buffers.draws import Draws
 from diskreplay.buffers.state import UPDATED, begins_anew, resume_sampler
 from diskreplay.engine.engine import Engine
-from diskreplay.engine.generator import rng_to_json
 from diskreplay.engine.hooks import State
 from diskreplay.errors import CorruptionError
 from diskreplay.sampling.sampler_mixture import has_priorities
@@ -131,9 +130,8 @@ def _state(engine: Engine) -> State:
     """What is kept: all that a checkpoint holds beside rows, but the random state only where a companion needs it."""
     state, arrays = engine.state()
     if engine.companion is None:
-        return state, arrays
-    facts, more = engine.companion.state()
-    return {**state, **facts, "rng": rng_to_json(engine.rng)}, {**arrays, **more}
+        del state["rng"]
+    return state, arrays
 
 
 def _cut(engine: Engine) -> dict[str, Commit]:

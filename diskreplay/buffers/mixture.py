@@ -29,7 +29,7 @@ from diskreplay.buffers.options import Opening, of
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.buffers.state import resume_sampler, sampler_facts, sampler_state
+from diskreplay.buffers.state import resume_sampler
 from diskreplay.buffers.stored import Restored
 from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_count
@@ -407,13 +407,12 @@ class Mixture(Subscripted, Generic[SomeBatch]):
                 continue
             with part.engine.lock:
                 part.engine.check_open()
-                priorities, values = sampler_state(part.sampler)
+                facts, values = part.draws.state()
                 timelines = {
                     str(stream.log.stream): stream.disk.commit_record.timeline for stream in part.engine.streams
                 }
-                facts = {"rng": rng_to_json(part.engine.rng), "priorities": priorities, "timelines": timelines}
-                facts |= {"sampler": sampler_facts(part.sampler), "view": part.view.to_json()}
-            read.append({**facts, "store": _key(part.engine.store)})
+                rng, store = rng_to_json(part.engine.rng), _key(part.engine.store)
+                read.append({**facts, "rng": rng, "timelines": timelines, "store": store})
             arrays |= {f"part{number}.{name}": value.copy() for name, value in values.items()}
         return {STATE: {GIVEN: list(self._given), FRACTIONS: list(self._fractions), READ: read}}, arrays
 

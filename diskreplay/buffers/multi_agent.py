@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
@@ -10,6 +11,7 @@ import gymnasium
 from diskreplay.buffers import multi_agent_layout as layout
 from diskreplay.buffers.multi_agent_batch import MultiAgentBatch
 from diskreplay.buffers.multi_agent_view import AgentsView
+from diskreplay.buffers.opening import make_buffer, open_buffer, open_or_make_buffer
 from diskreplay.buffers.options import (
     AgentsCreateOptions,
     AgentsEitherOptions,
@@ -27,12 +29,18 @@ from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.view import View
 
 
+def _check(kind: type, stored: Mapping[str, Any], *more: Any, **shown: Any) -> None:
+    layout.from_json(stored.get(layout.KEY))
+    SampledBuffer.RULES.check(kind, stored, *more, **shown)
+
+
 class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch]):
     """Steps of ``n_agents`` agents on disk, made by :meth:`create` or :meth:`open`; otherwise as :class:`ReplayBuffer`.
 
     A transition is one step of one environment with all its agents.
     """
 
+    RULES = dataclasses.replace(SampledBuffer.RULES, check=_check)
     FREEDOMS = Freedoms(alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
 
     def __init__(
@@ -80,7 +88,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         """
         agents = observation_space, action_space, n_agents
         spec = cls._spec(agents, options, capacity=capacity, num_envs=num_envs)
-        return cls._create(path, spec, options, view=view, sampler=sampler)
+        return make_buffer(cls, path, spec, options, view=view, sampler=sampler)
 
     @classmethod
     @shared(AgentsEitherOptions)
@@ -100,7 +108,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         """Opens the store at ``path``, or makes it; as :meth:`diskreplay.ReplayBuffer.open_or_create`."""
         agents = observation_space, action_space, n_agents
         spec = cls._spec(agents, options, capacity=capacity, num_envs=num_envs)
-        return cls._open_or_create(path, spec, options, view=view, sampler=sampler)
+        return open_or_make_buffer(cls, path, spec, options, view=view, sampler=sampler)
 
     @classmethod
     @shared(OpenOptions)
@@ -118,7 +126,7 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
 
         NotAStoreError where the store is not of this class.
         """
-        return cls._open(path, options, num_envs, capacity, view=view, sampler=sampler)
+        return open_buffer(cls, path, options, num_envs, capacity, view=view, sampler=sampler)
 
     @staticmethod
     def _spec(of_agents: tuple[Any, Any, int], options: Mapping[str, Any], **sizes: int) -> StoreSpec:
@@ -126,10 +134,6 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
         agents, *spaces = layout.lay_out(*of_agents, of(AgentsSpec, options))
         columns, settings = agents.columns(options["columns"]), {layout.KEY: agents.to_json()}
         return of(StoreSpec, options, *spaces, **sizes, columns=columns, settings=settings)
-
-    @classmethod
-    def _check_kind(cls, stored: Mapping[str, Any]) -> None:
-        layout.from_json(stored.get(layout.KEY))
 
     def _showing(self, view: View[Any]) -> AgentsView:
         return AgentsView(view, self._agents)

@@ -14,7 +14,8 @@ from diskreplay.buffers import multi_agent_layout as layout
 from diskreplay.buffers.multi_agent_batch import MultiAgentRolloutBatch
 from diskreplay.buffers.multi_agent_layout import AGENT_MASK, AGENT_REWARD, AVAILABLE, MEAN_ACTION, OBS, STATE
 from diskreplay.buffers.multi_agent_view import onehot_later
-from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
+from diskreplay.buffers.on_policy import FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer, with_steps_of
+from diskreplay.buffers.opening import make_buffer, open_or_make_buffer
 from diskreplay.buffers.options import AgentsCreateOptions, AgentsEitherOptions, AgentsSpec, of, shared
 from diskreplay.checks import check_share
 from diskreplay.engine.inputs import Freedoms
@@ -77,7 +78,7 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
             (observation_space, action_space, n_agents), steps, num_envs, options, td_lambda=td_lambda,
             gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
         )  # fmt: skip
-        return cls._create(path, spec, options)
+        return make_buffer(cls, path, spec, options)
 
     @classmethod
     @shared(AgentsEitherOptions)
@@ -101,7 +102,7 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
             (observation_space, action_space, n_agents), steps, num_envs, options, td_lambda=td_lambda,
             gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
         )  # fmt: skip
-        return cls._open_or_create(path, spec, options)
+        return with_steps_of(spec, open_or_make_buffer(cls, path, spec, options))
 
     @classmethod
     def _agents_spec(

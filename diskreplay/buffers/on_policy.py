@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import returns, spaces
+from diskreplay.buffers.opening import open_buffer
 from diskreplay.buffers.options import OpenOptions, of, shared
 from diskreplay.buffers.passes import Passes, Slices
-from diskreplay.buffers.stored import StoredBuffer
+from diskreplay.buffers.stored import Rules, StoredBuffer
 from diskreplay.checks import check_count, check_flag, check_share
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
@@ -29,11 +30,12 @@ from diskreplay.paths import PathLike
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.samples import Samples
 from diskreplay.reading.unroll import unroll
-from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, Schema, StoreSpec
+from diskreplay.schema import REWARD, TERMINATED, TRUNCATED, VALID, StoreSpec
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import Arrays, map_arrays
 
 Array = NDArray[Any]
+Rollout = TypeVar("Rollout", bound="OnPolicyBuffer[Any]")
 SomeBatch = TypeVar("SomeBatch", bound=Arrays)
 
 VALUE, LOG_PROB, FINAL_VALUE = "value", "log_prob", "final_value"
@@ -108,6 +110,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     KIND = "rollout"
     """Where the store's settings have this class's own."""
     WALKED_BY = "buffer.minibatches(64) and buffer.episode_minibatches(8) give batches of all its steps, after finish()"
+    RULES = Rules(check=lambda kind, stored, *more: kind._stored_settings(stored), grows=False)
     FREEDOMS = Freedoms(unknown=FINAL_VALUE)
 
     def __init__(
@@ -153,20 +156,6 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         )  # fmt: skip
 
     @classmethod
-    def _check_kind(cls, stored: Mapping[str, Any]) -> None:
-        cls._stored_settings(stored)
-
-    @classmethod
-    def _open_same(cls, path: PathLike, schema: Schema, options: Mapping[str, Any], **shown: Any) -> Self:
-        """The store that is there; InputError where it has other steps or environments than the schema."""
-        buffer = cls._open(path, options)
-        if buffer.num_envs != schema.num_envs or buffer.steps * buffer.num_envs != schema.capacity:
-            has = f"steps={buffer.steps}, num_envs={buffer.num_envs}"
-            buffer.close()
-            raise InputError(f"the rollout {buffer.path!r} has {has}; ask for these, or choose another path")
-        return buffer
-
-    @classmethod
     @shared(OpenOptions)
     def open(cls, path: PathLike, **options: Unpack[OpenOptions]) -> Self:
         """Opens the store at ``path`` at its last commit, or at a checkpoint; as :meth:`diskreplay.ReplayBuffer.open`.
@@ -174,7 +163,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         At a checkpoint advantages and returns are as they were; otherwise :meth:`finish` is to be called again.
         NotAStoreError where the store is not of this class.
         """
-        return cls._open(path, options)
+        return open_buffer(cls, path, options)
 
     # Facts
 
@@ -499,6 +488,15 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             self._computed.finished = Finished(log.begin, log.end, estimates)
         except (KeyError, ValueError) as error:
             raise CorruptionError(f"the advantages of checkpoint {name!r} cannot be read: {error!r}") from error
+
+
+def with_steps_of(spec: StoreSpec, buffer: Rollout) -> Rollout:
+    """A buffer that ``open_or_create`` opened; InputError, and it is closed, where it has other steps than the spec."""
+    if buffer.num_envs != spec.num_envs or buffer.steps * buffer.num_envs != spec.capacity:
+        has = f"steps={buffer.steps}, num_envs={buffer.num_envs}"
+        buffer.close()
+        raise InputError(f"the rollout {buffer.path!r} has {has}; ask for these, or choose another path")
+    return buffer
 
 
 def normalized(advantage: Array, counted: Array) -> Array:

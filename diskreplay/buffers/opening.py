@@ -1,15 +1,19 @@
-"""Making and opening the store of a buffer: which one, where, and what of it."""
+"""Making and opening a buffer, and its store: which one, where, and what of it."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from diskreplay import schema as schemas
 from diskreplay.buffers import provenance, taking_over
-from diskreplay.buffers.options import Opening
+from diskreplay.buffers.comparing import is_there
+from diskreplay.buffers.options import Opening, of
+from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_flag
-from diskreplay.errors import CheckpointError, InputError, StoreNotFoundError
+from diskreplay.engine.run import Run
+from diskreplay.errors import CheckpointError, InputError, StoreExistsError, StoreNotFoundError
 from diskreplay.paths import PathLike, full_path
 from diskreplay.remote import membership
 from diskreplay.remote.objects import ObjectStore, checked_url, is_url
@@ -18,30 +22,67 @@ from diskreplay.schema import Schema, StoreSpec
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store, newest
 
+Buffer = TypeVar("Buffer", bound=StoredBuffer)
+
 APPEND = "a"
 """The mode of a buffer that opens only the stream that it writes."""
 LATEST = "latest"
 """Of checkpoints: the newest one, whatever its name is."""
 
 
-def create_store(
-    path: PathLike, spec: StoreSpec, schema: Schema, settings: Mapping[str, Any], opening: Opening, url: str | None
-) -> tuple[Store, str]:
-    """A new store at ``path``, and its one stream."""
+def make_buffer(
+    kind: type[Buffer], path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any
+) -> Buffer:
+    """A buffer of a class over a new store at ``path``, and its one stream; ``shown`` as of the class's rules."""
+    run, opening, schema = of(Run, options), of(Opening, options), schemas.build(spec)
+    kept = {**kind.RULES.kept(schema, **shown), **spec.settings, **provenance.setting(spec.provenance)}
     if is_url(path):
         raise InputError(
             f"rows are added to a local store, which is pushed: create(path, ..., remote={checked_url(path)!r})"
         )
     stream = opening.stream or FIRST_STREAM
-    kept = {**settings, **provenance.setting(spec.provenance)}
-    objects = ObjectStore(url) if url is not None else None
+    objects = ObjectStore(run.remote) if run.remote is not None else None
 
     def claim(document: dict[str, Any]) -> None:
         if objects is not None:
             membership.claim(objects, document, stream)
 
     store = Store.create(full_path(path), opening.files or LocalFiles(), schema, kept, stream, claim=claim)
-    return store, stream
+    return kind(store, stream=stream, run=run, **shown)
+
+
+def open_buffer(
+    kind: type[Buffer], path: PathLike, options: Mapping[str, Any], num_envs: int | None = None,
+    capacity: int | None = None, **shown: Any,
+) -> Buffer:  # fmt: skip
+    """A buffer over the store that is there; ``num_envs`` and ``capacity`` are those of the stream to write."""
+    run, opening = of(Run, options), of(Opening, options)
+
+    def check(stored: Mapping[str, Any], schema: Schema) -> None:
+        kind.RULES.check(kind, stored, schema, path, opening.take_over, **shown)
+
+    store, stream, cut = open_store(path, opening, run.remote, kind.RULES.modes, num_envs, capacity, check)
+    only = opening.mode == APPEND
+    return kind(store, stream=stream, checkpoint=cut, run=run, only_written=only, capacity=capacity, **shown)
+
+
+def open_or_make_buffer(
+    kind: type[Buffer], path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any
+) -> Buffer:
+    """A buffer over the store that is there, which must be as the spec says, or over a new one."""
+    run, schema = of(Run, options), schemas.build(spec)
+
+    def there() -> bool:
+        return is_there(path, spec, schema, options["files"], run.remote)
+
+    if not there():
+        try:
+            return make_buffer(kind, path, spec, options, **shown)
+        except StoreExistsError:  # another process was first
+            if not there():
+                raise
+    sizes = (schema.num_envs, schema.capacity) if kind.RULES.grows else ()
+    return open_buffer(kind, path, {**options, "or_last_commit": True}, *sizes, **shown)
 
 
 def open_store(

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 import gymnasium
 from typing_extensions import TypeVar
 
+from diskreplay.buffers.opening import make_buffer, open_buffer, open_or_make_buffer
 from diskreplay.buffers.options import CreateOptions, EitherOptions, OpenOptions, of, shared
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.paths import PathLike
@@ -96,7 +97,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             WriteFailedError: when the file system refuses.
         """
         spec = of(StoreSpec, options, observation_space, action_space, capacity=capacity, num_envs=num_envs)
-        return cls._create(path, spec, options, view=view, sampler=sampler)
+        return make_buffer(cls, path, spec, options, view=view, sampler=sampler)
 
     @classmethod
     @shared(EitherOptions)
@@ -127,7 +128,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
         :meth:`create` and :meth:`open` raise.
         """
         spec = of(StoreSpec, options, observation_space, action_space, capacity=capacity, num_envs=num_envs)
-        return cls._open_or_create(path, spec, options, view=view, sampler=sampler)
+        return open_or_make_buffer(cls, path, spec, options, view=view, sampler=sampler)
 
     @classmethod
     @shared(OpenOptions)
@@ -178,7 +179,7 @@ class ReplayBuffer(SampledBuffer[SomeBatch]):
             LockedError: when another writer holds the stream.
             CorruptionError: when what was committed cannot be read.
         """
-        return cls._open(path, options, num_envs, capacity, view=view, sampler=sampler)
+        return open_buffer(cls, path, options, num_envs, capacity, view=view, sampler=sampler)
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,

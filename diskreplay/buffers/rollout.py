@@ -8,7 +8,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer
+from diskreplay.buffers.on_policy import LOG_PROB, VALUE, OnPolicyBuffer, with_steps_of
+from diskreplay.buffers.opening import make_buffer, open_or_make_buffer
 from diskreplay.buffers.options import CreateOptions, EitherOptions, shared
 from diskreplay.paths import PathLike
 from diskreplay.reading.samples import Samples
@@ -54,7 +55,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
             (observation_space, action_space), steps, num_envs, (), options,
             gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
         )  # fmt: skip
-        return cls._create(path, spec, options)
+        return make_buffer(cls, path, spec, options)
 
     @classmethod
     @shared(EitherOptions)
@@ -76,7 +77,7 @@ class RolloutBuffer(OnPolicyBuffer[RolloutBatch]):
             (observation_space, action_space), steps, num_envs, (), options,
             gamma=gamma, gae_lambda=gae_lambda, normalize_advantage=normalize_advantage,
         )  # fmt: skip
-        return cls._open_or_create(path, spec, options)
+        return with_steps_of(spec, open_or_make_buffer(cls, path, spec, options))
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,

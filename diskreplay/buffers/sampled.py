@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Generic, Self
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import notebooks
-from diskreplay.buffers import owners, shuffle
+from diskreplay.buffers import copies, owners, shuffle
 from diskreplay.buffers.draws import Draws
 from diskreplay.buffers.keeping import Keeping
 from diskreplay.buffers.loader import MOST_BEGUN, Loader, begun_ahead
@@ -24,7 +24,7 @@ from diskreplay.buffers.state import (
     sampler_facts,
     settings,
 )
-from diskreplay.buffers.stored import StoredBuffer
+from diskreplay.buffers.stored import Rules, StoredBuffer
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError
 from diskreplay.ids import checked_ids
@@ -39,10 +39,27 @@ from diskreplay.views.batch import SomeBatch
 from diskreplay.views.view import View
 
 
+def _kept(schema: Schema, view: View | None = None, sampler: Sampler | None = None) -> dict[str, Any]:
+    """What a new store keeps: its view and its sampler."""
+    owners.check_free(sampler, None)
+    view, sampler = settings({}, view, sampler)
+    view.check(schema)
+    return {"view": view.to_json(), "sampler": sampler_facts(sampler)}
+
+
+def _check_shown(
+    kind: type, stored: Mapping[str, Any], schema: Schema, path: PathLike, take_over: bool, view: View | None = None,
+    sampler: Sampler | None = None,
+) -> None:  # fmt: skip
+    """InputError where a view or a sampler does not go with a store that is there."""
+    owners.check_free(sampler, owners.store_key(schema, named(path)), take_over)
+    settings(stored, view, sampler)[0].check(schema)
+
+
 class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
     """A store that is sampled from; what ``add`` takes is the business of the classes over this one."""
 
-    MODES = ("r", "r+", APPEND)
+    RULES = Rules(("r", "r+", APPEND), _kept, _check_shown)
 
     def __init__(
         self,
@@ -91,28 +108,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         """What makes the batches: the view, or one over it."""
         return view
 
-    @classmethod
-    def _kept(cls, schema: Schema, view: View | None = None, sampler: Sampler | None = None) -> dict[str, Any]:
-        owners.check_free(sampler, None)
-        view, sampler = settings({}, view, sampler)
-        view.check(schema)
-        return {"view": view.to_json(), "sampler": sampler_facts(sampler)}
+    open: ClassVar[Callable[..., Any]]
+    """Opens a store at its last commit, or at a checkpoint; see :meth:`diskreplay.ReplayBuffer.open`."""
 
-    @classmethod
-    def _check_shown(
-        cls, stored: Mapping[str, Any], schema: Schema, path: PathLike, take_over: bool, view: View | None = None,
-        sampler: Sampler | None = None,
-    ) -> None:  # fmt: skip
-        owners.check_free(sampler, owners.store_key(schema, named(path)), take_over)
-        settings(stored, view, sampler)[0].check(schema)
-
-    @classmethod
-    def open(cls, *args: Any, **options: Any) -> Self:
-        """Opens a store at its last commit, or at a checkpoint; see :meth:`diskreplay.ReplayBuffer.open`."""
-        raise NotImplementedError
-
-    def _opened_with(self) -> dict[str, Any]:
-        return {"view": self.view, "sampler": self.sampler}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copies.reduce(type(self), self.engine, {"view": self.view, "sampler": self.sampler})
 
     # Facts
 
@@ -190,14 +190,12 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         the sampler has no priorities. The first call of a buffer that writes puts a mark on disk before; it raises
         WriteFailedError, with no priority changed, where the file system refuses that.
         """
-        while not self._update(index, priorities):
+        while True:
+            with self.engine.lock:
+                self.engine.check_open()
+                if self.draws.update(index, priorities):
+                    return
             self.before_update()
-
-    def _update(self, index: Any, priorities: Any) -> bool:
-        """As :meth:`update_priorities`; False, with nothing done, where :meth:`before_update` comes first."""
-        with self.engine.lock:
-            self.engine.check_open()
-            return self.draws.update(index, priorities)
 
     def before_update(self) -> None:
         """Has nobody find priorities from before an update; :meth:`update_priorities` calls it.

@@ -59,10 +59,8 @@ def sampler_facts(sampler: Sampler) -> dict[str, Any]:
     return plain(f"to_json of {sampler!r}", facts)
 
 
-def sampler_state(sampler: Sampler) -> tuple[dict[str, Any] | None, dict[str, NDArray[Any]]]:
+def sampler_state(sampler: Prioritized) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """What a sampler must find again to go on bit for bit: facts for JSON, and arrays; InputError for anything else."""
-    if not isinstance(sampler, Prioritized):
-        return None, {}
     if samplers.is_own(sampler):
         return sampler.state()
     state = sampler.state()

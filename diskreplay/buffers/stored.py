@@ -15,23 +15,18 @@ import gymnasium
 import numpy as np
 
 from diskreplay import notebooks
-from diskreplay import schema as schemas
 from diskreplay.buffers import copies
-from diskreplay.buffers.comparing import is_there
-from diskreplay.buffers.opening import APPEND, create_store, open_store
-from diskreplay.buffers.options import Opening, of
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.engine import checkpointing, forks, unclosed
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.engine.run import Run
-from diskreplay.errors import CheckpointError, InputError, StateError, StoreExistsError
+from diskreplay.errors import CheckpointError, InputError, StateError
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.where import Where
 from diskreplay.interrupts import undisturbed
-from diskreplay.paths import PathLike
-from diskreplay.schema import Schema, StoreSpec
+from diskreplay.schema import Schema
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Checkpoint, Store
 
@@ -52,6 +47,26 @@ class Restored:
     metadata: dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What a class of buffers says of stores that are made and opened for it; see :mod:`diskreplay.buffers.opening`.
+
+    ``shown`` are arguments of its constructor, of what it shows of the rows.
+
+    Attributes:
+        modes: that it opens a store with.
+        kept: called with the schema and ``shown``: what a new store keeps of them in its settings.
+        check: called with the class, the settings and the schema of a store that is there, its path, ``take_over`` and
+            ``shown``: NotAStoreError for another class's store, InputError where ``shown`` do not go with it.
+        grows: whether ``open_or_create`` gives a stream the capacity that it asks for, where it has less.
+    """
+
+    modes: tuple[str, ...] = ("r", "r+")
+    kept: Callable[..., dict[str, Any]] = lambda schema: {}
+    check: Callable[..., object] = lambda kind, stored, schema, path, take_over: None
+    grows: bool = True
+
+
 class StoredBuffer(Subscripted):
     """What the buffers share. One thread may add while several sample.
 
@@ -61,8 +76,8 @@ class StoredBuffer(Subscripted):
 
     FREEDOMS: Freedoms = NO_FREEDOMS
     """Of ``add``."""
-    MODES: tuple[str, ...] = ("r", "r+")
-    """That it is opened with."""
+    RULES: Rules = Rules()
+    """Of making and opening a store."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         if not (args and isinstance(args[0], Store)):
@@ -92,68 +107,6 @@ class StoredBuffer(Subscripted):
         )  # fmt: skip
         forks.watch(self.engine)
         unclosed.watch(self, self.engine)
-
-    # Making and opening: ``shown`` are arguments of the constructor, of what a class shows of the rows
-
-    @classmethod
-    def _create(cls, path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any) -> Self:
-        """A new store, opened for writing."""
-        run, schema = of(Run, options), schemas.build(spec)
-        kept = {**cls._kept(schema, **shown), **spec.settings}
-        store, stream = create_store(path, spec, schema, kept, of(Opening, options), run.remote)
-        return cls(store, stream=stream, run=run, **shown)
-
-    @classmethod
-    def _open(
-        cls, path: PathLike, options: Mapping[str, Any], num_envs: int | None = None, capacity: int | None = None,
-        **shown: Any,
-    ) -> Self:  # fmt: skip
-        """The store that is there; ``num_envs`` and ``capacity`` are those of the stream to write."""
-        run, opening = of(Run, options), of(Opening, options)
-
-        def check(stored: Mapping[str, Any], schema: Schema) -> None:
-            cls._check_kind(stored)
-            cls._check_shown(stored, schema, path, opening.take_over, **shown)
-
-        store, stream, cut = open_store(path, opening, run.remote, cls.MODES, num_envs, capacity, check)
-        return cls(
-            store, stream=stream, checkpoint=cut, run=run, only_written=opening.mode == APPEND, capacity=capacity,
-            **shown,
-        )  # fmt: skip
-
-    @classmethod
-    def _open_or_create(cls, path: PathLike, spec: StoreSpec, options: Mapping[str, Any], **shown: Any) -> Self:
-        """The store that is there, which must be as the spec says, or a new one."""
-        run, schema = of(Run, options), schemas.build(spec)
-
-        def there() -> bool:
-            return is_there(path, spec, schema, options["files"], run.remote)
-
-        if not there():
-            try:
-                return cls._create(path, spec, options, **shown)
-            except StoreExistsError:  # another process was first
-                if not there():
-                    raise
-        return cls._open_same(path, schema, {**options, "or_last_commit": True}, **shown)
-
-    @classmethod
-    def _open_same(cls, path: PathLike, schema: Schema, options: Mapping[str, Any], **shown: Any) -> Self:
-        """The store that is there, with the environments of the schema, and its capacity at the least."""
-        return cls._open(path, options, schema.num_envs, schema.capacity, **shown)
-
-    @classmethod
-    def _kept(cls, schema: Schema) -> dict[str, Any]:
-        """What of ``shown`` a new store keeps in its settings."""
-        return {}
-
-    @classmethod
-    def _check_kind(cls, stored: Mapping[str, Any]) -> None:
-        """NotAStoreError where the settings are those of another class's store."""
-
-    @classmethod
-    def _check_shown(cls, stored: Mapping[str, Any], schema: Schema, path: PathLike, take_over: bool) -> None:
-        """InputError where ``shown`` do not go with a store that is there."""
 
     # Facts
 
@@ -500,8 +453,4 @@ class StoredBuffer(Subscripted):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A buffer with mode "r" is copied and pickled by its path; see :mod:`diskreplay.buffers.copies`."""
-        return copies.reduce(type(self), self.engine, self._opened_with())
-
-    def _opened_with(self) -> dict[str, Any]:
-        """What ``open`` of this class is told beside the options of all buffers, to make one like this."""
-        return {}
+        return copies.reduce(type(self), self.engine, {})

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_count
 from diskreplay.engine.engine import Engine
-from diskreplay.engine.generator import rng_to_json
 from diskreplay.engine.hooks import State
 from diskreplay.errors import CheckpointError, StateError
 from diskreplay.remote import trainer_checkpoints
@@ -53,7 +52,7 @@ def wanted(
 ) -> Wanted:
     """Looks at what ``checkpoint`` of a buffer was given; raises what that raises, before anything is done."""
     checked = Wanted(
-        name, plain("metadata", metadata or {}), files_beside.checked(attachments),
+        name, plain("metadata", metadata or {}), {} if attachments is None else files_beside.checked(attachments),
         None if keep is None else check_count("keep", keep),
     )  # fmt: skip
     try:
@@ -74,7 +73,7 @@ def make(engine: Engine, wanted: Wanted) -> None:
 
 def drop(engine: Engine, name: str) -> None:
     """Forgets a checkpoint; the next commit gives back the space that only it needed."""
-    if (there := trainer_checkpoints.there(engine.store)) is not None:
+    if (there := _there(engine)) is not None:
         there.drop(name)
         return
     with engine.write_lock:
@@ -83,20 +82,16 @@ def drop(engine: Engine, name: str) -> None:
             engine.store.drop_checkpoint(name, writer)
 
 
-@contextlib.contextmanager
-def staging(engine: Engine, given: Given) -> Iterator[Staged | None]:
+def staging(engine: Engine, given: Given) -> contextlib.AbstractContextManager[Staged | None]:
     """Writes the files of a checkpoint that is to be made; holds no lock meanwhile."""
-    if (there := trainer_checkpoints.there(engine.store)) is not None:
-        with there.staging(given) as staged:
-            yield staged
-        return
+    if (there := _there(engine)) is not None:
+        return there.staging(given) if given else contextlib.nullcontext()
     with engine.write_lock:  # a commit of another thread marks the writer until it is done
         writer = engine.writable()
         _check_knows_all(engine)  # before gigabytes are written
         writer.check()
         writer.check_place("making a checkpoint of")
-    with files_beside.staged(engine.store.files, writer.scratch, given) as staged:
-        yield staged
+    return files_beside.staged(engine.store.files, writer.scratch, given) if given else contextlib.nullcontext()
 
 
 def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable[[], State] = nothing) -> None:
@@ -104,14 +99,13 @@ def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable
 
     ``beside`` gives more that the checkpoint is to hold, and is called with the lock held.
     """
-    if (there := trainer_checkpoints.there(engine.store)) is not None:
+    if (there := _there(engine)) is not None:
         _take_there(engine, there, wanted, staged, beside)
         return
     with engine.write_lock:
         writer = engine.writable()
         _check_knows_all(engine)
-        engine.store.check_new_checkpoint(wanted.name)
-        writer.last_checkpoint = engine.store.next_number()
+        writer.last_checkpoint = engine.store.next_number(writer)
         with engine.pushes.warned_later():
             engine.commit()
         for _ in range(PIN_ATTEMPTS):
@@ -123,6 +117,11 @@ def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable
                 return
             engine.refresh()
         raise CheckpointError(f"checkpoint {wanted.name!r}: other writers evict faster than their rows can be pinned")
+
+
+def _there(engine: Engine) -> RemoteCheckpoints | None:
+    """What makes checkpoints under the URL that a store is read from."""
+    return None if engine.streams.writer is not None else trainer_checkpoints.there(engine.store)
 
 
 def _check_knows_all(engine: Engine) -> None:
@@ -151,18 +150,13 @@ def _cut(
     """A checkpoint of this moment, and its arrays."""
     with engine.lock:
         engine.check_open()
-        state, arrays = engine.state()
-        cut = engine.streams.commits
-        state["rng"] = rng_to_json(engine.rng)
-        for more in (beside, engine.companion.state if engine.companion is not None else None):
-            facts, values = more() if more is not None else ({}, {})
-            state, arrays = {**state, **facts}, {**arrays, **values}
+        (state, arrays), (facts, values), cut = engine.state(), beside(), engine.streams.commits
     files = staged.attachments if staged is not None else {}
     now = time.time()  # noqa: TID251  `checkpoints list` shows it
     checkpoint = Checkpoint(
-        wanted.name, cut, state, wanted.metadata, now, attachments=files, kept=wanted.keep is not None
+        wanted.name, cut, {**state, **facts}, wanted.metadata, now, attachments=files, kept=wanted.keep is not None
     )
-    return checkpoint, arrays
+    return checkpoint, {**arrays, **values}
 
 
 def _take_there(

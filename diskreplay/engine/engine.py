@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from diskreplay.engine import pushes
 from diskreplay.engine.appender import Appender
 from diskreplay.engine.facts import annotate, begin
-from diskreplay.engine.generator import set_rng
+from diskreplay.engine.generator import rng_to_json, set_rng
 from diskreplay.engine.hooks import Companion, Hook, State
 from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.engine.later import LaterWriter
@@ -362,10 +362,10 @@ class Engine:
             self.streams.size_cache()
 
     def state(self) -> State:
-        """What a checkpoint must hold of the hooks; needs the lock."""
-        facts: dict[str, Any] = {}
+        """What a checkpoint must hold of the hooks, the companion and the random state; needs the lock."""
+        facts: dict[str, Any] = {"rng": rng_to_json(self.rng)}
         arrays: dict[str, NDArray[Any]] = {}
-        for hook in self.hooks:
+        for hook in self.hooks if self.companion is None else [*self.hooks, self.companion]:
             more, values = hook.state()
             facts, arrays = {**facts, **more}, {**arrays, **values}
         return facts, arrays

@@ -146,8 +146,9 @@ class Streams:
 
     def size_cache(self) -> None:
         """Tells the cache how much there is to cache, and takes out of it what left the window."""
-        self.cache.resize_window(sum(stream.window_bytes() for stream in self))
-        for stream in self:
+        if large := [stream for stream in self.all if not stream.log.whole]:
+            self.cache.resize_window(sum(stream.window_bytes() for stream in large))
+        for stream in large:
             for column in stream.large_columns():
                 self.cache.drop(column, stream.log.floor // column.column.chunk_rows)
             for column in stream.disk.patches.values():

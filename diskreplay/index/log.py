@@ -80,6 +80,7 @@ class StreamLog:
         """Names of the arrays of the table that tell of values written later: zeros as long as a row has none."""
         self.held = frozenset(self.resident + self.later)
         """Names of both."""
+        self._all = len(tuple(columns)) + 2 * len(tuple(later))
         self.table = Table.new({**held, **written, NEXT_PATCH: ((num_envs,), np.int64)}, self.rows + context + 2)
         """``(length, num_envs, *shape)`` a resident column; replaced by a longer one when it grows."""
         patched = [c for c in patch_columns if c.name == PLACE or c.name in held]
@@ -122,6 +123,11 @@ class StreamLog:
         )
         self.table = self.table.without(large, self.rows + self.context + 2)
         self.patches = self.patches.without(large, self.patches.most)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all columns are mirrored here."""
+        return len(self.held) == self._all
 
     @property
     def floor(self) -> int:

@@ -57,9 +57,9 @@ from diskreplay.ops.verify_patches import check_patches
 from diskreplay.ops.verify_rows import RowCheck
 from diskreplay.paths import PathLike
 from diskreplay.remote.place import place
-from diskreplay.schema import LOGS, PLACES, START, VALID, Schema, is_patch
+from diskreplay.schema import LOGS, PLACES, START, VALID, Schema
 from diskreplay.storage import attachments, kept, metadata, stream
-from diskreplay.storage.commit import Commit, Span
+from diskreplay.storage.commit import Commit, Span, is_patch
 from diskreplay.storage.files import Files, translate_reads
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
 from diskreplay.views.transition import Transition

@@ -8,7 +8,6 @@ names is not removed any more, and a stream whose rows it needs does not go back
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import secrets
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from diskreplay.remote.collect import going
 from diskreplay.remote.needed import shards
 from diskreplay.remote.objects import TakenError
 from diskreplay.remote.remote_files import RemoteFiles
-from diskreplay.storage import attachments, metadata
+from diskreplay.storage import attachments
 from diskreplay.storage.attachments import Given, Staged
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Checkpoint, Store, checkpoint_document, lay_out_checkpoint
@@ -48,7 +47,7 @@ class RemoteCheckpoints:
         self._local = LocalFiles()
 
     @contextlib.contextmanager
-    def staging(self, given: Given) -> Iterator[Staged | None]:
+    def staging(self, given: Given) -> Iterator[Staged]:
         """Writes the files of a checkpoint that is to be made into a local directory."""
         with self._files.mirror.scratch() as scratch, attachments.staged(self._local, scratch, given) as staged:
             yield staged
@@ -64,9 +63,8 @@ class RemoteCheckpoints:
         self._catalog.refresh()  # another may have made one of that name
         self._store.check_new_checkpoint(checkpoint.name)
         self._store.checkpoints()  # others' numbers
-        checkpoint = checkpoint.numbered(self._store.next_number(), None)
-        document = checkpoint_document(checkpoint, values)
-        checkpoint = dataclasses.replace(checkpoint, arrays=document["attributes"][metadata.KEY]["arrays"])
+        checkpoint = checkpoint.numbered(self._store.next_number(), None, values)
+        document = checkpoint_document(checkpoint)
         with self._files.mirror.scratch() as scratch:
             folder = os.path.join(scratch, "checkpoint")
             lay_out_checkpoint(self._local, folder, document, values, staged)

@@ -8,6 +8,7 @@ to be enough. Where half as many were drawn as the windows hold, the transitions
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ class Uniform:
                 raise NotEnoughDataError("no row in the window is a transition yet; add more steps")
             return every[rng.integers(len(every), size=count)]
 
-        ids = accepted(lambda count: draw(rng, spans, lengths, count), listed, standing, size, sum(lengths))
+        ids = accepted(functools.partial(draw, rng, spans, lengths), listed, standing, size, sum(lengths))
         return ids, np.ones(size, np.float32)
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> NDArray[np.float64]:

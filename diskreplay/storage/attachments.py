@@ -57,9 +57,6 @@ class Attachment:
     length: int
     crc32c: int
 
-    def to_json(self) -> dict[str, int]:
-        return {"length": self.length, "crc32c": self.crc32c}
-
 
 def from_json(stored: Any) -> dict[str, Attachment]:
     """Reads the attachments of a checkpoint's document, by name; ValueError and its kin where they are none."""
@@ -72,9 +69,8 @@ def from_json(stored: Any) -> dict[str, Attachment]:
 
 
 def to_json(attachments: Mapping[str, Attachment]) -> dict[str, Any]:
-    """Gives the field of a checkpoint's document; empty where there are none."""
-    found = {name: one.to_json() for name, one in attachments.items()}
-    return {GROUP: found} if found else {}
+    """Gives the field of a checkpoint's document."""
+    return {name: {"length": one.length, "crc32c": one.crc32c} for name, one in attachments.items()}
 
 
 class AttachmentWriter(io.BufferedIOBase):
@@ -191,30 +187,27 @@ class Staged:
     attachments: dict[str, Attachment]
 
 
-def checked(given: Given | None) -> Given:
+def checked(given: Given) -> Given:
     """Gives the files back; InputError where a checkpoint can have no such ones."""
-    if not isinstance(given, Mapping | None):
+    if not isinstance(given, Mapping):
         raise InputError(f"attachments must be a mapping of names to functions or bytes, got {type(given).__name__}")
-    for name, one in (given or {}).items():
+    for name, one in given.items():
         check_key(name, "attachment")
         if not (callable(one) or isinstance(one, bytes | bytearray | memoryview)):
             raise InputError(
                 f"attachments[{name!r}] must be bytes, or a function that writes to the binary file that it is given, "
                 f"such as lambda file: torch.save(state, file); got {type(one).__name__}"
             )
-    return dict(given or {})
+    return dict(given)
 
 
 @contextlib.contextmanager
-def staged(files: fs.Files, parent: str, given: Given) -> Iterator[Staged | None]:
-    """Writes the files into a temporary directory below ``parent``, each once; gives None where there are none.
+def staged(files: fs.Files, parent: str, given: Given) -> Iterator[Staged]:
+    """Writes the files into a temporary directory below ``parent``, each once.
 
     Removes at the end what no checkpoint took. Raises what a function raises, and WriteFailedError where the file
     system refuses; neither stops the store's writer.
     """
-    if not given:
-        yield None
-        return
     directory = os.path.join(parent, f".tmp-attachments-{secrets.token_hex(4)}")
     try:
         with fs.translate("making", directory, kept=""):

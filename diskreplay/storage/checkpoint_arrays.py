@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import google_crc32c
@@ -27,7 +28,7 @@ def _column(name: str, dtype: np.dtype[Any]) -> Column:
     return Column(name, (), dtype, CHUNK_ROWS, CHUNK_ROWS * SHARD_CHUNKS, Codec("zstd", 1), resident=True)
 
 
-def facts(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+def facts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """What :func:`read` needs to know of arrays ``(n,)`` that :func:`write` makes."""
     return {
         name: {"dtype": _column(name, values.dtype).dtype.name, "length": len(values), "crc32c": _crc32c(values)}
@@ -35,7 +36,7 @@ def facts(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
     }
 
 
-def write(files: fs.Files, directory: str, arrays: dict[str, NDArray[Any]]) -> None:
+def write(files: fs.Files, directory: str, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Makes a Zarr array ``(rows, 1)`` of each ``(n,)`` below the group at ``directory``."""
     for name, values in arrays.items():
         writer = ArrayWriter(files, os.path.join(directory, name), _column(name, values.dtype))

@@ -187,7 +187,7 @@ class ColumnReader:
     def _open(self, shard: int, needed: bool) -> PooledFile | None:
         """Opens the file of a shard; None where no descriptor is left for it and it is not ``needed`` now."""
         try:
-            return PooledFile(handles.with_room(lambda: self.files.open(self.shard_path(shard))))
+            return PooledFile(self.files.open(self.shard_path(shard)))
         except FileNotFoundError as error:
             raise self.damage(shard, None, "the shard's file is missing") from error
         except OSError as error:
@@ -354,17 +354,14 @@ class SealedChunk:
 
 @dataclasses.dataclass(frozen=True)
 class ShardAppend:
-    """What a commit adds to one shard: parts from ``offset`` on, and the directory entries that follow from it."""
+    """What a commit adds to one shard: parts from ``offset`` on, and the directory entries and the tail that follow."""
 
     shard: int
     offset: int
     parts: list[bytes]
     chunks: list[int]
     entries: NDArray[np.int64]
-
-    @property
-    def tail(self) -> Tail:
-        return Tail(self.shard, self.offset + sum(map(len, self.parts)))
+    tail: Tail
 
 
 class ColumnWriter(ColumnReader):
@@ -491,7 +488,8 @@ class ColumnWriter(ColumnReader):
         index[np.array(numbers) - first] = entries
         parts = [data for _, encoded in new for data in encoded]
         parts.append(chunks.encode_index(index, self.seal(shard, self.end)))
-        return ShardAppend(shard, offset, parts, numbers, entries)
+        tail = Tail(shard, offset + sum(map(len, parts)))
+        return ShardAppend(shard, offset, parts, numbers, entries, tail)
 
     def publish(self, appended: list[ShardAppend], end: int) -> None:
         """The staged rows below ``end`` are durable: reads go to the disk from now on."""

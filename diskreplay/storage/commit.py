@@ -13,7 +13,7 @@ from typing import Any
 
 from diskreplay.checks import check_count
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.schema import LOGS, Column, is_patch
+from diskreplay.schema import LOGS, PATCH_TABLE, Column
 
 MAX_ENVS = 1 << 20
 MAX_STREAMS = 1 << 15
@@ -190,6 +190,11 @@ class Commit:
         except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
             raise _unreadable(file, error) from error
         return found
+
+
+def is_patch(path: str) -> bool:
+    """Whether an array, by its path below the stream's group, is one of the patch table; no column's name is so."""
+    return path.startswith(f"{PATCH_TABLE}/")
 
 
 def check_size(num_envs: int, capacity: Any) -> int:

@@ -20,18 +20,15 @@ import itertools
 import resource
 import weakref
 from collections.abc import Callable, Collection, Iterable
-from typing import TypeVar
 
 from diskreplay.forks import at_fork
 from diskreplay.interrupts import Lock
-from diskreplay.storage.files import NO_DESCRIPTORS, File
+from diskreplay.storage.files import File
 
 LEAST_FILES = 16
 MOST_FILES = 4096
 MOST_LOOKED_AT = 64
 """Files, to close one that is not on loan."""
-
-Opened = TypeVar("Opened")
 
 
 def limit() -> int:
@@ -147,16 +144,6 @@ class Pool:
 
 POOL = Pool()
 at_fork(in_child=POOL.renew_lock)
-
-
-def with_room(opening: Callable[[], Opened]) -> Opened:
-    """What ``opening`` gives; where no descriptor is left, files of the pool are closed and it is called again."""
-    while True:
-        try:
-            return opening()
-        except OSError as error:
-            if error.errno not in NO_DESCRIPTORS or not POOL.shed():
-                raise
 
 
 class Handles:

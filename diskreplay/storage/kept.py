@@ -64,9 +64,8 @@ def document(
 
     Without a cut it is a mark.
     """
-    checkpoint = Checkpoint(NAME, cut, state, {}, 0.0).numbered(0, writer.name)
-    found = checkpoint_document(checkpoint, values, SCRATCH)
-    return checkpoint.id, metadata.dump(found)
+    checkpoint = Checkpoint(NAME, cut, state, {}, 0.0).numbered(0, writer.name, values)
+    return checkpoint.id, checkpoint_document(checkpoint, SCRATCH)
 
 
 def replace(writer: StreamWriter, document: tuple[str, bytes], values: dict[str, NDArray[Any]]) -> None:

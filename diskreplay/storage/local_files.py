@@ -9,18 +9,26 @@ import os
 import pathlib
 import stat
 import weakref
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from diskreplay.callers import caller
 from diskreplay.forks import at_fork
-from diskreplay.storage.files import NOTHING_THERE, THIS_PROCESS, File, FileLock, Files, Kind
-from diskreplay.storage.handles import with_room
+from diskreplay.storage import handles
+from diskreplay.storage.files import NO_DESCRIPTORS, NOTHING_THERE, THIS_PROCESS, File, FileLock, Files, Kind
+
+Given = ParamSpec("Given")
+Opened = TypeVar("Opened")
 
 
-def _open(path: str, flags: int) -> int:
-    """A descriptor, though files of the pool must be closed for it."""
-    return with_room(lambda: os.open(path, flags, 0o666))
+def with_room(opening: Callable[Given, Opened], *given: Given.args, **options: Given.kwargs) -> Opened:
+    """What ``opening`` gives; where no descriptor is left, files of the pool are closed and it is called again."""
+    while True:
+        try:
+            return opening(*given, **options)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS or not handles.POOL.shed():
+                raise
 
 
 class LocalFile(File):
@@ -31,8 +39,8 @@ class LocalFile(File):
     def __init__(self, path: str, *, write: bool) -> None:
         self._fd = -1
         # A link could lead out of the store, and a pipe would block: both are refused.
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._fd = _open(path, flags | (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY))
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY)
+        self._fd = with_room(os.open, path, flags, 0o666)
         mode = os.fstat(self._fd).st_mode
         if not stat.S_ISREG(mode):
             raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file", path)
@@ -89,7 +97,7 @@ class LocalLock:
         self._owner = os.getpid()
         self._taken_by = ""
         self._held.add(self)
-        self._fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fd = with_room(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def take(self) -> bool:
         """Takes the lock; False where somebody else holds it."""
@@ -156,7 +164,7 @@ class LocalFiles(Files):
 
     def list(self, path: str) -> list[str]:
         try:
-            return sorted(with_room(lambda: os.listdir(path)))
+            return sorted(with_room(os.listdir, path))
         except OSError as error:
             if error.errno in NOTHING_THERE:
                 return []
@@ -193,7 +201,7 @@ class LocalFiles(Files):
         os.rmdir(path)
 
     def sync_dir(self, path: str) -> None:
-        fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = with_room(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:

@@ -15,7 +15,7 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
@@ -85,9 +85,10 @@ class Checkpoint:
         """Sorts checkpoints, the oldest first: by number, then by name; those without a number by the clock."""
         return self.number, 0.0 if self.number else self.time, self.name
 
-    def numbered(self, number: int, maker: str | None) -> Checkpoint:
-        """The checkpoint as its maker writes it, with an id of its own."""
-        return dataclasses.replace(self, number=number, id=secrets.token_hex(8), maker=maker)
+    def numbered(self, number: int, maker: str | None, values: Mapping[str, NDArray[Any]]) -> Checkpoint:
+        """The checkpoint as its maker writes it, with an id of its own, and with arrays ``(n,)`` by name."""
+        arrays = checkpoint_arrays.facts(values) if values else {}
+        return dataclasses.replace(self, number=number, id=secrets.token_hex(8), maker=maker, arrays=arrays)
 
     def made_by(self) -> str:
         """Its maker, in words."""
@@ -219,8 +220,8 @@ class Store:
         with fs.translate_reads(file):
             return self.files.size(file) is not None
 
-    def newest_commits(self) -> dict[str, Commit]:
-        """The newest commit record of each stream by its name, in the order of their numbers."""
+    def newest_commits(self, writer: StreamWriter | None = None) -> dict[str, Commit]:
+        """The newest commit record of each stream by its name, in the order of their numbers; a writer has its own."""
         folder = os.path.join(self.path, STREAMS)
         names = []
         with fs.translate_reads(folder):
@@ -234,7 +235,10 @@ class Store:
                     )
         if not names:
             raise CorruptionError(f"{folder!r} holds no stream", file=folder)
-        commits = {name: stream.read_commit(self.files, os.path.join(folder, name)) for name in names}
+        commits = {} if writer is None else {writer.name: writer.commit_record}
+        commits |= {
+            name: stream.read_commit(self.files, os.path.join(folder, name)) for name in names if name not in commits
+        }
         numbers = [commit.stream for commit in commits.values()]
         if len(set(numbers)) != len(numbers):
             raise CorruptionError(f"two streams of {self.path!r} have the same number: {sorted(numbers)}", file=folder)
@@ -305,11 +309,11 @@ class Store:
     def newest_commit(self, name: str) -> Commit:
         """The newest commit record of a stream; CorruptionError where there is no such stream."""
         path = self.stream_path(name)
-        with fs.translate_reads(path):
-            missing = self.files.kind(os.path.join(path, metadata.NAME)) is None
-        if missing:
-            raise CorruptionError(f"the stream {name!r} of {self.path!r} is missing", file=path, stream=name)
-        return stream.read_commit(self.files, path)
+        try:
+            return stream.read_commit(self.files, path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            message = f"the stream {name!r} of {self.path!r} is missing"
+            raise CorruptionError(message, file=path, stream=name) from error
 
     def read_stream(self, name: str, commit: Commit, timeline: int) -> StreamReader:
         """The stream as of a commit; ``timeline`` is that of the newest one.
@@ -398,7 +402,7 @@ class Store:
             self._greatest = max([self._greatest or 0, *(one.number for one in found)])
         return sorted(found, key=lambda one: one.order)
 
-    def next_number(self) -> int:
+    def next_number(self, writer: StreamWriter | None = None) -> int:
         """One more than the greatest number of a checkpoint: of those that were read, and that writers have noted.
 
         A writer notes its number in a commit before it makes the checkpoint: so documents need to be read once only,
@@ -406,7 +410,7 @@ class Store:
         """
         if self._greatest is None:
             self.checkpoints()
-        noted = (commit.last_checkpoint for commit in self.newest_commits().values())
+        noted = (commit.last_checkpoint for commit in self.newest_commits(writer).values())
         return min(max([self._greatest or 0, *noted]) + 1, MAX_NUMBER)
 
     def checkpoint(self, name: str) -> Checkpoint:
@@ -442,7 +446,7 @@ class Store:
         return attachments.open_attachment(self.files, folder, checkpoint.attachments[name])
 
     def write_checkpoint(
-        self, writer: StreamWriter, checkpoint: Checkpoint, values: dict[str, NDArray[Any]] | None = None,
+        self, writer: StreamWriter, checkpoint: Checkpoint, values: Mapping[str, NDArray[Any]],
         staged: Staged | None = None,
     ) -> bool:  # fmt: skip
         """Makes a checkpoint, with arrays ``(n,)`` by name, durable: the one whose number the newest commit noted.
@@ -451,17 +455,19 @@ class Store:
         then there is none, and the files wait where they were.
         """
         target = self.check_new_checkpoint(checkpoint.name)
-        checkpoint = checkpoint.numbered(writer.commit_record.last_checkpoint, writer.name)
-        document = checkpoint_document(checkpoint, values or {})
+        checkpoint = checkpoint.numbered(writer.commit_record.last_checkpoint, writer.name, values)
+        document = checkpoint_document(checkpoint)
         with writer.whole(f"writing the checkpoint {checkpoint.name!r} of"):
             temporary = os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}")
             fs.clear(self.files, temporary)
-            lay_out_checkpoint(self.files, temporary, document, values or {}, staged)
+            lay_out_checkpoint(self.files, temporary, document, values, staged)
             self.files.rename(temporary, target)
             self.files.sync_dir(os.path.dirname(target))
         for name, commit in checkpoint.cut.items():
+            if name == writer.name:
+                continue
             newest = stream.read_commit(self.files, self.stream_path(name))
-            if name != writer.name and (newest.evicted_since(commit) or newest.timeline != commit.timeline):
+            if newest.evicted_since(commit) or newest.timeline != commit.timeline:
                 self.drop_checkpoint(checkpoint.name, writer, staged)
                 return False
         return True
@@ -515,39 +521,34 @@ def read_checkpoint(files: fs.Files, folder: str) -> Checkpoint:
     return Checkpoint(os.path.basename(folder), cut, *parts, number, id, maker, beside, kept)
 
 
-def checkpoint_document(
-    checkpoint: Checkpoint, values: dict[str, NDArray[Any]], parent: str = CHECKPOINTS
-) -> dict[str, Any]:
-    """A checkpoint's document; InputError where it were too large.
-
-    ``values`` are its arrays ``(n,)`` by name, ``parent`` the directory that it stands in.
-    """
+def checkpoint_document(checkpoint: Checkpoint, parent: str = CHECKPOINTS) -> bytes:
+    """The document of a checkpoint in a directory called ``parent``; InputError where it were too large."""
     attributes: dict[str, Any] = {
         "cut": {name: commit.to_json() for name, commit in checkpoint.cut.items()},
         "state": checkpoint.state,
         "metadata": checkpoint.metadata,
         "time": checkpoint.time,
-        "arrays": checkpoint_arrays.facts(values),
+        "arrays": checkpoint.arrays,
         "number": checkpoint.number,
         "id": checkpoint.id,
         "maker": checkpoint.maker,
-        **attachments.to_json(checkpoint.attachments),
+        **({attachments.GROUP: attachments.to_json(checkpoint.attachments)} if checkpoint.attachments else {}),
         **({"kept": True} if checkpoint.kept else {}),
     }
     document = metadata.group_document(attributes, f"{parent}/{checkpoint.name}")
-    metadata.dump(document, f"the checkpoint {checkpoint.name!r}, with the sampler's state,")
-    return document
+    return metadata.dump(document, f"the checkpoint {checkpoint.name!r}, with the sampler's state,")
 
 
 def lay_out_checkpoint(
-    files: fs.Files, directory: str, document: dict[str, Any], values: dict[str, NDArray[Any]], staged: Staged | None
+    files: fs.Files, directory: str, document: bytes, values: Mapping[str, NDArray[Any]], staged: Staged | None
 ) -> None:
     """Makes a checkpoint's group in a directory that does not exist, its document last; it takes ``staged`` files."""
-    metadata.create_group(files, directory)
-    checkpoint_arrays.write(files, directory, values)
+    files.mkdir(directory)
+    if values:
+        checkpoint_arrays.write(files, directory, values)
     if staged is not None:
         files.rename(staged.directory, os.path.join(directory, attachments.GROUP))
-    metadata.write(files, directory, document)
+    fs.replace(files, os.path.join(directory, metadata.NAME), document)
 
 
 def checkpoint_files(files: fs.Files, folder: str, checkpoint: Checkpoint) -> list[str]:

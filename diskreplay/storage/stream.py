@@ -273,11 +273,6 @@ class StreamWriter(_Stream[ColumnWriter]):
         return self.rows[SCRATCH].end
 
     @property
-    def patch_end(self) -> int:
-        """One past the newest patch, committed or not."""
-        return next(iter(self.patches.values())).end
-
-    @property
     def scratch(self) -> str:
         """The directory for what has no name yet; opening the stream removes what is left there."""
         return os.path.join(self.path, SCRATCH)
@@ -369,7 +364,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             begin=begin,
             end=self.end,
             patch_begin=patch_begin,
-            patch_end=self.patch_end,
+            patch_end=next(iter(self.patches.values())).end,
             tails={**self.commit_record.tails, **{path: appended[-1].tail for path, appended in staged.items()}},
             sampled=self.sampled,
             last_checkpoint=self.last_checkpoint,
@@ -599,4 +594,11 @@ def largest_record(schema: Schema) -> Commit:
 
 def read_commit(files: fs.Files, path: str) -> Commit:
     """The stream's newest commit record."""
-    return Commit.from_json(metadata.read_attributes(files, path), os.path.join(path, metadata.NAME))
+    metadata.check_no_link(files, os.path.dirname(path), path)
+    return _record(metadata.read_bytes(files, path), path)
+
+
+@functools.lru_cache(256)
+def _record(data: bytes, path: str) -> Commit:
+    """The record of these bytes, which is looked at more often than it changes."""
+    return Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))

@@ -266,7 +266,7 @@ def test_a_copy_from_before_a_checkpoint_was_pushed_removes_none(tmp_path: pathl
     push = life.push(objects)
     shutil.copytree(life.path, tmp_path / "b")
     engine = life.buffer.engine
-    made = Checkpoint("c", engine.streams.commits, {}, {}, 0.0).numbered(1, "0")
+    made = Checkpoint("c", engine.streams.commits, {}, {}, 0.0).numbered(1, "0", {})
     engine.store.write_checkpoint(engine.streams.writer, made, {})
     push.run()
     assert any(key.startswith("checkpoints/c/") for key in objects.data)

@@ -30,7 +30,7 @@ from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, Read
 from diskreplay.ops.compact import compact
 from diskreplay.reading import gather
 from diskreplay.reading.open_stream import OpenStream
-from diskreplay.storage import column, handles
+from diskreplay.storage import column, handles, local_files
 from diskreplay.storage.handles import Handles, Pool, PooledFile
 from diskreplay.storage.stream import StreamReader
 from diskreplay.testing import FaultyFiles, SimulatedDisk
@@ -162,17 +162,17 @@ def test_half_is_given_up_where_the_system_has_no_more() -> None:
                 raise OSError(number, "")
             return "opened"
 
-        assert handles.with_room(opening) == "opened"
+        assert local_files.with_room(opening) == "opened"
         assert Open.count == 2
         assert [shard for shard in range(8) if mine.lend(shard)] == [6, 7]
         loan = mine.lend(6)
         with pytest.raises(OSError, match="again"):
-            handles.with_room(lambda: (_ for _ in ()).throw(OSError(errno.EMFILE, "and again")))
+            local_files.with_room(lambda: (_ for _ in ()).throw(OSError(errno.EMFILE, "and again")))
         assert Open.count == len(pool) == 1
         assert loan is not None
         for number in (errno.EACCES, errno.ENOENT):
             with pytest.raises(OSError, match="no"):
-                handles.with_room(lambda number=number: (_ for _ in ()).throw(OSError(number, "no")))
+                local_files.with_room(lambda number=number: (_ for _ in ()).throw(OSError(number, "no")))
         assert Open.count == 1
         mine.close()
 

@@ -95,7 +95,7 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             self._check_stacks(max(stack.frames for stack in self.store.schema.stacks), self.store.path)
             self._fixed: Ids | None = by_episodes(self.store)[0] if limit is None else None
             if limit is not None:
-                self._check_written()
+                _check_written(self.store)
                 self.store.cut()  # who wrote before has left its episode
                 close_with(self, self.store)
 
@@ -118,10 +118,10 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
             check_checkpoint(place, checkpoint)
             settings = {**settings, "checkpoint": checkpoint}
         if env is not None:
-            action_space, observation_space = of_gymnasium(env.action_space), of_gymnasium(env.observation_space)
-            actions(action_space)
+            facts["action_space"], observation_space = map(of_gymnasium, (env.action_space, env.observation_space))
+            actions(facts["action_space"])
             boxes(observation_space)
-            facts.update(observation_space=self._stored_space(observation_space), action_space=action_space)
+            facts["observation_space"] = _stored_space(observation_space, self._preprocessor)
         elif not place.exists:
             raise InputError(f"there is no store at {place.path!r}; to make one, give env, whose spaces it has")
         if frame_stack is not None:
@@ -130,15 +130,6 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
         options = {**options, "cache_bytes": settings.pop("cache_bytes")}
         return open_or_create(Store, place, options, facts, {**facts, "columns": {}}, grows=True, **settings)
 
-    def _stored_space(self, space: Any) -> Any:
-        """The space of what is stored of an environment's observations."""
-        if self._preprocessor is None:
-            return space
-        if not isinstance(space, spaces.Box):
-            raise InputError(f"a writer_preprocessor takes observations of a Box, not of {space}")
-        low, high = (np.asarray(self._preprocessor.process_observation(bound)) for bound in (space.low, space.high))
-        return spaces.Box(low, high, low.shape, cast(Any, space.dtype))
-
     def _check_stacks(self, frames: int, path: str) -> None:
         for name, given in (("transition_picker", self._picker), ("trajectory_slicer", self._slicer)):
             if frames > 1 and stacked_frames(given) > 1:
@@ -146,14 +137,6 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
                     f"the observations of the store at {path!r} are stacks of {frames} frames already: leave the "
                     f"{name} that stacks them out"
                 )
-
-    def _check_written(self) -> None:
-        begin, end = window(self.store)
-        if not len(self.store) == transitions(self.store) == end - begin:
-            raise InputError(
-                f"the store at {self.store.path!r} has several streams, or steps that are no transitions: read it "
-                "without limit, and write another"
-            )
 
     # Drawing
 
@@ -412,6 +395,25 @@ class DiskDataset(ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not foll
 def _array(value: Any, dtype: Any) -> Array:
     """As d3rlpy's writer makes one of a single number."""
     return value if isinstance(value, np.ndarray) and value.ndim else np.array([value], dtype)
+
+
+def _stored_space(space: Any, preprocessor: Any) -> Any:
+    """The space of what is stored of an environment's observations."""
+    if preprocessor is None:
+        return space
+    if not isinstance(space, spaces.Box):
+        raise InputError(f"a writer_preprocessor takes observations of a Box, not of {space}")
+    low, high = (np.asarray(preprocessor.process_observation(bound)) for bound in (space.low, space.high))
+    return spaces.Box(low, high, low.shape, cast(Any, space.dtype))
+
+
+def _check_written(store: Store) -> None:
+    begin, end = window(store)
+    if not len(store) == transitions(store) == end - begin:
+        raise InputError(
+            f"the store at {store.path!r} has several streams, or steps that are no transitions: read it without "
+            "limit, and write another"
+        )
 
 
 class DatasetBuffer:

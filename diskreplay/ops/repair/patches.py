@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ops.repair.column_repair import ColumnRepair
-from diskreplay.schema import PATCH_TABLE, PLACES, Start, is_patch
-from diskreplay.storage.commit import Commit
+from diskreplay.schema import PATCH_TABLE, PLACES, Start
+from diskreplay.storage.commit import Commit, is_patch
 
 Array = NDArray[Any]
 

@@ -16,9 +16,9 @@ from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.quarantine import Quarantine
 from diskreplay.ops.repair.column_repair import ColumnRepair
 from diskreplay.ops.repair.patches import PatchRepair
-from diskreplay.schema import PLACES, REWARD, START, VALID, Start, is_patch
+from diskreplay.schema import PLACES, REWARD, START, VALID, Start
 from diskreplay.storage import metadata, stream
-from diskreplay.storage.commit import Commit, Tail
+from diskreplay.storage.commit import Commit, Tail, is_patch
 from diskreplay.storage.store import Store
 
 Array = NDArray[Any]
