@@ -163,14 +163,23 @@ def read(files: fs.Files, directory: str) -> dict[str, Any]:
     Raises FileNotFoundError or NotADirectoryError when there is none, ReadFailedError when it cannot be read,
     CorruptionError when it is no JSON object.
     """
+    return _parsed(read_bytes(files, directory), os.path.join(directory, NAME))
+
+
+def read_bytes(files: fs.Files, directory: str) -> bytes:
+    """The bytes of the document of the node at ``directory``; raises as :func:`read`."""
     path = os.path.join(directory, NAME)
     most = MAX_CHECKPOINT_BYTES if os.path.basename(os.path.dirname(directory)) == CHECKPOINTS else MAX_BYTES
+    with fs.translate_reads(path):
+        size = files.size(path)
+        if size is not None and size > most:
+            raise CorruptionError(f"{path!r} has {size} bytes; a zarr.json has at most {most}", file=path)
+        return files.read(path)
+
+
+def _parsed(data: bytes, path: str) -> dict[str, Any]:
     try:
-        with fs.translate_reads(path):
-            size = files.size(path)
-            if size is not None and size > most:
-                raise CorruptionError(f"{path!r} has {size} bytes; a zarr.json has at most {most}", file=path)
-            document = json.loads(files.read(path), parse_constant=_no_constant)
+        document = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptionError(f"{path!r} is not valid JSON: {error}", file=path) from error
     if not isinstance(document, dict):
@@ -193,13 +202,18 @@ def check_no_link(files: fs.Files, *directories: str) -> None:
 
 def read_attributes(files: fs.Files, directory: str) -> dict[str, Any]:
     """Our attributes of a stream's or checkpoint's group; CorruptionError when it has none, or they are damaged."""
+    check_no_link(files, os.path.dirname(directory), directory)
+    return attributes(directory, read_bytes(files, directory))
+
+
+def attributes(directory: str, data: bytes) -> dict[str, Any]:
+    """As :func:`read_attributes`, of a document whose bytes were read."""
     parent, name = os.path.split(directory)
-    check_no_link(files, parent, directory)
-    document = read(files, directory)
-    attributes = document.get("attributes")
-    ours = attributes.get(KEY) if isinstance(attributes, dict) else None
+    path = os.path.join(directory, NAME)
+    document = _parsed(data, path)
+    found = document.get("attributes")
+    ours = found.get(KEY) if isinstance(found, dict) else None
     if document.get("zarr_format") != 3 or document.get("node_type") != "group" or not isinstance(ours, dict):
-        path = os.path.join(directory, NAME)
         raise CorruptionError(f"{path!r} is no Zarr v3 group with attributes[{KEY!r}]", file=path)
-    check(ours, f"{os.path.basename(parent)}/{name}", os.path.join(directory, NAME))
+    check(ours, f"{os.path.basename(parent)}/{name}", path)
     return ours

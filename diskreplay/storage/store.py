@@ -40,6 +40,7 @@ from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
+from diskreplay.storage.remembered import Remembered, Said
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
@@ -155,6 +156,9 @@ class Store:
         self.provenance: dict[str, Any] = told if isinstance(told, dict) else {}
         self._greatest: int | None = None
         """Number of any checkpoint that was read; None as long as not all were."""
+        self._orders = self._remembered(lambda checkpoint: checkpoint.order)
+        self._pins: dict[str, Remembered[Commit | None]] = {}
+        """What checkpoints hold of the streams that :meth:`cuts` was asked for."""
 
     @staticmethod
     def create(
@@ -346,7 +350,7 @@ class Store:
 
         if checkpoint is not None and name not in checkpoint.cut:
             raise CheckpointError(f"checkpoint {checkpoint.name!r} knows no stream {name!r}")
-        return StreamWriter(self.files, self.stream_path(name), self.schema, lambda: self.cuts(name), choose)
+        return StreamWriter(self.files, self.stream_path(name), self.schema, self._cuts(name), choose)
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:
         """CheckpointError where other checkpoints need rows of a stream that going back to this one would discard.
@@ -377,12 +381,24 @@ class Store:
         return stream.open_columns(self.files, path, self.schema, commit, ColumnReader, logs)
 
     def cuts(self, name: str) -> list[Commit]:
-        """The commits of a stream that checkpoints hold, the oldest checkpoint's first."""
-        return [checkpoint.cut[name] for checkpoint in self.checkpoints() if name in checkpoint.cut]
+        """The commits of a stream that checkpoints hold."""
+        if name not in self._pins:
+            self._pins[name] = self._cuts(name)
+        return [cut for cut in self._pins[name].read().values() if cut is not None]
+
+    def _cuts(self, name: str) -> Remembered[Commit | None]:
+        """The commit of a stream that each checkpoint holds; None where it holds none."""
+        return self._remembered(lambda checkpoint: checkpoint.cut.get(name))
+
+    def _remembered(self, what: Callable[[Checkpoint], Said]) -> Remembered[Said]:
+        """Something of each checkpoint, by its name."""
+        return Remembered(self.files, os.path.join(self.path, CHECKPOINTS), lambda *read: what(_checkpoint(*read)))
 
     def checkpoint_names(self) -> list[str]:
         """Names of all checkpoints, oldest first."""
-        return [checkpoint.name for checkpoint in self.checkpoints()]
+        orders = sorted(self._orders.read().values())
+        self._greatest = max([self._greatest or 0, *(number for number, _, _ in orders)])
+        return [name for _, _, name in orders]
 
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
         """All of them, oldest first, or those with names that are ``among`` these."""
@@ -405,7 +421,7 @@ class Store:
         and no number is given again by whoever dropped its checkpoint.
         """
         if self._greatest is None:
-            self.checkpoints()
+            self.checkpoint_names()
         noted = (commit.last_checkpoint for commit in self.newest_commits().values())
         return min(max([self._greatest or 0, *noted]) + 1, MAX_NUMBER)
 
@@ -498,8 +514,12 @@ def newest(checkpoints: Iterable[Checkpoint], maker: str | None) -> Checkpoint |
 
 def read_checkpoint(files: fs.Files, folder: str) -> Checkpoint:
     """Reads the checkpoint at a directory; FileNotFoundError or NotADirectoryError where there is none."""
+    return _checkpoint(folder, metadata.read_attributes(files, folder))
+
+
+def _checkpoint(folder: str, stored: dict[str, Any]) -> Checkpoint:
+    """The checkpoint at a directory whose document has these attributes."""
     file = os.path.join(folder, metadata.NAME)
-    stored = metadata.read_attributes(files, folder)
     try:
         cut = {check_key(of, "cut"): Commit.from_json(record, file) for of, record in stored["cut"].items()}
         parts = dict(stored["state"]), dict(stored["metadata"]), float(stored["time"]), dict(stored["arrays"])
