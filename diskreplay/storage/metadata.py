@@ -163,7 +163,7 @@ def read(files: fs.Files, directory: str) -> dict[str, Any]:
     Raises FileNotFoundError or NotADirectoryError when there is none, ReadFailedError when it cannot be read,
     CorruptionError when it is no JSON object.
     """
-    return _parsed(read_bytes(files, directory), os.path.join(directory, NAME))
+    return parsed(read_bytes(files, directory), os.path.join(directory, NAME))
 
 
 def read_bytes(files: fs.Files, directory: str) -> bytes:
@@ -177,7 +177,8 @@ def read_bytes(files: fs.Files, directory: str) -> bytes:
         return files.read(path)
 
 
-def _parsed(data: bytes, path: str) -> dict[str, Any]:
+def parsed(data: bytes, path: str) -> dict[str, Any]:
+    """A document of these bytes; CorruptionError where they are no JSON object."""
     try:
         document = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -210,7 +211,7 @@ def attributes(directory: str, data: bytes) -> dict[str, Any]:
     """As :func:`read_attributes`, of a document whose bytes were read."""
     parent, name = os.path.split(directory)
     path = os.path.join(directory, NAME)
-    document = _parsed(data, path)
+    document = parsed(data, path)
     found = document.get("attributes")
     ours = found.get(KEY) if isinstance(found, dict) else None
     if document.get("zarr_format") != 3 or document.get("node_type") != "group" or not isinstance(ours, dict):

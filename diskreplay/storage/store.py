@@ -35,7 +35,7 @@ from diskreplay.errors import (
     StoreNotFoundError,
 )
 from diskreplay.schema import FORMAT_VERSION, LOGS, Schema
-from diskreplay.storage import attachments, checkpoint_arrays, metadata, stream, temporaries
+from diskreplay.storage import attachments, checkpoint_arrays, metadata, numbers, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
@@ -225,6 +225,28 @@ class Store:
 
     def newest_commits(self) -> dict[str, Commit]:
         """The newest commit record of each stream by its name, in the order of their numbers."""
+        commits = {name: stream.read_commit(self.files, self.stream_path(name)) for name in self._streams_there()}
+        self._check_numbers(commit.stream for commit in commits.values())
+        return dict(sorted(commits.items(), key=lambda item: item[1].stream))
+
+    def _numbers(self) -> dict[str, int]:
+        """The number of each stream by its name, in their order; of those that are noted no record is read."""
+        there = self._streams_there()
+        likely = sorted(there, key=lambda name: name != FIRST_STREAM)
+        noted = numbers.read(self.files, [os.path.join(self.stream_path(name), SCRATCH) for name in likely], there)
+        found = {name: noted[name] if name in noted else self.newest_commit(name).stream for name in there}
+        self._check_numbers(found.values())
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def _check_numbers(self, found: Iterable[int]) -> None:
+        """CorruptionError where two streams have the same number."""
+        each = sorted(found)
+        if len(set(each)) != len(each):
+            file = os.path.join(self.path, STREAMS)
+            raise CorruptionError(f"two streams of {self.path!r} have the same number: {each}", file=file)
+
+    def _streams_there(self) -> list[str]:
+        """Names of all streams, in no order of theirs."""
         folder = os.path.join(self.path, STREAMS)
         names = []
         with fs.translate_reads(folder):
@@ -238,11 +260,7 @@ class Store:
                     )
         if not names:
             raise CorruptionError(f"{folder!r} holds no stream", file=folder)
-        commits = {name: stream.read_commit(self.files, os.path.join(folder, name)) for name in names}
-        numbers = [commit.stream for commit in commits.values()]
-        if len(set(numbers)) != len(numbers):
-            raise CorruptionError(f"two streams of {self.path!r} have the same number: {sorted(numbers)}", file=folder)
-        return dict(sorted(commits.items(), key=lambda item: item[1].stream))
+        return names
 
     def check_stream(
         self, name: str, num_envs: int | None, capacity: int | None, checkpoint: Checkpoint | None = None
@@ -284,13 +302,13 @@ class Store:
                     )
                 time.sleep(0.01)
             try:
-                commits = self.newest_commits()
-                if name in commits:
+                others = self._numbers()
+                if name in others:
                     return
-                number = 1 + max(commit.stream for commit in commits.values())
+                number = 1 + max(others.values())
                 if number >= MAX_STREAMS:
                     raise InputError(f"a store has at most {MAX_STREAMS} streams")
-                scratch = os.path.join(self.stream_path(next(iter(commits))), SCRATCH)
+                scratch = os.path.join(self.stream_path(next(iter(others))), SCRATCH)
                 for left in self.files.list(scratch):
                     if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
                         fs.remove(self.files, os.path.join(scratch, left))
@@ -299,12 +317,13 @@ class Store:
                 stream.create(self.files, temporary, self.schema, empty, name)
                 self.files.rename(temporary, self.stream_path(name))
                 self.files.sync_dir(os.path.join(self.path, STREAMS))
+                numbers.write(self.files, scratch, os.path.join(scratch, TEMPORARY_STREAM), {**others, name: number})
             finally:
                 lock.release()
 
     def first_commit(self) -> Commit:
-        """The newest commit record of the store's first stream, which all streams must be looked at for."""
-        return next(iter(self.newest_commits().values()))
+        """The newest commit record of the store's first stream."""
+        return self.newest_commit(next(iter(self._numbers())))
 
     def newest_commit(self, name: str) -> Commit:
         """The newest commit record of a stream; CorruptionError where there is no such stream."""
