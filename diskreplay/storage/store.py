@@ -405,6 +405,21 @@ class Store:
             self._pins[name] = self._cuts(name)
         return [cut for cut in self._pins[name].read().values() if cut is not None]
 
+    def cuts_of(self, names: Iterable[str]) -> dict[str, dict[str, Commit]]:
+        """The commits of several streams that checkpoints hold, by the names of these; each document is read once.
+
+        What is made after this call needs no row that a record which is durable by now does not.
+        """
+        found: dict[str, dict[str, Commit]] = {name: {} for name in names}
+        last: dict[str, Commit] = {}
+        for checkpoint in self.checkpoints():
+            for name in found.keys() & checkpoint.cut.keys():
+                cut = checkpoint.cut[name]
+                if last.get(name) != cut:  # of most of many streams nothing is new between two checkpoints
+                    last[name] = cut
+                found[name][checkpoint.name] = last[name]
+        return found
+
     def _cuts(self, name: str) -> Remembered[Commit | None]:
         """The commit of a stream that each checkpoint holds; None where it holds none."""
         return self._remembered(lambda checkpoint: checkpoint.cut.get(name))

@@ -462,12 +462,19 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Atomically and durably makes ``record`` the commit of the stream: the point of no return."""
         write_commit(self.files, self.path, record)
 
-    def reclaim(self, publish: contextlib.AbstractContextManager[object]) -> None:
-        """Unlinks the shards that neither the committed window nor a checkpoint needs; ``publish`` as in commit."""
-        with self.whole("committing"):
-            self._evict(publish)
+    def reclaim(
+        self, publish: contextlib.AbstractContextManager[object], cuts: Mapping[str, Commit] | None = None
+    ) -> None:
+        """Unlinks the shards that neither the committed window nor a checkpoint needs; ``publish`` as in commit.
 
-    def _evict(self, publish: contextlib.AbstractContextManager[object]) -> None:
+        ``cuts`` are the stream's commits that checkpoints hold, where the caller has read them since it was opened.
+        """
+        with self.whole("committing"):
+            self._evict(publish, cuts)
+
+    def _evict(
+        self, publish: contextlib.AbstractContextManager[object], cuts: Mapping[str, Commit] | None = None
+    ) -> None:
         """Unlinks the shards of which no row is needed any more, and forgets where their chunks are.
 
         Nothing is unlinked on account of what was remembered: before that, every checkpoint's document is read.
@@ -475,10 +482,10 @@ class StreamWriter(_Stream[ColumnWriter]):
         context = self.schema.context
         begins = {path: self.commit_record.span(path, context).begin for path, _ in self.columns()}
         left = {path: found for path, column in self.columns() if (found := self._left(path, column, begins[path]))}
-        if not left and self._cuts.same(self._pinning):
+        if not left and cuts is None and self._cuts.same(self._pinning):
             return
         old = {path: shards for path in begins if (shards := [*self._pinned_shards[path], *left.get(path, ())])}
-        pins = self._pins()
+        pins = self._pins() if cuts is None else Pins(cuts, context)
         pinned = {
             path: pins.holders(shards, path, self._columns[path].column.shard_rows) for path, shards in old.items()
         }
