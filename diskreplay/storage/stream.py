@@ -94,17 +94,9 @@ class StreamReader(_Stream[ColumnReader]):
 
     def __init__(self, files: fs.Files, path: str, schema: Schema, commit: Commit, timeline: int) -> None:
 
-        seen = b""
-
         def still_current() -> bool:
             """Whether the stream has not gone back to a checkpoint since: then a shard may hold other rows."""
-            nonlocal seen
-            data = metadata.read_bytes(files, path)
-            if data != seen:  # most columns ask of the same record
-                if read_commit(files, path).timeline != timeline:
-                    return False
-                seen = data
-            return True
+            return read_commit(files, path).timeline == timeline
 
         # The columns must not refer to the stream: a reference cycle would keep their files open.
         make = functools.partial(ColumnReader, still_current=still_current)
