@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import os
 import pathlib
 import shlex
@@ -309,22 +307,19 @@ def episodes(
     if as_json:
         output.print_json({"episodes": [line.to_json() for line in lines]})
     elif as_csv:
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
         names = ["number", "stream", "env", "start", "stop", "length", "total_reward", "end", "complete", "facts"]
-        writer.writerow(names)
-        writer.writerows({**line.to_json(), "facts": _facts(line.facts)}.values() for line in lines)
-        click.echo(file.getvalue(), nl=False)
+        rows = ({**line.to_json(), "facts": _facts(line.facts)}.values() for line in lines)
+        output.print_csv(names, rows)
     else:
         told = any(line.facts for line in lines)
-        rows = [
+        cells = (
             (
                 str(line.number), line.stream, str(line.env), f"{line.length:,}{'' if line.complete else '*'}",
                 text.number(line.total_reward), line.end, *([_facts(line.facts)] if told else []),
             )
             for line in lines
-        ]  # fmt: skip
-        output.print_table(("number", "stream", "env", "length", "return", "end", *(["facts"] if told else [])), rows)
+        )  # fmt: skip
+        output.print_table(("number", "stream", "env", "length", "return", "end", *(["facts"] if told else [])), cells)
         if len(lines) < len(every):
             click.echo(f"{len(lines):,} of {text.plural(len(every), 'episode')}")
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
+import itertools
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,7 +25,6 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
 from diskreplay_cli import text
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from diskreplay.ops.result import Result
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+MEASURED_ROWS = 1_000
+"""Of a table, which say how wide its columns are, and how many of its lines are printed at once."""
 
 
 def out_option(help: str, default: str | None = None) -> Callable[[Command], Command]:
@@ -76,31 +81,45 @@ def print_wrapped(line: str) -> None:
     click.echo(line)
 
 
-def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A table, or a block for each row where the terminal is too narrow for that."""
-    table = Table(*header, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+def print_table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    """A table, or a block for each row where the terminal is too narrow for that.
+
+    It is printed as the rows come: the first of them say how wide the columns are.
+    """
+    waiting = iter(rows)
+    measured = list(itertools.islice(waiting, MEASURED_ROWS))
+    widths = [max(map(cell_len, column)) for column in zip(header, *measured, strict=True)]
     stdout = console()
-    if not stdout.is_terminal:  # a pipe has no width: nothing is folded
-        stdout.width = 1 << 12
-    elif Measurement.get(stdout, stdout.options.update(max_width=1 << 12), table).maximum > stdout.width:
+    rows = itertools.chain(measured, waiting)
+    if stdout.is_terminal and sum(widths) + 2 * (len(widths) - 1) > stdout.width:
         _print_blocks(header, rows)
         return
-    with stdout.capture() as captured:
-        stdout.print(table, soft_wrap=False)
-    for printed in captured.get().splitlines():
-        click.echo(printed.rstrip())
+    click.secho(_line(header, widths), bold=True)
+    while lines := [_line(row, widths) for row in itertools.islice(rows, MEASURED_ROWS)]:
+        click.echo("\n".join(lines))
 
 
-def _print_blocks(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+def print_csv(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Comma-separated values, printed as the rows come."""
+    waiting = itertools.chain([header], rows)
+    while some := list(itertools.islice(waiting, MEASURED_ROWS)):
+        file = io.StringIO()
+        csv.writer(file, lineterminator="\n").writerows(some)
+        click.echo(file.getvalue(), nl=False)
+
+
+def _line(cells: Iterable[str], widths: Sequence[int]) -> str:
+    """The cells of a row, as far apart as those of the others."""
+    filled = (cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True))
+    return "  ".join(filled).rstrip()
+
+
+def _print_blocks(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     """A table that is wider than the terminal: a line for each cell, an empty one between rows."""
     width = max(map(len, header))
     for number, row in enumerate(rows):
-        if number:
-            click.echo()
-        for name, cell in zip(header, row, strict=True):
-            click.echo(f"{name:<{width}}  {cell}")
+        lines = [f"{name:<{width}}  {cell}" for name, cell in zip(header, row, strict=True)]
+        click.echo("\n".join([""] * (number > 0) + lines))
 
 
 def plain_bars() -> bool:

@@ -29,7 +29,8 @@ class Streams:
         store: whose streams.
         cache_bytes: RAM for decoded chunks of all of them.
         forget: called with the number of a stream whose rows were taken back.
-        only_written: open none but the stream that is written; of the others the commit records alone are read.
+        only_written: open none but the stream that is written; of the others the commit records alone are read, and
+            these only when somebody asks.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class Streams:
     ) -> None:
         self.store = store
         self.only_written = only_written
-        self._records: dict[str, Commit] = {}
-        """The commits of the streams that are not opened, by name."""
+        self._records: dict[str, Commit] | None = None
+        """The newest commits of all streams, by name, where not all are open; None before somebody asked."""
         self._forget = forget
         self.cache = ChunkCache(cache_bytes)
         self.writer: StreamWriter | None = None
@@ -89,18 +90,20 @@ class Streams:
     @property
     def commits(self) -> dict[str, Commit]:
         """The commit that each stream stands at, by its name."""
-        return {**self._records, **{name: stream.disk.commit_record for name, stream in self._open.items()}}
+        if self.only_written and self._records is None:
+            self._records = self.store.newest_commits()
+        return {**(self._records or {}), **{name: stream.disk.commit_record for name, stream in self._open.items()}}
 
     def open_readers(self, checkpoint: Checkpoint | None) -> None:
         """Opens, or brings up to date, the streams that others write.
 
         Whatever ends it half-way, the streams stay as they are listed until it is called again, which ends it.
         """
-        commits = checkpoint.cut if checkpoint else self.store.newest_commits()
         if self.only_written:
-            self._records = {name: commit for name, commit in commits.items() if name not in self._open}
+            self._records = None
             self.size_cache()
             return
+        commits = checkpoint.cut if checkpoint else self.store.newest_commits()
         stands = {name: stream.disk.commit_record for name, stream in self._open.items()}
         new = {name: commit for name, commit in commits.items() if commit != stands.get(name)}
         with self.store.files.coming(self.store.schema, new):

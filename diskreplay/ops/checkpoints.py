@@ -111,8 +111,9 @@ def drop(path: PathLike, names: Collection[str]) -> None:
     with _free_writers(store) as writers:
         for name in dict.fromkeys(names):
             store.drop_checkpoint(name, writers[0])
+        cuts = store.cuts_of(writer.name for writer in writers)
         for writer in writers:
-            writer.reclaim(contextlib.nullcontext())
+            writer.reclaim(contextlib.nullcontext(), cuts[writer.name])
 
 
 def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restoration:

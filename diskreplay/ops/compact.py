@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from diskreplay.remote.place import local
 from diskreplay.storage import chunks, stream
 from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.commit import Commit
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import SCRATCH, StreamWriter
@@ -80,10 +81,12 @@ def compact(
         opened.enter_context(fs.translate("compacting", full))
         store = Store(full, files or LocalFiles())
         before = tree_bytes(full)
-        if not dry_run:
-            for writer in [_open(store, name, opened) for name in store.stream_names()]:
-                writer.reclaim(contextlib.nullcontext())
-        found = [_StreamShards(store, name) for name in store.stream_names()]
+        names = store.stream_names()
+        writers = [] if dry_run else [_open(store, name, opened) for name in names]
+        cuts = store.cuts_of(names)
+        for name, writer in zip(names, writers, strict=False):
+            writer.reclaim(contextlib.nullcontext(), cuts[name])
+        found = [_StreamShards(store, name, cuts[name].values()) for name in names]
         shards = [shard for one in found for shard in one.dead()]
         total = sum(shard.size for shard in shards)
         done = 0
@@ -106,19 +109,19 @@ def _open(store: Store, name: str, opened: contextlib.ExitStack) -> StreamWriter
 
 
 class _StreamShards:
-    """The shards of one stream.
+    """The shards of one stream, whose commits ``cuts`` checkpoints hold.
 
     Attributes:
         kept_bytes: dead bytes that stay, known after :meth:`dead`.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, cuts: Iterable[Commit]) -> None:
         self.store = store
         self.name = name
         self.path = store.stream_path(name)
         self.kept_bytes = 0
         self._commit = stream.read_commit(store.files, self.path)
-        self._cuts = store.cuts(name)
+        self._cuts = tuple(cuts)
 
     def dead(self) -> Iterator[_Shard]:
         """The shards that can be compacted and have something to give back."""

@@ -35,11 +35,12 @@ from diskreplay.errors import (
     StoreNotFoundError,
 )
 from diskreplay.schema import FORMAT_VERSION, LOGS, Schema
-from diskreplay.storage import attachments, checkpoint_arrays, metadata, stream, temporaries
+from diskreplay.storage import attachments, checkpoint_arrays, metadata, numbers, stream, temporaries
 from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
+from diskreplay.storage.remembered import Remembered, Said
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
@@ -156,6 +157,9 @@ class Store:
         self.provenance: dict[str, Any] = told if isinstance(told, dict) else {}
         self._greatest: int | None = None
         """Number of any checkpoint that was read; None as long as not all were."""
+        self._orders = self._remembered(lambda checkpoint: checkpoint.order)
+        self._pins: dict[str, Remembered[Commit | None]] = {}
+        """What checkpoints hold of the streams that :meth:`cuts` was asked for."""
 
     @staticmethod
     def create(
@@ -222,6 +226,30 @@ class Store:
 
     def newest_commits(self, writer: StreamWriter | None = None) -> dict[str, Commit]:
         """The newest commit record of each stream by its name, in the order of their numbers; a writer has its own."""
+        own = {} if writer is None else {writer.name: writer.commit_record}
+        others = (name for name in self._streams_there() if name not in own)
+        commits = own | {name: stream.read_commit(self.files, self.stream_path(name)) for name in others}
+        self._check_numbers(commit.stream for commit in commits.values())
+        return dict(sorted(commits.items(), key=lambda item: item[1].stream))
+
+    def _numbers(self) -> dict[str, int]:
+        """The number of each stream by its name, in their order; of those that are noted no record is read."""
+        there = self._streams_there()
+        likely = sorted(there, key=lambda name: name != FIRST_STREAM)
+        noted = numbers.read(self.files, [os.path.join(self.stream_path(name), SCRATCH) for name in likely], there)
+        found = {name: noted[name] if name in noted else self.newest_commit(name).stream for name in there}
+        self._check_numbers(found.values())
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def _check_numbers(self, found: Iterable[int]) -> None:
+        """CorruptionError where two streams have the same number."""
+        each = sorted(found)
+        if len(set(each)) != len(each):
+            file = os.path.join(self.path, STREAMS)
+            raise CorruptionError(f"two streams of {self.path!r} have the same number: {each}", file=file)
+
+    def _streams_there(self) -> list[str]:
+        """Names of all streams, in no order of theirs."""
         folder = os.path.join(self.path, STREAMS)
         names = []
         with fs.translate_reads(folder):
@@ -235,14 +263,7 @@ class Store:
                     )
         if not names:
             raise CorruptionError(f"{folder!r} holds no stream", file=folder)
-        commits = {} if writer is None else {writer.name: writer.commit_record}
-        commits |= {
-            name: stream.read_commit(self.files, os.path.join(folder, name)) for name in names if name not in commits
-        }
-        numbers = [commit.stream for commit in commits.values()]
-        if len(set(numbers)) != len(numbers):
-            raise CorruptionError(f"two streams of {self.path!r} have the same number: {sorted(numbers)}", file=folder)
-        return dict(sorted(commits.items(), key=lambda item: item[1].stream))
+        return names
 
     def check_stream(
         self, name: str, num_envs: int | None, capacity: int | None, checkpoint: Checkpoint | None = None
@@ -284,13 +305,13 @@ class Store:
                     )
                 time.sleep(0.01)
             try:
-                commits = self.newest_commits()
-                if name in commits:
+                others = self._numbers()
+                if name in others:
                     return
-                number = 1 + max(commit.stream for commit in commits.values())
+                number = 1 + max(others.values())
                 if number >= MAX_STREAMS:
                     raise InputError(f"a store has at most {MAX_STREAMS} streams")
-                scratch = os.path.join(self.stream_path(next(iter(commits))), SCRATCH)
+                scratch = os.path.join(self.stream_path(next(iter(others))), SCRATCH)
                 for left in self.files.list(scratch):
                     if left.startswith(TEMPORARY_STREAM):  # of a process that died: this one holds the lock
                         fs.remove(self.files, os.path.join(scratch, left))
@@ -299,12 +320,13 @@ class Store:
                 stream.create(self.files, temporary, self.schema, empty, name)
                 self.files.rename(temporary, self.stream_path(name))
                 self.files.sync_dir(os.path.join(self.path, STREAMS))
+                numbers.write(self.files, scratch, os.path.join(scratch, TEMPORARY_STREAM), {**others, name: number})
             finally:
                 lock.release()
 
     def first_commit(self) -> Commit:
-        """The newest commit record of the store's first stream, which all streams must be looked at for."""
-        return next(iter(self.newest_commits().values()))
+        """The newest commit record of the store's first stream."""
+        return self.newest_commit(next(iter(self._numbers())))
 
     def newest_commit(self, name: str) -> Commit:
         """The newest commit record of a stream; CorruptionError where there is no such stream."""
@@ -350,7 +372,7 @@ class Store:
 
         if checkpoint is not None and name not in checkpoint.cut:
             raise CheckpointError(f"checkpoint {checkpoint.name!r} knows no stream {name!r}")
-        return StreamWriter(self.files, self.stream_path(name), self.schema, lambda: self.cuts(name), choose)
+        return StreamWriter(self.files, self.stream_path(name), self.schema, self._cuts(name), choose)
 
     def check_going_back(self, name: str, checkpoint: Checkpoint, dropped: Collection[str] = ()) -> None:
         """CheckpointError where other checkpoints need rows of a stream that going back to this one would discard.
@@ -381,12 +403,39 @@ class Store:
         return stream.open_columns(self.files, path, self.schema, commit, ColumnReader, logs)
 
     def cuts(self, name: str) -> list[Commit]:
-        """The commits of a stream that checkpoints hold, the oldest checkpoint's first."""
-        return [checkpoint.cut[name] for checkpoint in self.checkpoints() if name in checkpoint.cut]
+        """The commits of a stream that checkpoints hold."""
+        if name not in self._pins:
+            self._pins[name] = self._cuts(name)
+        return [cut for cut in self._pins[name].read().values() if cut is not None]
+
+    def cuts_of(self, names: Iterable[str]) -> dict[str, dict[str, Commit]]:
+        """The commits of several streams that checkpoints hold, by the names of these; each document is read once.
+
+        What is made after this call needs no row that a record which is durable by now does not.
+        """
+        found: dict[str, dict[str, Commit]] = {name: {} for name in names}
+        last: dict[str, Commit] = {}
+        for checkpoint in self.checkpoints():
+            for name in found.keys() & checkpoint.cut.keys():
+                cut = checkpoint.cut[name]
+                if last.get(name) != cut:  # of most of many streams nothing is new between two checkpoints
+                    last[name] = cut
+                found[name][checkpoint.name] = last[name]
+        return found
+
+    def _cuts(self, name: str) -> Remembered[Commit | None]:
+        """The commit of a stream that each checkpoint holds; None where it holds none."""
+        return self._remembered(lambda checkpoint: checkpoint.cut.get(name))
+
+    def _remembered(self, what: Callable[[Checkpoint], Said]) -> Remembered[Said]:
+        """Something of each checkpoint, by its name."""
+        return Remembered(self.files, os.path.join(self.path, CHECKPOINTS), lambda *read: what(_checkpoint(*read)))
 
     def checkpoint_names(self) -> list[str]:
         """Names of all checkpoints, oldest first."""
-        return [checkpoint.name for checkpoint in self.checkpoints()]
+        orders = sorted(self._orders.read().values())
+        self._greatest = max([self._greatest or 0, *(number for number, _, _ in orders)])
+        return [name for _, _, name in orders]
 
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
         """All of them, oldest first, or those with names that are ``among`` these."""
@@ -409,7 +458,7 @@ class Store:
         and no number is given again by whoever dropped its checkpoint.
         """
         if self._greatest is None:
-            self.checkpoints()
+            self.checkpoint_names()
         noted = (commit.last_checkpoint for commit in self.newest_commits(writer).values())
         return min(max([self._greatest or 0, *noted]) + 1, MAX_NUMBER)
 
@@ -504,8 +553,12 @@ def newest(checkpoints: Iterable[Checkpoint], maker: str | None) -> Checkpoint |
 
 def read_checkpoint(files: fs.Files, folder: str) -> Checkpoint:
     """Reads the checkpoint at a directory; FileNotFoundError or NotADirectoryError where there is none."""
+    return _checkpoint(folder, metadata.read_attributes(files, folder))
+
+
+def _checkpoint(folder: str, stored: dict[str, Any]) -> Checkpoint:
+    """The checkpoint at a directory whose document has these attributes."""
     file = os.path.join(folder, metadata.NAME)
-    stored = metadata.read_attributes(files, folder)
     try:
         cut = {check_key(of, "cut"): Commit.from_json(record, file) for of, record in stored["cut"].items()}
         parts = dict(stored["state"]), dict(stored["metadata"]), float(stored["time"]), dict(stored["arrays"])

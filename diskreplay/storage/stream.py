@@ -30,6 +30,8 @@ from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
 from diskreplay.storage.commit import Commit, Tail
+from diskreplay.storage.pins import Pins
+from diskreplay.storage.remembered import Remembered
 
 MAX_UNSYNCED = 64
 """Files of a commit that are open at a time, before they are synced."""
@@ -110,16 +112,18 @@ class StreamWriter(_Stream[ColumnWriter]):
         files: fs.Files,
         path: str,
         schema: Schema,
-        pinned: Callable[[], list[Commit]],
+        cuts: Remembered[Commit | None],
         choose: Callable[[Commit], Commit],
     ) -> None:
         """
         Args:
-            pinned: the stream's commits that checkpoints need.
+            cuts: the stream's commit that each checkpoint holds, if any, by the checkpoint's name.
             choose: turns the newest commit into the one to go on from: another one is made the newest first.
         """
         self._lock: fs.FileLock | None = None
-        self._pinned = pinned
+        self._cuts = cuts
+        self._pinning: set[str] = set()
+        """Checkpoints that together need all shards in ``_pinned_shards``."""
         self.failure: WriteFailedError | None = None
         self.sampled = 0
         """Transitions that were drawn, by the count of a rate limiter; the next commit makes it durable."""
@@ -138,7 +142,7 @@ class StreamWriter(_Stream[ColumnWriter]):
             commit = choose(newest)
             super().__init__(files, path, schema, commit, ColumnWriter)
             # Shards below the first were looked at already: they are gone, or a checkpoint needs them.
-            self._pinned_shards: dict[str, set[int]] = {path: set() for path, _ in self.columns()}
+            self._pinned_shards: dict[str, list[int]] = {path: [] for path, _ in self.columns()}
             self.sampled, self.last_checkpoint = commit.sampled, commit.last_checkpoint
             self._first_shards = self._recover(newest, commit)
             for path, column in self.columns():
@@ -232,8 +236,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         return min(kept, default=0)
 
     def _log_pinned(self, path: str, column: ColumnWriter) -> set[int]:
-        shards = [shard for shard, _ in column.shards_on_disk()]
-        return self._pinned_among(shards, path, self._pinned()) if shards else set()
+        shards = sorted(shard for shard, _ in column.shards_on_disk())
+        return set(self._pins().holders(shards, path, column.column.shard_rows)) if shards else set()
 
     def _resume_log(self, path: str, commit: Commit) -> None:
         """Has a log go on after the shards that checkpoints pin, where the record names none."""
@@ -445,39 +449,51 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Atomically and durably makes ``record`` the commit of the stream: the point of no return."""
         write_commit(self.files, self.path, record)
 
-    def reclaim(self, publish: contextlib.AbstractContextManager[object]) -> None:
-        """Unlinks the shards that neither the committed window nor a checkpoint needs; ``publish`` as in commit."""
-        with self.whole("committing"):
-            self._evict(publish)
+    def reclaim(
+        self, publish: contextlib.AbstractContextManager[object], cuts: Mapping[str, Commit] | None = None
+    ) -> None:
+        """Unlinks the shards that neither the committed window nor a checkpoint needs; ``publish`` as in commit.
 
-    def _evict(self, publish: contextlib.AbstractContextManager[object]) -> None:
-        """Unlinks the shards of which no row is needed any more, and forgets where their chunks are."""
+        ``cuts`` are the stream's commits that checkpoints hold, where the caller has read them since it was opened.
+        """
+        with self.whole("committing"):
+            self._evict(publish, cuts)
+
+    def _evict(
+        self, publish: contextlib.AbstractContextManager[object], cuts: Mapping[str, Commit] | None = None
+    ) -> None:
+        """Unlinks the shards of which no row is needed any more, and forgets where their chunks are.
+
+        Nothing is unlinked on account of what was remembered: before that, every checkpoint's document is read.
+        """
         context = self.schema.context
         begins = {path: self.commit_record.span(path, context).begin for path, _ in self.columns()}
-        old = {path: found for path, column in self.columns() if (found := self._below(path, column, begins[path]))}
-        if not old:
+        left = {path: found for path, column in self.columns() if (found := self._left(path, column, begins[path]))}
+        if not left and cuts is None and self._cuts.same(self._pinning):
             return
-        pins = self._pinned()
-        pinned = {path: self._pinned_among(shards, path, pins) for path, shards in old.items()}
+        old = {path: shards for path in begins if (shards := [*self._pinned_shards[path], *left.get(path, ())])}
+        pins = self._pins() if cuts is None else Pins(cuts, context)
+        pinned = {
+            path: pins.holders(shards, path, self._columns[path].column.shard_rows) for path, shards in old.items()
+        }
         self._unlink(
             [self._columns[path].shard_path(n) for path, shards in old.items() for n in shards if n not in pinned[path]]
         )
+        self._pinning = {name for by in pinned.values() for name in by.values()}
         for path, shards in old.items():
-            self._pinned_shards[path] = pinned[path]
+            self._pinned_shards[path] = list(pinned[path])
             self._first_shards[path] = max(self._first_shards[path], *(shard + 1 for shard in shards))
             with publish:
                 self._columns[path].trim(begins[path])
 
-    def _below(self, path: str, column: ColumnWriter, row: int) -> list[int]:
-        """The shards that hold only rows below ``row`` and may be on disk."""
-        below = range(self._first_shards[path], min(row // column.column.shard_rows, column.tail.shard))
-        return [*sorted(self._pinned_shards[path]), *below]
+    def _left(self, path: str, column: ColumnWriter, row: int) -> range:
+        """The shards that hold only rows below ``row``, may be on disk, and were not looked at yet."""
+        return range(self._first_shards[path], min(row // column.column.shard_rows, column.tail.shard))
 
-    def _pinned_among(self, shards: list[int], path: str, pins: list[Commit]) -> set[int]:
-        """Those of the shards of a column that a checkpoint needs."""
-        rows = self._columns[path].column.shard_rows
-        spans = [pin.span(path, self.schema.context) for pin in pins]
-        return {n for n in shards if any(span.begin < (n + 1) * rows and n * rows < span.end for span in spans)}
+    def _pins(self) -> Pins:
+        """What checkpoints need of the stream now."""
+        cuts = {name: cut for name, cut in self._cuts.read().items() if cut is not None}
+        return Pins(cuts, self.schema.context)
 
     def _unlink(self, shards: list[str]) -> None:
         """Unlinks the files of shards, where they are there."""

@@ -1,0 +1,183 @@
+"""What grows with what a call does not touch: each row at a size and at ten times that size, and the ratio.
+
+Milliseconds of processor time of the process, medians, so that others on the machine count little; `fsync` is left out.
+Each row makes its stores anew, in a process of its own. A ratio near 1 is a cost that does not grow, one near 10 that
+of work which has to be done for each; far more than 10 would be a cliff.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import harness
+import numpy as np
+from gymnasium import spaces
+
+import diskreplay as dr
+from diskreplay.ops.compact import compact
+from diskreplay.ops.verify import verify
+
+OBS, ACTIONS = spaces.Box(-1, 1, (17,), np.float32), spaces.Discrete(3)
+ZEROS = np.zeros(17, np.float32)
+WINDOW = 20_000
+SHARD_ROWS = 4_096
+"""Of a window of this size, by default."""
+Found = dict[str, float]
+
+
+def median_ms(function: Callable[[], Any], calls: int, before: Callable[[], Any] = lambda: None) -> float:
+    """Processor time of a call, with something that is not counted before each."""
+    seconds = []
+    for _ in range(calls):
+        before()
+        start = time.process_time()
+        function()
+        seconds.append(time.process_time() - start)
+    return 1e3 * statistics.median(seconds)
+
+
+def without_syncs() -> None:
+    """Leaves out what waits for the disk: it is processor time that is measured."""
+    os.fsync = lambda fd: None
+
+
+def new(path: str, **options: Any) -> dr.ReplayBuffer:
+    made: dict[str, Any] = {"capacity": WINDOW, "sampler": dr.Uniform(), "seed": 0, **options}
+    return dr.ReplayBuffer.create(path, OBS, ACTIONS, **made)
+
+
+def add(buffer: dr.ReplayBuffer, rows: int) -> None:
+    for _ in range(rows):
+        buffer.add(ZEROS, 0, 0.0, ZEROS, False, False)
+
+
+def checkpoints(folder: str, count: int) -> Found:
+    """A window that has gone on from what many checkpoints pin."""
+    without_syncs()
+    with new(f"{folder}/a.replay", commit_rows=1 << 30, commit_seconds=1e9) as buffer:
+        add(buffer, 3_000)
+        for number in range(count):
+            buffer.checkpoint(f"c{number}")
+        add(buffer, 2 * WINDOW)
+        buffer.commit()
+        return {
+            "commit of a row, which unlinks nothing": median_ms(buffer.commit, 100, lambda: add(buffer, 1)),
+            "commit with which shards leave": median_ms(buffer.commit, 7, lambda: add(buffer, SHARD_ROWS)),
+            "`rb.checkpoints`": median_ms(lambda: buffer.checkpoints, 9),
+        }
+
+
+def streams(folder: str, count: int) -> Found:
+    """Streams of 100 rows, and five checkpoints of all."""
+    without_syncs()
+    path = f"{folder}/a.replay"
+    new(path, capacity=1_000).close()
+    rows = np.random.default_rng(0).random((101, 17), np.float32)
+    no, making = np.zeros(100, bool), []
+    for number in range(1, count):
+        start = time.process_time()
+        buffer = dr.ReplayBuffer.open(path, mode="a", stream=f"s{number}", capacity=1_000, num_envs=1)
+        making.append(time.process_time() - start)
+        buffer.extend(rows[:100], np.zeros(100, int), np.zeros(100), rows[1:], no, no)
+        buffer.close()
+    calls = 3 if count >= 100 else 9
+    found = {
+        "add a stream": harness.median_ms(making[-9:]),
+        '`open(mode="r")`': median_ms(lambda: dr.ReplayBuffer.open(path, mode="r").close(), calls),
+        "`verify`": median_ms(lambda: verify(path), calls),
+    }
+    with dr.ReplayBuffer.open(path, stream="s1") as buffer:
+        for number in range(5):
+            buffer.checkpoint(f"c{number}")
+    return {**found, "`compact`, five checkpoints": median_ms(lambda: compact(path), calls)}
+
+
+def columns(folder: str, count: int) -> Found:
+    """Columns of a user's own."""
+    without_syncs()
+    path, values = f"{folder}/a.replay", {f"c{number:04}": 1.0 for number in range(count)}
+    with new(path, columns=dict.fromkeys(values, np.float32)) as buffer:
+        buffer.add(ZEROS, 0, 0.0, ZEROS, False, False, **values)
+        adding = median_ms(lambda: buffer.add(ZEROS, 0, 0.0, ZEROS, False, False, **values), 99)
+    opening = median_ms(lambda: dr.ReplayBuffer.open(path, mode="r").close(), 5)
+    return {'`open(mode="r")`': opening, "`add`": adding}
+
+
+LISTING = "import sys; from diskreplay_cli.start import main; sys.argv.insert(1, 'episodes'); main()"
+
+
+def episodes(folder: str, count: int) -> Found:
+    """Episodes of ten steps, listed by the command, its start included."""
+    without_syncs()
+    path, steps = f"{folder}/a.replay", 1_000
+    obs = np.random.default_rng(0).random((steps + 1, 17), np.float32)
+    ends = np.arange(steps) % 10 == 9
+    after = obs[1:] + ends[:, None]
+    with new(path, capacity=10 * count) as buffer:
+        for _ in range(10 * count // steps):
+            buffer.extend(obs[:-1], np.zeros(steps, int), np.ones(steps), after, ends, np.zeros(steps, bool))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    with subprocess.Popen([sys.executable, "-c", LISTING, path], stdout=subprocess.PIPE) as listing:
+        assert listing.stdout is not None
+        listing.stdout.readline()
+        first = time.perf_counter() - start
+        assert sum(1 for _ in listing.stdout) == count
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with dr.ReplayBuffer.open(path, mode="r") as buffer:
+        asked = median_ms(lambda: buffer.episodes, 3)
+    return {
+        "`diskreplay episodes`": 1e3 * (used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime),
+        "its first line, by the clock": 1e3 * first,
+        "its memory, MB": used.ru_maxrss / 1e3,
+        "`rb.episodes`": asked,
+    }
+
+
+MEASURED: dict[str, tuple[Callable[[str, int], Found], int]] = {
+    "checkpoints that pin": (checkpoints, 100),
+    "streams": (streams, 30),
+    "columns": (columns, 100),
+    "episodes": (episodes, 10_000),
+}
+"""What there is more of: the measurement, and the smaller size."""
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--only", choices=MEASURED, help="rows of this kind alone; RESULTS.md is left as it is")
+    only = asked.parse_args().only
+    rows = []
+    for what, (measure, size) in MEASURED.items():
+        if only not in (None, what):
+            continue
+        sizes = []
+        for count in (size, 10 * size):
+            with harness.scratch() as folder:
+                sizes.append(harness.fresh(measure, str(folder), count))
+            print(what, count, json.dumps(sizes[-1]), flush=True)
+        rows += [
+            (name, what, f"{size:,} / {10 * size:,}", *(harness.number(each[name], "") for each in sizes),
+             f"{sizes[1][name] / sizes[0][name]:.2g}")
+            for name in sizes[0]
+        ]  # fmt: skip
+    header = ("", "of", "n / 10 n", "at n, ms", "at 10 n, ms", "ratio")
+    body = (
+        "Medians of processor time, but for what says otherwise; other programs ran on the machine meanwhile, so that "
+        f"the ratios say more than the times.\n\n{harness.table(header, rows)}"
+    )
+    packages = harness.versions("numpy", "zarr")
+    harness.write_section("growth", "What grows", packages, body, keep=only is None)
+
+
+if __name__ == "__main__":
+    main()

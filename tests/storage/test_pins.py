@@ -1,0 +1,216 @@
+"""Checkpoints that pin rows: what a commit reads of them, and what it remembers of those that were made again."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from helpers import lives
+from helpers.effort import examples, stride
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import diskreplay as dr
+from diskreplay.errors import CorruptionError
+from diskreplay.storage import metadata
+from diskreplay.storage.pins import holders
+from diskreplay.testing import FaultyFiles, Operation, SimulatedDisk
+
+PATH = "/a.replay"
+SHARD = 8
+
+
+def add(buffer: dr.ReplayBuffer, first: int, stop: int) -> None:
+    """Rows of stream 0, and a commit."""
+    for row in range(first, stop):
+        buffer.add(**lives.step(0, row, 1))
+    buffer.commit()
+
+
+def shards(disk: SimulatedDisk) -> set[int]:
+    """Those of the frames of stream 0 that are on disk."""
+    names = disk.list(f"{PATH}/streams/0/obs")
+    return {int(name.split(".")[1]) for name in names if name.startswith("c.")}
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    lives.create(PATH, num_envs=1, rows=12, files=disk).close()
+    return disk
+
+
+def opened(files: SimulatedDisk | FaultyFiles, **options: object) -> dr.ReplayBuffer:
+    return dr.ReplayBuffer.open(PATH, files=files, **lives.OPTIONS | options)
+
+
+def documents_read(files: FaultyFiles) -> int:
+    """Reads of documents of checkpoints since the last ``heal``."""
+    return sum(one.name == "read" and "/checkpoints/" in one.path for one in files.operations)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=8), st.integers(1, 7))
+def test_holders_are_those_of_the_definition(given: list[tuple[int, int]], rows: int) -> None:
+    spans = sorted((begin, begin + length, str(at)) for at, (begin, length) in enumerate(given))
+    needs = {name: (begin, end) for begin, end, name in spans}
+    found = holders(range(70), rows, spans)
+    for shard in range(70):
+        need = {name for name, (begin, end) in needs.items() if begin < (shard + 1) * rows and shard * rows < end}
+        assert found.get(shard) in need if need else shard not in found
+
+
+def test_few_checkpoints_stand_for_all_shards() -> None:
+    spans = [(begin, begin + 100, f"{begin:03}") for begin in range(100)]
+    assert set(holders(range(30), 10, spans).values()) == {"009", "099"}
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the groups whose documents are parsed, checkpoints' alone."""
+    found: list[str] = []
+    attributes = metadata.attributes
+
+    def count(directory: str, data: bytes) -> dict[str, object]:
+        if "/checkpoints/" in directory:
+            found.append(directory.rpartition("/")[2])
+        return attributes(directory, data)
+
+    monkeypatch.setattr(metadata, "attributes", count)
+    return found
+
+
+def test_a_commit_reads_no_more_for_more_checkpoints(disk: SimulatedDisk, parsed: list[str]) -> None:
+    """Every commit parsed the documents of all checkpoints once one of them pinned a shard."""
+    files = FaultyFiles(disk)
+    with opened(files) as buffer:
+        add(buffer, 0, 12)
+        for number in range(20):
+            buffer.checkpoint(f"{number:02}")
+        add(buffer, 12, 40)  # the next shard leaves the window with row 46
+        parsed.clear()
+        for row in range(40, 44):
+            files.heal()
+            add(buffer, row, row + 1)
+            assert documents_read(files) == 1, "one that pins everything stands for all"
+        files.heal()
+        add(buffer, 44, 60)
+        assert documents_read(files) == 20, "nothing is unlinked on account of what was remembered"
+        assert not parsed, "what has the same bytes is not parsed"
+
+
+def test_the_names_of_checkpoints_are_told_without_parsing_what_is_known(
+    disk: SimulatedDisk, parsed: list[str]
+) -> None:
+    with opened(disk) as buffer, opened(disk, mode="r") as reader:
+        add(buffer, 0, 12)
+        for name in ("c", "b", "a"):
+            buffer.checkpoint(name)
+        assert reader.checkpoints == ["c", "b", "a"]
+        parsed.clear()
+        assert reader.checkpoints == ["c", "b", "a"]
+        assert not parsed
+        buffer.drop_checkpoint("c")
+        buffer.checkpoint("c")
+        parsed.clear()
+        assert reader.checkpoints == ["b", "a", "c"], "it was made again, as the newest"
+        assert parsed == ["c"]
+
+
+def test_what_another_writer_made_again_under_a_name_is_not_taken_for_what_it_was(disk: SimulatedDisk) -> None:
+    own, other = opened(disk), opened(disk, stream="b")
+    add(own, 0, 14)
+    other.refresh()
+    other.checkpoint("latest")
+    add(own, 14, 40)  # it has seen the checkpoint
+    assert shards(disk) == {0, 1, 3, 4}
+    other.refresh()
+    other.drop_checkpoint("latest")
+    other.checkpoint("latest")  # of rows 28 to 39
+    add(own, 40, 80)
+    assert shards(disk) == {3, 4, 8, 9}
+    with opened(disk, mode="r", checkpoint="latest") as then:
+        lives.check_all(then)
+        assert then.stats()["streams"]["0"]["end"] == 40
+    own.close()
+    other.close()
+
+
+def at_operation(number: int) -> tuple[bool, SimulatedDisk]:
+    """Another process makes a checkpoint again before an operation of a commit that evicts; whether it had
+    so many, and the disk after one more commit.
+    """
+    disk = SimulatedDisk()
+    lives.create(PATH, num_envs=1, rows=12, files=disk).close()
+    files = FaultyFiles(disk)
+    with opened(files) as own, opened(disk, stream="b") as other:
+        add(own, 0, 14)
+        other.refresh()
+        other.checkpoint("latest")
+        add(own, 14, 40)
+        for row in range(40, 56):
+            own.add(**lives.step(0, row, 1))
+        files.heal()
+        passed = 0
+
+        def decide(operation: Operation) -> None:
+            nonlocal passed
+            passed += 1
+            if passed == number:
+                other.refresh()
+                other.drop_checkpoint("latest")
+                other.checkpoint("latest")
+
+        files.decide = decide
+        own.commit()
+        happened = passed >= number
+        files.heal()
+        add(own, 56, 80)
+    return happened, disk
+
+
+@pytest.mark.long
+def test_a_checkpoint_that_is_made_again_between_any_two_operations_of_a_commit_is_whole() -> None:
+    number = 0
+    while True:
+        number += stride(40, "operations of a commit")
+        happened, disk = at_operation(number)
+        if not happened:
+            break
+        with opened(disk, mode="r", checkpoint="latest") as then:
+            lives.check_all(then)
+            assert then.stats()["streams"]["0"]["end"] in (40, 56)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_the_first_commit_after_a_drop_gives_the_space_back(disk: SimulatedDisk, again: bool) -> None:
+    own, other = opened(disk), opened(disk, stream="b")
+    add(own, 0, 14)
+    own.checkpoint("own")
+    other.refresh()
+    other.checkpoint("latest")
+    add(own, 14, 40)
+    other.refresh()
+    other.drop_checkpoint("latest")
+    if again:
+        other.checkpoint("latest")
+    add(own, 40, 41)
+    assert shards(disk) == {0, 1, 3, 4, 5}, "another pins the same rows"
+    own.drop_checkpoint("own")
+    add(own, 41, 42)  # no shard leaves the window with this commit
+    assert shards(disk) == {3, 4, 5}
+    own.close()
+    other.close()
+
+
+def test_a_link_is_refused_even_where_the_bytes_are_known(tmp_path: pathlib.Path) -> None:
+    """What is parsed is looked at as before; a link to the very bytes that were read is the same document."""
+    path = tmp_path / "a.replay"
+    with lives.create(str(path), num_envs=1, rows=12) as buffer:
+        add(buffer, 0, 14)
+        buffer.checkpoint("a")
+        other = tmp_path / "elsewhere"
+        (path / "checkpoints" / "a").rename(other)
+        (path / "checkpoints" / "b").symlink_to(other)
+        with pytest.raises(CorruptionError, match="is a link"):
+            add(buffer, 14, 40)

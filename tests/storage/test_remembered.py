@@ -1,0 +1,80 @@
+"""Documents that are known are not parsed again."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import diskreplay as dr
+from diskreplay.ops.checkpoints import drop
+from diskreplay.ops.compact import compact
+from diskreplay.storage import metadata
+from diskreplay.testing import SimulatedDisk
+
+PATH = "/a.replay"
+
+
+@pytest.mark.parametrize("columns", [3, 30])
+def test_opening_parses_the_commit_record_as_often_for_many_columns(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each column that was opened parsed the whole record, twice: of all columns."""
+    disk = SimulatedDisk()
+    values = {f"c{number}": np.float32(number) for number in range(columns)}
+    with dr.ReplayBuffer.create(
+        PATH, spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), capacity=100, files=disk,
+        columns=dict.fromkeys(values, np.float32),
+    ) as buffer:  # fmt: skip
+        buffer.add(np.zeros(2, np.float32), 0, 0.0, np.zeros(2, np.float32), False, False, **values)
+    parsed = []
+    attributes = metadata.attributes
+
+    def count(directory: str, data: bytes) -> dict[str, object]:
+        parsed.append(directory)
+        return attributes(directory, data)
+
+    monkeypatch.setattr(metadata, "attributes", count)
+    with dr.ReplayBuffer.open(PATH, mode="r", files=disk) as buffer:
+        assert buffer.get(buffer.items()).extra["c2"].tolist() == [2.0]
+    assert len(parsed) == 1, "its bytes stay the same"
+
+
+@pytest.mark.parametrize("streams", [2, 6])
+def test_offline_commands_parse_each_checkpoint_once_for_any_number_of_streams(
+    streams: int, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """``compact`` parsed every checkpoint, of all streams, twice for each stream; ``drop`` once for each."""
+    path, zeros = str(tmp_path / "a.replay"), np.zeros(2, np.float32)
+    box = spaces.Box(-1, 1, (2,), np.float32)
+    dr.ReplayBuffer.create(path, box, spaces.Discrete(2), capacity=16, shard_rows=16, chunk_rows=4).close()
+
+    def fill(rows: int) -> None:
+        for number in range(1, streams):
+            with dr.ReplayBuffer.open(path, mode="a", stream=f"s{number}") as buffer:
+                for _ in range(rows):
+                    buffer.add(zeros, 0, 0.0, zeros, False, True)
+
+    fill(16)
+    with dr.ReplayBuffer.open(path) as buffer:
+        for number in range(3):
+            buffer.checkpoint(str(number))
+    fill(40)
+    parsed: list[str] = []
+    attributes = metadata.attributes
+
+    def count(directory: str, data: bytes) -> dict[str, object]:
+        parsed.extend(name for parent, name in [os.path.split(directory)] if parent.endswith("checkpoints"))
+        return attributes(directory, data)
+
+    monkeypatch.setattr(metadata, "attributes", count)
+    compact(path)
+    assert sorted(parsed) == ["0", "1", "2"]
+    shards = list(tmp_path.glob("a.replay/streams/s1/obs/c.*"))
+    parsed.clear()
+    drop(path, ["0", "1", "2"])
+    assert sorted(parsed) == ["0", "0", "1", "1", "2", "2"], "whether it is there, and when it is dropped"
+    assert len(list(tmp_path.glob("a.replay/streams/s1/obs/c.*"))) == len(shards) - 1, "the space is given back"
