@@ -36,12 +36,12 @@ _late = 0
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Has each process of pytest-xdist, which gets one slice, run first what the quick form leaves out."""
     if not math.isinf(SECONDS):
         left = tiers.left_out(items)
         items.sort(key=lambda item: item not in left)
-        processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        processes = getattr(config, "workerinput", {}).get("workercount", 1)
         items[:] = [item for first in range(processes) for item in items[first::processes]]
 
 
