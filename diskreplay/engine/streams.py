@@ -13,6 +13,7 @@ from diskreplay.ids import Ids, stream_of
 from diskreplay.index.log import NEVER, NOW, StreamLog
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
+from diskreplay.reading.tables import Tables
 from diskreplay.sampling.window import Window
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
@@ -47,6 +48,7 @@ class Streams:
         self._open: dict[str, OpenStream] = {}
         self.all: list[OpenStream] = []
         """The open streams, in their order; another list when that changes."""
+        self._tables: Tables | None = None
 
     def open(
         self, written: str | None, checkpoint: Checkpoint | None, may_go_back: Callable[[int], None] | None,
@@ -70,6 +72,13 @@ class Streams:
     def __len__(self) -> int:
         """Transitions in all windows."""
         return sum([len(stream.log) for stream in self.all])
+
+    @property
+    def tables(self) -> Tables | None:
+        """Where the rows of the streams stand, for plans; None where there is none."""
+        if self._tables is None and self.all:
+            self._tables = Tables(self.all)
+        return self._tables
 
     @property
     def newest(self) -> int:
@@ -127,6 +136,7 @@ class Streams:
 
     def _show(self, streams: dict[str, OpenStream]) -> None:
         self._open, self.all = streams, list(streams.values())
+        self._tables = None
 
     def _caught_up(self, stream: OpenStream, newest: Commit) -> bool:
         """Reads what was committed up to a newer record; False where the stream must be read anew."""

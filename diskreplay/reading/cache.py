@@ -31,17 +31,19 @@ class Slab:
 
     def __init__(self, column: ColumnReader, slots: int) -> None:
         self.values: NDArray[Any] = np.empty((slots, column.chunk_items, *column.column.shape), column.column.dtype)
+        self.addresses = np.array([[self.values.ctypes.data, slots]], np.int64)
         self.chunk = np.full(min(slots, FIRST_SLOTS), -1, np.int64)
         """The chunk in each slot, -1 where there is none; it grows with the slots in use, as ``group`` does."""
         self.group = self.chunk.copy()
         self.used = 0
         """Slots below this number have been used at least once."""
         self.free: list[int] = []
-        self._slot = np.full((1, column.groups), -1, np.int64)
+        self.table = np.full((1, column.groups), -1, np.int64)
+        """The slot that a chunk of a group may be in; replaced by a longer one when it grows."""
 
     def find(self, chunk: Ids, group: Ids) -> Ids:
         """The slot of each chunk, -1 where it is not here."""
-        table = self._slot  # a thread that enters slots may replace it
+        table = self.table  # a thread that enters slots may replace it
         slot = table[chunk % len(table), group]
         # Both are compared: a slot that was given up may hold the same chunk of another group by now.
         return np.where((self.chunk.take(slot) == chunk) & (self.group.take(slot) == group), slot, -1)
@@ -65,14 +67,14 @@ class Slab:
 
     def enter(self, chunk: Ids, group: Ids, slot: Ids, span: int) -> None:
         """Makes filled slots findable; ``span`` is the number of chunks in the window, or more."""
-        if len(self._slot) < span:
-            longer = np.full((2 * span, self._slot.shape[1]), -1, np.int64)
+        if len(self.table) < span:
+            longer = np.full((2 * span, self.table.shape[1]), -1, np.int64)
             held = np.flatnonzero(self.chunk >= 0)
             longer[self.chunk[held] % len(longer), self.group[held]] = held
-            self._slot = longer
+            self.table = longer
         self.group[slot] = group
         self.chunk[slot] = chunk
-        self._slot[chunk % len(self._slot), group] = slot
+        self.table[chunk % len(self.table), group] = slot
 
     def drop(self, doomed: NDArray[np.bool_]) -> None:
         """Gives up the slots (a mask over all)."""

@@ -67,9 +67,9 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
     schema = samples.schema
     if n_step == 1:
         samples.gather()
-        last_rows = [rows for _, _, rows, _ in samples.groups]
+        last_rows = None
         reward, terminated, truncated = (samples.resident(name) for name in (REWARD, TERMINATED, TRUNCATED))
-        discount = samples.scatter([_full(len(rows), gamma, np.float32) for rows in last_rows])
+        discount = samples.full(gamma, np.float32)
     else:
         ends = [stream.log.returns(rows, envs, n_step, gamma) for stream, _, rows, envs in samples.groups]
         last_rows = [last for _, last, _ in ends]
@@ -77,7 +77,7 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
         terminated, truncated = samples.later(TERMINATED, last_rows), samples.later(TRUNCATED, last_rows)
         discount = samples.scatter([scale.astype(np.float32) for _, _, scale in ends])
     discount[terminated] = 0.0
-    pairs = [samples.observe(leaf, last_rows, n_step) for leaf in range(len(schema.stacks))]
+    pairs = [samples.observe(leaf, last_rows) for leaf in range(len(schema.stacks))]
     return Batch(
         obs=spaces.unflatten(schema.obs_tree, [obs for obs, _ in pairs]),
         action=spaces.unflatten(schema.action_tree, [samples.values(column) for column in schema.action_columns]),
