@@ -1,14 +1,7 @@
 """Plain batches: planned by compiled code, for all streams of a store at once.
 
-What it does is that of :func:`.observations.fill`, on a :class:`~.reads.Reads`. These are not plain, and planned in
-Python, each of them as a whole:
-
-==================================================  ====================================================================
-the compiled code is not loaded                     as in a program that samples little
-a chunk of several environments                     a column that was small enough for RAM when the store was made
-a shard that is not open, or more than may be open  Python opens it, so that the next batch is plain
-a chunk that is not retained, or missing            Python finds out what to say
-==================================================  ====================================================================
+What it does is that of :func:`.observations.fill`, on a :class:`~.reads.Reads`. What is not plain is planned in Python:
+``docs/architecture.md`` lists it.
 """
 
 from __future__ import annotations
