@@ -104,7 +104,7 @@ def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places:
     kernel = load()
     given = column.column
     files = [loan.file.descriptor() for loan in places.loans]
-    rows = _rows(out, given.dtype, given.shape)
+    rows = out.bytes if out.holds(given.dtype, given.shape) else None
     if kernel is None or rows is None or None in files:
         return None
     descriptors = np.array(files, np.int64)
@@ -142,7 +142,7 @@ def take(
     Returns how many it copied; the others are left to Python.
     """
     chunk_rows, shape = like.shape[1], like.shape[2:]
-    kernel, rows = _kernel, _rows(out, like.dtype, shape) if _is_due(len(slots)) else None
+    kernel, rows = _kernel, out.bytes if _is_due(len(slots)) and out.holds(like.dtype, shape) else None
     if kernel is None or rows is None:
         return 0
     row_bytes = math.prod(shape) * like.itemsize
@@ -152,16 +152,6 @@ def take(
         return done
 
     return workers.side_by_side(copy, _even(0, len(slots), LEAST_HITS))
-
-
-def _rows(out: Target, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[NDArray[np.uint8]] | None:
-    """The arrays of a target as bytes, ``(batch, frames * row_bytes)``; None where they are laid out in another way."""
-    found = []
-    for array in out.arrays:
-        if not array.flags.c_contiguous or array.dtype != dtype or array.shape[2:] != shape or not array.size:
-            return None
-        found.append(array.reshape(-1).view(np.uint8).reshape(len(array), -1))
-    return found
 
 
 def _even(begin: int, end: int, least: int) -> list[int]:

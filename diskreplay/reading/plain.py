@@ -6,6 +6,7 @@ What it does is that of :func:`.observations.fill`, on a :class:`~.reads.Reads`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,12 +27,18 @@ Array = NDArray[Any]
 
 
 def fill(
-    reads: Reads, tables: Tables, name: str, out: Target, ids: Ids, place: Ids, first_step: int, last_step: int
-) -> Ids | None:
+    reads: Reads, tables: Tables, drawn: Sequence[int], name: str, out: Target, ids: Ids, place: Ids,
+    first_step: int, last_step: int,
+) -> Ids | None:  # fmt: skip
     """Fills the places of ``out`` with steps ``first_step`` to ``last_step`` (at most 1) of a column at rows.
 
-    Needs the lock. What is cached is copied at once, the rest is for ``reads``. Returns ``(2, k)``: which of the rows
-    have fewer steps before them than are wanted, and how many; None, with nothing done, where the batch is not plain.
+    Needs the lock. What is cached is copied at once, the rest is for ``reads``.
+
+    Args:
+        drawn: of which streams of the tables the rows ``ids`` are.
+
+    Returns ``(2, k)``: which of the rows have fewer steps before them than are wanted, and how many; None, with nothing
+    done, where the batch is not plain.
     """
     planner = compiled.planner()
     if planner is None:
@@ -40,7 +47,7 @@ def fill(
     patches = tables.column(name, patches=True) if last_step == 1 else rows
     if not (rows.plain and patches.plain):
         return None
-    for at in tables.drawn(ids):
+    for at in drawn:
         rows.catch_up(at)
         if patches is not rows:
             patches.catch_up(at)

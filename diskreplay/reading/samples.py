@@ -63,14 +63,19 @@ class Samples:
         """The samples, by streams."""
         return _by_stream(self._streams, self.ids, self.place)
 
+    @functools.cached_property
+    def _drawn(self) -> Sequence[int]:
+        """Which of the streams of the tables there are samples of."""
+        assert self._tables is not None
+        return self._tables.drawn(self.ids)
+
     def gather(self) -> None:
         """Copies what transitions of one step show of columns in RAM at once, where that is faster."""
         tables = self._tables
         if tables is None:
             return
-        drawn = tables.drawn(self.ids)
         self._gathered = tables.resident.gather(
-            tables.logs.facts, drawn, self.ids, self.place, self.size, partial=self._partial
+            tables.logs.facts, self._drawn, self.ids, self.place, self.size, partial=self._partial
         )
         if self._gathered is not None:
             self._left = set(self._gathered.dtype.names or ())
@@ -90,13 +95,18 @@ class Samples:
         if self._is_held(column.name):
             return self.resident(column.name)
         out = self._empty((self.size, 1, *column.shape), column.dtype)
-        if self._tables is None or plain.fill(
-            self.reads, self._tables, column.name, Target(out), self.ids, self.place, 0, 0
-        ) is None:  # fmt: skip
+        if not self._read_plainly(column.name, Target(out)):
             for stream, place, rows, envs in self.groups:
                 requests = Requests(place, envs, rows, rows, rows)
                 self.reads.fetch(stream.disk.rows[column.name], requests, Target(out), stream.cache)
         return out[:, 0]
+
+    def _read_plainly(self, name: str, out: Target) -> bool:
+        """Has a column's values at the rows read by compiled code; False, with nothing done, where that cannot be."""
+        if self._tables is None:
+            return False
+        short = plain.fill(self.reads, self._tables, self._drawn, name, out, self.ids, self.place, 0, 0)
+        return short is not None
 
     def resident(self, name: str) -> Array:
         """A resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
@@ -204,7 +214,7 @@ class Samples:
         name = self.schema.obs_columns[leaf].name
         if self._tables is not None and not self._is_held(name):
             ids, place = self._ids_of(last_rows)
-            short = plain.fill(self.reads, self._tables, name, out, ids, place, first_step, last_step)
+            short = plain.fill(self.reads, self._tables, self._drawn, name, out, ids, place, first_step, last_step)
             if short is not None:
                 if short.shape[1]:
                     self._pad(leaf, out, -first_step, ids[short[0]], place[short[0]], short[1])

@@ -48,9 +48,12 @@ class Transition(View[Batch]):
         """Every store has transitions."""
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
-        if self.n_step == 1 and not stream.log.invalid:
+        if self.stands_everywhere(stream):
             return _full(len(ids), NOW, np.int8)
         return stream.log.standing(*stream.log.locate(ids), self.n_step)
+
+    def stands_everywhere(self, stream: OpenStream) -> bool:
+        return self.n_step == 1 and not stream.log.invalid
 
     def draft(
         self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
