@@ -16,19 +16,18 @@ from diskreplay.schema import START
 
 (
     NUMBER, ENVS, LENGTH, FLOOR, END, STARTS, NEXT_PATCHES, PATCH_BEGIN, PATCH_END, PATCH_LENGTH,
-) = range(10)  # fmt: skip
+    LOG_FACTS,
+) = range(11)  # fmt: skip
 """Of a stream: its number and environments; rows of the ring, and which it holds; addresses of the start codes and of
-the numbers of patches; which patches it holds, and how many its ring has room for."""
-LOG_FACTS = 10
+the numbers of patches; which patches it holds, and how many its ring has room for; and how many facts that are."""
 
 (
     ENTRIES, ENTRIES_LENGTH, FIRST_CHUNK, STOP_CHUNK, GROUPS, IN_RAM, FULL, SLOTS, SLOTS_LENGTH, CHUNKS, SLAB_GROUPS,
-    HELD,
-) = range(12)  # fmt: skip
-"""Of a column on disk: address and length of the ring of places, and which chunks it holds; groups of a chunk;
-the first chunk that is in RAM, and the first that may change; address and length of the table of its slab, addresses of
-the chunk and the group in each slot, and how many slots there are."""
-COLUMN_FACTS = 12
+    HELD, COLUMN_FACTS,
+) = range(13)  # fmt: skip
+"""Of a column on disk: address and length of the ring of places, and which chunks it holds; groups of a chunk; the first
+chunk that is in RAM, and the first that may change; address and length of the table of its slab, addresses of the chunk
+and the group in each slot, and how many slots there are; and how many facts that are."""
 
 
 def address(array: NDArray[Any]) -> int:

@@ -49,11 +49,8 @@ Ints = NDArray[np.int64]
 Int = Any
 """A compiled int64."""
 
-ON_DISK, CACHED, WAITING = range(3)
-"""Where a piece's chunk is: in a file, decoded in the cache, or on its way to the disk."""
-KINDS = 3
-PIECE, PLACE = 7, 3
-"""Rows of the results."""
+ON_DISK, CACHED, WAITING, KINDS = range(4)
+"""Where a piece's chunk is: in a file, decoded in the cache, or on its way to the disk; and how many kinds that are."""
 
 
 @kernel
@@ -277,7 +274,7 @@ def frames(
     for one in range(pieces - 1, -1, -1):
         filled[found[7, one]] -= 1
         order[filled[found[7, one]]] = one
-    sorted_pieces, places = np.empty((PIECE, pieces), np.int64), np.empty((PLACE, pieces), np.int64)
+    sorted_pieces, places = np.empty((7, pieces), np.int64), np.empty((3, pieces), np.int64)
     files, opened, frames_files = np.empty((2, pieces), np.int64), 0, 0
     for part in range(2):
         begin = ends[KINDS * part - 1] if part else 0
@@ -293,9 +290,9 @@ def frames(
         if not part:
             frames_files = opened
     for to in range(pieces):
-        for row in range(PIECE):
+        for row in range(7):
             sorted_pieces[row, to] = found[row, order[to]]
-        for row in range(PLACE):
+        for row in range(3):
             places[row, to] = found[8 + row, order[to]]
     return plain, sorted_pieces, places, ends, files[:, :opened], frames_files, short[:, :few]
 
