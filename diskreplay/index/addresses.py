@@ -25,9 +25,9 @@ the numbers of patches; which patches it holds, and how many its ring has room f
     ENTRIES, ENTRIES_LENGTH, FIRST_CHUNK, STOP_CHUNK, GROUPS, IN_RAM, FULL, SLOTS, SLOTS_LENGTH, CHUNKS, SLAB_GROUPS,
     HELD, COLUMN_FACTS,
 ) = range(13)  # fmt: skip
-"""Of a column on disk: address and length of the ring of places, and which chunks it holds; groups of a chunk; the first
-chunk that is in RAM, and the first that may change; address and length of the table of its slab, addresses of the chunk
-and the group in each slot, and how many slots there are; and how many facts that are."""
+"""Of a column on disk: address and length of the ring of places, and which chunks it holds; groups of a chunk; the
+first chunk that is in RAM, and the first that may change; address and length of the table of its slab, addresses of the
+chunk and the group in each slot, and how many slots there are; and how many facts that are."""
 
 
 def address(array: NDArray[Any]) -> int:
