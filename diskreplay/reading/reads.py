@@ -31,6 +31,7 @@ class Reads:
         self.empty = empty
         """Makes the large arrays that are filled."""
         self.tables = tables
+        """Those of other streams may be given before the batch is planned."""
         self._steps: list[Callable[[], None]] = []
         self._plans: list[list[gather.Plan]] = []
         """Of the columns, each in the parts that it is read in; no step refers to this object, so that loans end."""

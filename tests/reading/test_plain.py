@@ -156,6 +156,18 @@ def test_a_batch_of_many_streams_is_one_plan_and_one_reading(path: str) -> None:
     assert planned == [True] * 5
 
 
+def test_the_batches_of_a_pass_are_plain(path: str) -> None:
+    frames = fill(path)
+    with counted() as planned, dr.ReplayBuffer.open(path, mode="r", seed=0) as buffer:
+        rows = []
+        for batch in buffer.shuffled(8):
+            check(batch, frames)
+            rows += batch.index.tolist()
+        assert sorted(rows) == list(range(100))
+    assert planned[1:] == [True] * (len(planned) - 1)
+    assert len(planned) > 5
+
+
 # What is not plain
 
 
