@@ -6,7 +6,8 @@ chunk of a batch is read, verified and decoded. Batches of all kinds alternate.
 1. The page cache is warm; then its pages are dropped before each batch, with the disk told of all reads before the
    first, and not told.
 2. Chunks of 16 rows, the default for these frames, and of 8 rows that are compressed harder.
-3. Beside plain arrays of the same frames, which know no episodes, in the same process: `np.take` of the five frames of
+3. Read by the kernel, and planned by compiled code and in Python.
+4. Beside plain arrays of the same frames, which know no episodes, in the same process: `np.take` of the five frames of
    each transition in RAM, and from a file mapped anew and dropped from the page cache before each batch.
 """
 
@@ -37,7 +38,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "16 rows, lz4hc:4": {},
     "8 rows, lz4hc:5": {"chunk_rows": 8, "codec": "lz4hc:5"},
 }
-KINDS = ("Python", "kernel", "one thread", "never told", "always told")
+KINDS = ("Python", "kernel", "one thread", "never told", "always told", "planned in Python")
 
 
 def symbols(**changed: int) -> contextlib.AbstractContextManager[Any]:
@@ -52,8 +53,13 @@ def symbols(**changed: int) -> contextlib.AbstractContextManager[Any]:
 
 def way(kind: str) -> contextlib.AbstractContextManager[Any]:
     """Batches are read in one of these ways inside."""
+    if kind == "planned in Python":
+        return mock.patch.object(compiled, "planner", return_value=None)
     if kind == "Python":
-        return mock.patch.object(compiled, "reader", return_value=None)
+        stack = contextlib.ExitStack()
+        for name in ("reader", "planner"):
+            stack.enter_context(mock.patch.object(compiled, name, return_value=None))
+        return stack
     if kind == "one thread":
         return mock.patch.object(compiled, "LEAST_PIECES", 1 << 30)
     if kind == "never told":

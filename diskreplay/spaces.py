@@ -120,6 +120,8 @@ def flatten(structure: Tree, value: Any, what: str) -> list[Any]:
 
 def unflatten(structure: Tree, values: Sequence[Any]) -> Any:
     """The nested value whose leaves are ``values``: the inverse of :func:`flatten`."""
+    if isinstance(structure, str):  # as mostly
+        return values[0]
     return _build(structure, iter(values))
 
 

@@ -110,6 +110,7 @@ NO_THRESHOLD = {
     "reading.kernel.POLYNOMIAL": FORMAT,
     "reading.kernel.NOWAIT": "the system's",
     "reading.kernel.WILL_NEED": "the system's",
+    "reading.tables.NONE_IN_RAM": "a mark",
     "reading.resident.ALIGNED": "where arrays stand in a block of memory",
     "reading.open_stream.OUTRUN_SECONDS": "how long a stream is read anew that others change meanwhile",
     "sampling.proportional.LEAST_MASS": PRECISION,

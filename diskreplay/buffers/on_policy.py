@@ -339,8 +339,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             )
         with self.engine.lock:
             samples = Samples(self.schema, [self._stream], ids[missing.ravel()])
-            last = [rows for _, _, rows, _ in samples.groups]
-            leaves = [samples.observe(leaf, last)[1] for leaf in range(len(self.schema.stacks))]
+            leaves = [samples.observe(leaf)[1] for leaf in range(len(self.schema.stacks))]
         samples.reads.finish()
         values = value_fn(spaces.unflatten(self.schema.obs_tree, leaves))
         checked = _checked("value_fn's result", values, (int(missing.sum()), *self._value_shape))

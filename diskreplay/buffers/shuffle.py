@@ -28,6 +28,7 @@ from diskreplay.reading import gather
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
+from diskreplay.reading.tables import Tables
 from diskreplay.views.batch import SomeBatch
 from diskreplay.views.view import View
 
@@ -75,6 +76,7 @@ class Pass(Iterator[SomeBatch]):
         self._pool = ChunkCache(POOL_SLACK * pool_bytes + POOL_SPARE_BYTES)
         self._seen: Sequence[OpenStream] = ()
         self._over_pool: Sequence[OpenStream] = ()
+        self._tables: Tables | None = None
         self._view = view
         self._batch_size = batch_size
         self._drop_last = drop_last
@@ -111,6 +113,7 @@ class Pass(Iterator[SomeBatch]):
         seen = self._streams()
         if list(seen) != list(self._seen):
             self._over_pool = [stream.with_cache(self._pool) for stream in seen]
+            self._tables = Tables(self._over_pool)
             self._seen = seen
         return self._over_pool
 
@@ -131,7 +134,7 @@ class Pass(Iterator[SomeBatch]):
 
     def _draft(self, ids: Ids, reads: Reads) -> SomeBatch:
         """The batch of those of the ids that have not left the window."""
-        streams = self._pooled()
+        streams, reads.tables = self._pooled(), self._tables
         present = ids[in_windows(streams, ids)]
         weight = np.ones(len(present), np.float32)
         return self._view.draft(self._engine.schema, streams, present, weight, self._engine.rng, reads)

@@ -167,7 +167,7 @@ def read_pairs(
             (stream, place, wanted, np.zeros(len(wanted), np.int64))
             for stream, wanted, place in zip(streams, rows, places, strict=True)
         ]
-        pairs = [samples.observe(leaf, rows) for leaf in range(len(schema.stacks))]
+        pairs = [samples.observe(leaf) for leaf in range(len(schema.stacks))]
     reads.finish()
     obs, following = zip(*pairs, strict=True)
     return unflatten(schema.obs_tree, list(obs)), unflatten(schema.obs_tree, list(following))

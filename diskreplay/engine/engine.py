@@ -395,9 +395,9 @@ class Engine:
         return functools.partial(self._finish, drawn, draft, args, empty)
 
     def _draw(self, draft: Callable[..., Made], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, Made]:
-        reads = Reads(empty)
         with self.lock:
             self.check_open()
+            reads = Reads(empty, self.streams.tables)
             return reads, draft(*args, reads)
 
     def _finish(

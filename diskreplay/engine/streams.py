@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError, InputError
 from diskreplay.ids import Ids, stream_of
-from diskreplay.index.log import NEVER, NOW, StreamLog
+from diskreplay.index.log import NEVER, NOW
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
+from diskreplay.reading.tables import Tables
 from diskreplay.sampling.window import Window
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter, read_commit
-from diskreplay.views.view import View
-
-_log_of: Callable[[OpenStream], StreamLog] = operator.attrgetter("log")
+from diskreplay.views.view import Sure, View
 
 
 class Streams:
@@ -48,6 +47,9 @@ class Streams:
         self._open: dict[str, OpenStream] = {}
         self.all: list[OpenStream] = []
         """The open streams, in their order; another list when that changes."""
+        self._tables: Tables | None = None
+        self._windows: list[tuple[tuple[int, int, int], Window] | None] = []
+        """The last answer of :meth:`windows` for each of them: of a thousand streams most stay as they are."""
 
     def open(
         self, written: str | None, checkpoint: Checkpoint | None, may_go_back: Callable[[int], None] | None,
@@ -71,6 +73,13 @@ class Streams:
     def __len__(self) -> int:
         """Transitions in all windows."""
         return sum([len(stream.log) for stream in self.all])
+
+    @property
+    def tables(self) -> Tables | None:
+        """Where the rows of the streams stand, for plans; None where there is none."""
+        if self._tables is None and self.all:
+            self._tables = Tables(self.all)
+        return self._tables
 
     @property
     def newest(self) -> int:
@@ -130,6 +139,8 @@ class Streams:
 
     def _show(self, streams: dict[str, OpenStream]) -> None:
         self._open, self.all = streams, list(streams.values())
+        self._tables = None
+        self._windows = [None] * len(self.all)
 
     def _caught_up(self, stream: OpenStream, newest: Commit) -> bool:
         """Reads what was committed up to a newer record; False where the stream must be read anew."""
@@ -161,15 +172,24 @@ class Streams:
 
     def windows(self) -> list[Window]:
         """What a sampler is told of every stream, the empty ones too."""
-        logs = map(_log_of, self.all)
-        return [Window(log.first_id, log.stop_id, log.window, log.num_envs) for log in logs]
+        windows = self._windows
+        for at, stream in enumerate(self.all):
+            log, known = stream.log, windows[at]
+            now = log.begin, log.end, log.rows
+            if known is None or known[0] != now:
+                windows[at] = now, Window(log.first_id, log.stop_id, log.window, log.num_envs)
+        return [window for _, window in cast(list[tuple[Any, Window]], windows)]
 
     def standing(self, view: View, ids: Ids) -> NDArray[np.int8]:
         """The standing of ids of the windows as items of a view."""
         streams = self.all
         if len(streams) == 1:
             return view.standing(streams[0], ids)
-        found = np.full(len(ids), NEVER, np.int8)
+        if isinstance(view, Sure):
+            streams = [stream for stream in streams if not view.stands_everywhere(stream)]
+        found = np.full(len(ids), NEVER if len(streams) == len(self.all) else NOW, np.int8)
+        if not streams:
+            return found
         numbers = stream_of(ids)
         named = set(numbers.tolist())  # a few of a thousand
         for stream in streams:

@@ -63,3 +63,22 @@ def copy(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+def _read(result: Any, bits: int) -> Any:
+    """A compiled ``read(address)`` of a number in memory, as an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        found = builder.load(builder.inttoptr(values[0], ir.IntType(bits).as_pointer()), align=bits // 8)
+        return found if bits == 64 else builder.zext(found, ir.IntType(64))
+
+    @intrinsic
+    def read(typing_context: Any, address: Any) -> Any:
+        return result(types.int64), generate
+
+    return read
+
+
+int64_at = _read(types.int64, 64)
+byte_at = _read(types.int64, 8)
+"""What stands at an address. As with :data:`copy`, a change needs a new name."""

@@ -88,7 +88,7 @@ def _arrays(samples: Samples, names: Sequence[str], stack: bool) -> dict[str, Ar
             wanted = [(column.name, 0)] * now + [(next_name(column.name), 1)] * following
             found |= {name: samples.frames(leaf, step) for name, step in wanted}
         elif now and following:
-            found[column.name], found[next_name(column.name)] = samples.observe(leaf, rows)
+            found[column.name], found[next_name(column.name)] = samples.observe(leaf)
         elif now:
             found[column.name] = samples.current(leaf)
         elif following:

@@ -31,17 +31,19 @@ class Slab:
 
     def __init__(self, column: ColumnReader, slots: int) -> None:
         self.values: NDArray[Any] = np.empty((slots, column.chunk_items, *column.column.shape), column.column.dtype)
+        self.addresses = np.array([[self.values.ctypes.data, slots]], np.int64)
         self.chunk = np.full(min(slots, FIRST_SLOTS), -1, np.int64)
         """The chunk in each slot, -1 where there is none; it grows with the slots in use, as ``group`` does."""
         self.group = self.chunk.copy()
         self.used = 0
         """Slots below this number have been used at least once."""
         self.free: list[int] = []
-        self._slot = np.full((1, column.groups), -1, np.int64)
+        self.table = np.full((1, column.groups), -1, np.int64)
+        """The slot that a chunk of a group may be in; replaced by a longer one when it grows."""
 
     def find(self, chunk: Ids, group: Ids) -> Ids:
         """The slot of each chunk, -1 where it is not here."""
-        table = self._slot  # a thread that enters slots may replace it
+        table = self.table  # a thread that enters slots may replace it
         slot = table[chunk % len(table), group]
         # Both are compared: a slot that was given up may hold the same chunk of another group by now.
         return np.where((self.chunk.take(slot) == chunk) & (self.group.take(slot) == group), slot, -1)
@@ -58,27 +60,23 @@ class Slab:
             self.chunk, self.group = np.append(self.chunk, more), np.append(self.group, more)
         return self.used - 1
 
-    @property
-    def held(self) -> int:
-        """Slots that are taken."""
-        return self.used - len(self.free)
-
     def enter(self, chunk: Ids, group: Ids, slot: Ids, span: int) -> None:
         """Makes filled slots findable; ``span`` is the number of chunks in the window, or more."""
-        if len(self._slot) < span:
-            longer = np.full((2 * span, self._slot.shape[1]), -1, np.int64)
+        if len(self.table) < span:
+            longer = np.full((2 * span, self.table.shape[1]), -1, np.int64)
             held = np.flatnonzero(self.chunk >= 0)
             longer[self.chunk[held] % len(longer), self.group[held]] = held
-            self._slot = longer
+            self.table = longer
         self.group[slot] = group
         self.chunk[slot] = chunk
-        self._slot[chunk % len(self._slot), group] = slot
+        self.table[chunk % len(self.table), group] = slot
 
-    def drop(self, doomed: NDArray[np.bool_]) -> None:
-        """Gives up the slots (a mask over all)."""
+    def drop(self, doomed: NDArray[np.bool_]) -> int:
+        """Gives up the slots (a mask over all); how many were taken."""
         slots = np.flatnonzero(doomed & (self.chunk >= 0))
         self.chunk[slots] = -1
         self.free += slots.tolist()
+        return len(slots)
 
 
 class ChunkCache:
@@ -91,13 +89,10 @@ class ChunkCache:
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self.window_bytes = 0
+        self.used_bytes = 0
+        """Decoded bytes that are held."""
         self._slabs: dict[ColumnReader, Slab] = {}
         self.lock = Lock("the cache of decoded chunks")
-
-    @property
-    def used_bytes(self) -> int:
-        """Decoded bytes that are held."""
-        return sum(slab.held * column.decoded_bytes for column, slab in list(self._slabs.items()))
 
     def slab(self, column: ColumnReader) -> Slab | None:
         """The column's slab, if it has one."""
@@ -109,6 +104,7 @@ class ChunkCache:
         if self._slabs and self.budget_bytes < MIN_SHARE * window_bytes:
             with self.lock:
                 self._slabs.clear()
+                self.used_bytes = 0
 
     def admits(self, column: ColumnReader) -> bool:
         """Whether a newly decoded chunk of the column should be kept."""
@@ -139,10 +135,12 @@ class ChunkCache:
                     if slot is None:
                         break
                     slots.append(slot)
+                    self.used_bytes += column.decoded_bytes
                     decode(one, slab.values[slot])
                     filled += 1
             finally:
                 slab.free += slots[filled:]
+                self.used_bytes -= len(slots[filled:]) * column.decoded_bytes
                 entered = missing[:filled]
                 slab.enter(chunk[entered], group[entered], np.array(slots[:filled], np.int64), column.entries.length)
 
@@ -151,7 +149,7 @@ class ChunkCache:
         slab = self._slabs.get(column)
         if slab is not None:
             with self.lock:
-                slab.drop(slab.chunk < below)
+                self.used_bytes -= slab.drop(slab.chunk < below) * column.decoded_bytes
 
     def forget(self, column: ColumnReader) -> None:
         """Gives the column's slab back. Needs the buffer's lock."""
@@ -167,4 +165,4 @@ class ChunkCache:
                 slots = slab.find(chunk, group)
                 doomed = np.ones(len(slab.chunk), bool)
                 doomed[slots[slots >= 0]] = False
-                slab.drop(doomed)
+                self.used_bytes -= slab.drop(doomed) * column.decoded_bytes

@@ -10,6 +10,7 @@ laid out in another way; nor anywhere in a process in which it cannot be loaded.
 
 from __future__ import annotations
 
+import math
 import threading
 import types
 from collections.abc import Callable
@@ -40,22 +41,24 @@ LEAST_HITS = 64
 _pieces = 0
 """Pieces that were asked for so far; threads that count at once may miss some."""
 _kernel: types.ModuleType | None = None
+_planner: types.ModuleType | None = None
 _missing = False
 _loading = threading.Lock()
 
 
 def load() -> types.ModuleType | None:
     """The kernel, loaded and compiled; None where this process cannot have it, and while another thread loads it."""
-    global _kernel, _missing
+    global _kernel, _planner, _missing
     if _kernel is None and not _missing and _loading.acquire(blocking=False):
         try:
             with undisturbed():
-                from diskreplay.reading import kernel
+                from diskreplay.reading import kernel, planner
 
                 _missing = not kernel.FOUND
                 if kernel.FOUND:
                     kernel.compile_now()
-                    _kernel = kernel
+                    planner.compile_now()
+                    _planner, _kernel = planner, kernel
         except MemoryError:
             raise
         except Exception:  # numba is for some versions of Python and numpy only: what Python reads is as right
@@ -89,14 +92,19 @@ def load_if_due() -> None:
         load()
 
 
+def planner() -> types.ModuleType | None:
+    """:mod:`.planner`; None where the compiled code is not loaded."""
+    return None if _kernel is None else _planner
+
+
 def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places: Locations) -> Read | None:
-    """What reads the pieces ``(6, n)`` of a plan into ``out``; None where that is left to Python."""
+    """What reads the pieces ``(7, n)`` of a plan into ``out``; None where that is left to Python."""
     if not _is_due(len(places)):
         return None
     kernel = load()
     given = column.column
     files = [loan.file.descriptor() for loan in places.loans]
-    rows = _rows(out, given.dtype, given.shape)
+    rows = out.bytes if out.holds(given.dtype, given.shape) else None
     if kernel is None or rows is None or None in files:
         return None
     descriptors = np.array(files, np.int64)
@@ -122,32 +130,28 @@ def split(requests: NDArray[np.int64], chunk_rows: int) -> NDArray[np.int64] | N
     return pieces
 
 
-def take(slab: NDArray[Any], slots: Ids, pieces: NDArray[np.int64], out: Target) -> int:
-    """Copies pieces ``(6, n)`` out of decoded chunks ``(slots, chunk_rows, *shape)``, each from its slot.
+def take(
+    like: NDArray[Any], slabs: NDArray[np.int64], slots: Ids, pieces: NDArray[np.int64], out: Target
+) -> int:  # fmt: skip
+    """Copies pieces ``(7, n)`` out of decoded chunks, each from its slot.
+
+    Args:
+        like: one of the arrays of decoded chunks, ``(slots, chunk_rows, *shape)``.
+        slabs: ``(k, 2)``: address and slots of each; the seventh number of a piece says of which one.
 
     Returns how many it copied; the others are left to Python.
     """
-    chunk_rows, shape = slab.shape[1], slab.shape[2:]
-    kernel, rows = _kernel, _rows(out, slab.dtype, shape) if _is_due(len(slots)) else None
+    chunk_rows, shape = like.shape[1], like.shape[2:]
+    kernel, rows = _kernel, out.bytes if _is_due(len(slots)) and out.holds(like.dtype, shape) else None
     if kernel is None or rows is None:
         return 0
-    given = slab.reshape(-1).view(np.uint8).reshape(len(slab), -1)
+    row_bytes = math.prod(shape) * like.itemsize
 
     def copy(begin: int, end: int) -> int:
-        done: int = kernel.take(given, slots, pieces, begin, end, chunk_rows, given.shape[1] // chunk_rows, *rows)
+        done: int = kernel.take(slabs, slots, pieces, begin, end, chunk_rows, row_bytes, *rows)
         return done
 
     return workers.side_by_side(copy, _even(0, len(slots), LEAST_HITS))
-
-
-def _rows(out: Target, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[NDArray[np.uint8]] | None:
-    """The arrays of a target as bytes, ``(batch, frames * row_bytes)``; None where they are laid out in another way."""
-    found = []
-    for array in out.arrays:
-        if not array.flags.c_contiguous or array.dtype != dtype or array.shape[2:] != shape or not array.size:
-            return None
-        found.append(array.reshape(-1).view(np.uint8).reshape(len(array), -1))
-    return found
 
 
 def _even(begin: int, end: int, least: int) -> list[int]:
@@ -161,7 +165,7 @@ def _borders(begin: int, end: int, pieces: NDArray[np.int64]) -> list[int]:
     borders = _even(begin, end, LEAST_PIECES)
     for part in range(1, len(borders) - 1):
         at = max(borders[part], borders[part - 1])
-        while at < end and (pieces[4:, at] == pieces[4:, at - 1]).all():
+        while at < end and (pieces[4:7, at] == pieces[4:7, at - 1]).all():
             at += 1
         borders[part] = at
     return borders

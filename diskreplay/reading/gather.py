@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +32,7 @@ from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader, ColumnWriter, Location, Locations
 from diskreplay.storage.handles import Loan
 
-NOTHING = np.empty((6, 0), np.int64)
+NOTHING = np.empty((7, 0), np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,20 +50,33 @@ class Requests:
 Source = Location | bytes
 """Where a chunk comes from: its place on disk; or its encoded bytes."""
 
-Piece = tuple[int, int, int, int, int, int, Source]
-"""Place in the batch, step in it, row in the chunk, rows, chunk, environment, source of the chunk."""
+Piece = tuple[int, int, int, int, int, int, int, Source]
+"""Place in the batch, step in it, row in the chunk, rows, chunk, environment, column, source of the chunk."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is left to read."""
+    """What is left to read.
 
-    column: ColumnReader
+    Attributes:
+        columns: that it is read from: one column, of some streams.
+        full_chunks: of each of them: chunks below this number will not change.
+        encoded: pieces whose sources are bytes.
+        pieces: ``(7, n)``, as :data:`Piece` without its source; those of one chunk stand together.
+        places: of the chunks of the pieces.
+    """
+
+    columns: Sequence[ColumnReader]
+    full_chunks: Sequence[int]
     out: Target
-    full_chunks: int  # chunks below this number will not change
-    encoded: list[Piece]  # their sources are bytes
-    pieces: NDArray[np.int64]  # (6, n), as Piece without its source; those of one chunk stand together
-    places: Locations  # of the chunks of the pieces
+    encoded: list[Piece]
+    pieces: NDArray[np.int64]
+    places: Locations
+
+    @property
+    def column(self) -> ColumnReader:
+        """The first of the columns: all have the same chunks and codec."""
+        return self.columns[0]
 
     @property
     def empty(self) -> bool:
@@ -75,7 +88,7 @@ MOST_AT_ONCE = 4096
 
 
 def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
-    """The pieces of the requests without their sources, ``(6, n)``; see :data:`Piece`."""
+    """The pieces of the requests without their sources, ``(7, n)``, of column 0; see :data:`Piece`."""
     given = np.array([requests.place, requests.env, requests.first, requests.last, requests.base])
     pieces = compiled.split(given, chunk_rows)
     if pieces is not None:
@@ -91,7 +104,7 @@ def split(requests: Requests, chunk_rows: int) -> NDArray[np.int64]:
     chunk_row = chunk * chunk_rows
     low = np.maximum(first, chunk_row)
     high = np.minimum(last, chunk_row + (chunk_rows - 1))
-    return np.array([place, low - base, low - chunk_row, high - low + 1, chunk, env])
+    return np.array([place, low - base, low - chunk_row, high - low + 1, chunk, env, np.zeros_like(env)])
 
 
 def _of_items(requests: Requests, envs: int) -> Requests:
@@ -108,8 +121,8 @@ def _of_items(requests: Requests, envs: int) -> Requests:
 
 
 def by_chunk(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The pieces ``(6, n)`` in the order of their chunks."""
-    chunk, env = pieces[4:]
+    """The pieces ``(7, n)`` of a column in the order of their chunks."""
+    chunk, env = pieces[4:6]
     return pieces.take(np.lexsort((env, chunk)) if env.any() else chunk.argsort(), axis=1)
 
 
@@ -130,7 +143,7 @@ def plan(column: ColumnReader, requests: Requests, out: Target, cache: ChunkCach
 def _planned(
     column: ColumnReader, out: Target, encoded: list[Piece], pieces: NDArray[np.int64], places: Locations
 ) -> Plan:
-    return Plan(column, out, column.end // column.column.chunk_rows, encoded, pieces, places)
+    return Plan([column], [column.end // column.column.chunk_rows], out, encoded, pieces, places)
 
 
 def _located(
@@ -166,29 +179,45 @@ def _from_slab(slab: Slab, pieces: NDArray[np.int64], out: Target) -> NDArray[np
     found, left = pieces, NOTHING
     if count < len(slots):
         slots, found, left = slots[hits], pieces.compress(hits, axis=1), pieces.compress(~hits, axis=1)
-    at = compiled.take(slab.values, slots, found, out)
-    for (place, step, row, rows, _, _), slot in zip(found[:, at:].T.tolist(), slots[at:].tolist(), strict=True):
-        out.put(place, step, slab.values[slot, row : row + rows])
+    copy_cached([slab.values], slab.addresses, slots, found, out)
     return left
 
 
+def copy_cached(
+    values: Sequence[NDArray[Any] | None], slabs: NDArray[np.int64], slots: Ids, pieces: NDArray[np.int64], out: Target
+) -> None:
+    """Copies pieces ``(7, n)`` from the slots of the decoded chunks of their columns."""
+    like = values[pieces[6, 0]]
+    assert like is not None
+    at = compiled.take(like, slabs, slots, pieces, out)
+    for (place, step, row, rows, _, _, column), slot in zip(
+        pieces[:, at:].T.tolist(), slots[at:].tolist(), strict=True
+    ):
+        out.put(place, step, cast(NDArray[Any], values[column])[slot, row : row + rows])
+
+
 def _from_ram(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> tuple[list[Piece], NDArray[np.int64]]:
-    """Copies the pieces of chunks that no commit holds in full; those that must be decoded first, and those on disk."""
+    """As :func:`copy_waiting`, those of the pieces that wait; and those on disk."""
     in_ram = pieces[4] >= column.committed // column.column.chunk_rows
-    shape = column.groups, column.chunk_items, *column.column.shape
     if not in_ram.any():
         return [], pieces
+    return copy_waiting(column, pieces[:, in_ram], out), pieces.compress(~in_ram, axis=1)
+
+
+def copy_waiting(column: ColumnWriter, pieces: NDArray[np.int64], out: Target) -> list[Piece]:
+    """Copies pieces of chunks that no commit holds in full; those that must be decoded first."""
+    shape = column.groups, column.chunk_items, *column.column.shape
     encoded: list[Piece] = []
-    for place, step, row, rows, chunk, env in pieces[:, in_ram].T.tolist():
+    for place, step, row, rows, chunk, env, number in pieces.T.tolist():
         if chunk == column.end // column.column.chunk_rows:
             values: NDArray[Any] | None = column.buffer
         else:
             values = column.sealed[chunk].values  # one look: a commit may be replacing it by its bytes right now
         if values is None:
-            encoded.append((place, step, row, rows, chunk, env, column.sealed[chunk].encoded[env]))
+            encoded.append((place, step, row, rows, chunk, env, number, column.sealed[chunk].encoded[env]))
         else:
             out.put(place, step, values.reshape(shape)[env, row : row + rows])
-    return encoded, pieces.compress(~in_ram, axis=1)
+    return encoded
 
 
 def begin(plan: Plan) -> list[Plan]:
@@ -251,7 +280,7 @@ def _with_sources(plan: Plan, begin: int, end: int) -> Iterator[Piece]:
 def _end_of_chunk(pieces: NDArray[np.int64], at: int) -> int:
     """One past the last piece that lies in the chunk of a piece."""
     stop = at + 1
-    while stop < pieces.shape[1] and (pieces[4:, stop] == pieces[4:, at]).all():
+    while stop < pieces.shape[1] and (pieces[4:7, stop] == pieces[4:7, at]).all():
         stop += 1
     return stop
 
@@ -259,28 +288,29 @@ def _end_of_chunk(pieces: NDArray[np.int64], at: int) -> int:
 def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
     """As :func:`run`, some of the pieces, in Python."""
     column, out, codec = plan.column, plan.out, plan.column.column.codec
-    at, offset = (-1, -1), 0
+    at, offset = (-1, -1, -1), 0
     admits = cache.admits(column)
     try:
         with scratch(column.decoded_bytes) as room:
             flat = room.view(np.uint8)[: column.decoded_bytes].view(column.column.dtype)
             values = flat.reshape(column.chunk_items, *column.column.shape)
-            for place, step, row, rows, chunk, env, source in pieces:
-                if at != (chunk, env):
-                    at, offset = (chunk, env), 0
+            for place, step, row, rows, chunk, env, number, source in pieces:
+                if at != (number, chunk, env):
+                    at, offset = (number, chunk, env), 0
                     if isinstance(source, bytes):
                         chunks.decode(codec, source, values)
                     else:
                         loan, offset, size = source
                         chunks.decode(codec, loan.file.pread(size, offset), values)
-                    if admits and chunk < plan.full_chunks:
-                        cache.put(column, chunk, env, values)
+                    if admits and chunk < plan.full_chunks[number]:
+                        cache.put(plan.columns[number], chunk, env, values)
                         admits = cache.admits(column)
                 out.put(place, step, values[row : row + rows])
     except chunks.DamagedError as error:
-        raise column.damage(at[0] // column.shard_chunks, offset, str(error), at[0]) from error
+        damaged = plan.columns[at[0]]
+        raise damaged.damage(at[1] // column.shard_chunks, offset, str(error), at[1]) from error
     except OSError as error:
-        raise fs.unreadable(column.shard_path(at[0] // column.shard_chunks), error) from error
+        raise fs.unreadable(plan.columns[at[0]].shard_path(at[1] // column.shard_chunks), error) from error
 
 
 def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> None:

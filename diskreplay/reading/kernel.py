@@ -237,6 +237,15 @@ def _fits(
 
 
 @kernel
+def _is_same(pieces: NDArray[np.int64], places: NDArray[np.int64], one: Int, other: Int) -> bool:
+    """Whether two pieces lie in the same chunk; two columns have chunks of the same numbers, in other files."""
+    return bool(
+        pieces[4, one] == pieces[4, other] and pieces[5, one] == pieces[5, other]
+        and places[0, one] == places[0, other] and places[1, one] == places[1, other]
+    )  # fmt: skip
+
+
+@kernel
 def _read(
     symbols: NDArray[np.int64], files: NDArray[np.int64], pieces: NDArray[np.int64], places: NDArray[np.int64],
     begin: Int, end: Int, chunk_rows: Int, row_bytes: Int, raw: bool,
@@ -258,7 +267,7 @@ def _read(
     at = begin
     while at < end:
         stop, wanted = at, 0
-        while stop < end and pieces[4, stop] == pieces[4, at] and pieces[5, stop] == pieces[5, at]:
+        while stop < end and _is_same(pieces, places, stop, at):
             if not _fits(pieces, stop, chunk_rows, row_bytes, out, twice):
                 return at
             wanted = max(wanted, pieces[2, stop] + pieces[3, stop])
@@ -290,14 +299,17 @@ def _read(
 
 @kernel
 def _take(
-    slab: NDArray[np.uint8], slots: NDArray[np.int64], pieces: NDArray[np.int64], begin: Int, end: Int,
+    slabs: NDArray[np.int64], slots: NDArray[np.int64], pieces: NDArray[np.int64], begin: Int, end: Int,
     chunk_rows: Int, row_bytes: Int, out: NDArray[np.uint8], following: NDArray[np.uint8],
 ) -> Int:  # fmt: skip
-    first, twice = np.int64(slab.ctypes.data), following.size > 0
+    twice = following.size > 0
     for at in range(begin, end):
-        if slots[at] < 0 or slots[at] >= len(slab) or not _fits(pieces, at, chunk_rows, row_bytes, out, twice):
+        slab = pieces[6, at]
+        if slab < 0 or slab >= len(slabs) or slots[at] < 0 or slots[at] >= slabs[slab, 1]:
             return at
-        rows = first + (slots[at] * chunk_rows + pieces[2, at]) * row_bytes
+        if not _fits(pieces, at, chunk_rows, row_bytes, out, twice):
+            return at
+        rows = slabs[slab, 0] + (slots[at] * chunk_rows + pieces[2, at]) * row_bytes
         _put(out, following, twice, row_bytes, pieces[0, at], pieces[1, at], rows, pieces[3, at])
     return end
 
@@ -306,12 +318,12 @@ def _take(
 def split(requests: NDArray[np.int64], chunk_rows: Int) -> NDArray[np.int64]:
     """Requests ``(5, n)``, place in the batch, environment, first and last row, row of step 0, cut at chunk borders.
 
-    Gives pieces ``(6, m)``, as :func:`read` takes them, in the order of the requests.
+    Gives pieces ``(7, m)``, as :func:`read` takes them, in the order of the requests; all are of column 0.
     """
     count = 0
     for at in range(requests.shape[1]):
         count += requests[3, at] // chunk_rows - requests[2, at] // chunk_rows + 1
-    pieces = np.empty((6, count), np.int64)
+    pieces = np.zeros((7, count), np.int64)
     piece = 0
     for at in range(requests.shape[1]):
         place, env = requests[0, at], requests[1, at]
@@ -368,8 +380,8 @@ def read(
 
     Args:
         files: descriptors.
-        pieces: ``(6, n)``: place in the batch, step in it, row in the chunk, rows, chunk, environment; those of one
-            chunk side by side.
+        pieces: ``(6 or more, n)``: place in the batch, step in it, row in the chunk, rows, chunk, environment; those of
+            one chunk side by side.
         places: ``(3, n)``: position in ``files``, offset and bytes of the piece's chunk.
         chunk_rows, row_bytes: of a decoded chunk.
         raw: whether chunks are not compressed.
@@ -387,21 +399,25 @@ def read(
 
 
 def take(
-    slab: NDArray[np.uint8], slots: NDArray[np.int64], pieces: NDArray[np.int64], begin: int, end: int,
+    slabs: NDArray[np.int64], slots: NDArray[np.int64], pieces: NDArray[np.int64], begin: int, end: int,
     chunk_rows: int, row_bytes: int, out: NDArray[np.uint8], following: NDArray[np.uint8] = NOTHING,
 ) -> int:  # fmt: skip
-    """As :func:`read`, of chunks that are decoded: ``(slots, chunk_rows * row_bytes)``; ``slots`` has each piece's."""
-    assert slab.shape[1] == chunk_rows * row_bytes
+    """As :func:`read`, of chunks that are decoded.
+
+    Args:
+        slabs: ``(k, 2)``: address and slots of arrays ``(slots, chunk_rows * row_bytes)``, which the caller keeps.
+        slots: each piece's; the seventh number of a piece says of which array.
+    """
     assert following.size in (0, out.size)
-    done: int = _take(slab, slots, pieces, begin, end, chunk_rows, row_bytes, out, following)
+    done: int = _take(slabs, slots, pieces, begin, end, chunk_rows, row_bytes, out, following)
     return done
 
 
 def compile_now() -> None:
     """Compiles, or loads what is kept on disk: by reading nothing."""
-    nothing, room, row = np.empty((6, 0), np.int64), np.empty(1, np.uint64), np.empty((1, 1), np.uint8)
+    nothing, room, row = np.empty((7, 0), np.int64), np.empty(1, np.uint64), np.empty((1, 1), np.uint8)
     read(nothing[0], nothing, nothing[:3], 0, 0, 1, 1, False, room, room, row)
-    take(row, nothing[0], nothing, 0, 0, 1, 1, row)
+    take(np.empty((0, 2), np.int64), nothing[0], nothing, 0, 0, 1, 1, row)
     split(nothing[:5], 1)
 
 

@@ -65,7 +65,7 @@ def fill(
         _copy_patches(reads, source, out, place[patched], 1 - first_step, patch[patched])
     short = (depth < older).nonzero()[0]
     if len(short):
-        _pad(reads, source, out, place, rows, envs, depth, short, older)
+        pad(reads, source, out, place[short], rows[short], envs[short], depth[short], older)
 
 
 def fill_next(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids) -> None:
@@ -111,21 +111,19 @@ def _copy_patches(reads: Reads, source: ObsSource, out: Target, place: Ids, step
     reads.fetch(source.patches, requests, out, source.cache)
 
 
-def _pad(
-    reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids, depth: Ids, short: Ids,
-    older: int,
-) -> None:  # fmt: skip
-    """The steps before the history of the samples ``short``."""
+def pad(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids, depth: Ids, older: int) -> None:
+    """The steps before the histories of rows, which have ``depth`` steps, fewer than ``older``."""
     log = source.log
-    codes = log.take(START, rows[short] - depth[short], envs[short])
+    firsts = rows - depth
+    codes = log.take(START, firsts, envs)
     repeated = []
-    for at, code in zip(short.tolist(), codes.tolist(), strict=True):
-        missing = older - int(depth[at])
-        target = int(place[at])
+    for target, missing, row, env, code in zip(
+        place.tolist(), (older - depth).tolist(), firsts.tolist(), envs.tolist(), codes.tolist(), strict=True
+    ):
         if code == REPEAT:
             repeated.append((target, missing))
         elif code == PATCHES:
-            patch = log.older_patches[int(rows[at] - depth[at]), int(envs[at])]
+            patch = log.older_patches[row, env]
             back = np.arange(missing)
             _copy_patches(reads, source, out, np.full(missing, target), missing - 1 - back, patch + back)
         else:

@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from diskreplay.reading import blocks, compiled, gather
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.gather import Requests
+from diskreplay.reading.tables import Tables
 from diskreplay.reading.target import Target
 from diskreplay.storage.column import ColumnReader
 
@@ -23,11 +24,14 @@ class Reads:
 
     Args:
         empty: as ``numpy.empty``.
+        tables: of the streams that are read; without them all is planned in Python.
     """
 
-    def __init__(self, empty: Empty = blocks.empty) -> None:
+    def __init__(self, empty: Empty = blocks.empty, tables: Tables | None = None) -> None:
         self.empty = empty
         """Makes the large arrays that are filled."""
+        self.tables = tables
+        """Those of other streams may be given before the batch is planned."""
         self._steps: list[Callable[[], None]] = []
         self._plans: list[list[gather.Plan]] = []
         """Of the columns, each in the parts that it is read in; no step refers to this object, so that loans end."""
@@ -36,7 +40,10 @@ class Reads:
 
     def fetch(self, column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> None:
         """Copies what of the requests is in RAM, and takes up the rest; as :func:`gather.plan`. Needs the lock."""
-        plan = gather.plan(column, requests, out, cache)
+        self.take_up(gather.plan(column, requests, out, cache), cache)
+
+    def take_up(self, plan: gather.Plan, cache: ChunkCache) -> None:
+        """Reads a plan later."""
         if not plan.empty:
             parts = [plan]
             self._plans.append(parts)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.ids import Ids
-from diskreplay.index.log import NEXT_PATCH, StreamLog, place_of
+from diskreplay.index.log import StreamLog, place_of
 from diskreplay.interrupts import undisturbed
 from diskreplay.ring import Table
 from diskreplay.schema import START, VALID, Schema
@@ -57,7 +57,6 @@ class Sources(NamedTuple):
     patches: Table
     arrays: Ids
     patch_arrays: Ids
-    next_patch: Ids
 
 
 class Resident:
@@ -89,17 +88,20 @@ class Resident:
         self._sources: Sources | None = None
         self._layout: BlockLayout | None = None
 
+    def catch_up(self) -> None:
+        """Chooses anew where the log was resized."""
+        if self._held is not self.log.held:
+            self._choose()
+
     def sources(self) -> Sources:
         """Of the log's tables, which are replaced where they grow."""
-        if self._held is not self.log.held:  # it was resized
-            self._choose()
+        self.catch_up()
         table, patches, found = self.log.table, self.log.patches, self._sources
         if found is None or found.table is not table or found.patches is not patches:
             fields = [(column.name, bool(next)) for column, next in zip(self._columns, self.following, strict=True)]
             arrays = [table.arrays[name].ctypes.data for name, _ in fields]
             patched = [patches.arrays[name].ctypes.data if following else 0 for name, following in fields]
-            next_patch = table.arrays[NEXT_PATCH].reshape(-1)
-            found = Sources(table, patches, np.array(arrays, np.int64), np.array(patched, np.int64), next_patch)
+            found = Sources(table, patches, np.array(arrays, np.int64), np.array(patched, np.int64))
             self._sources = found
         return found
 
@@ -121,34 +123,67 @@ class Resident:
         return self._layout
 
 
-@functools.cache
-def _row_copies() -> types.ModuleType:
-    with undisturbed():
-        from diskreplay.index import row_copies
-    return row_copies
+class ResidentTable:
+    """The columns in RAM of all streams of a store."""
 
+    def __init__(self, residents: Sequence[Resident]) -> None:
+        self._residents = residents
+        self._choose()
 
-def gather(groups: Sequence[tuple[Resident, Ids, Ids, Ids]], size: int, *, partial: bool) -> Array | None:
-    """The columns of rows: one structured value whose fields are arrays ``(size, *shape)``; None if left to numpy.
+    def _choose(self) -> None:
+        first, count = self._residents[0], len(self._residents)
+        first.catch_up()
+        self.held = first.log.held
+        """The columns that the log of the first stream holds."""
+        self._known: list[Sources | None] = [None] * count
+        self._alike = [False] * count
+        self._arrays = np.zeros((count, len(first.names)), np.int64)
+        self._patches = self._arrays.copy()
 
-    Args:
-        groups: one for each stream: its columns, and places in the arrays, and the rows and environments that go there.
-        size: of the arrays.
-        partial: whether there are places that no row stands at, which are zeros.
-    """
-    first = groups[0][0]
-    if "diskreplay.index.jit" not in sys.modules:
-        return None
-    sources = [resident.sources() for resident, *_ in groups]
-    if size * first.all_row_bytes >= MOST_BYTES or any(resident.names != first.names for resident, *_ in groups):
-        return None
-    row_copies = _row_copies()
-    layout = first.layout(size)
-    block = (np.zeros if partial else np.empty)(layout.dtype.itemsize, np.uint8)
-    for (resident, place, which, envs), at in zip(groups, sources, strict=True):
-        log = resident.log
-        row_copies.gather(
-            at.arrays, at.patch_arrays, resident.row_bytes, resident.following, at.next_patch,
-            log.patches.length, log.num_envs, which, envs, place, block, layout.offsets,
+    def _catch_up(self, drawn: Sequence[int]) -> bool:
+        """Brings the streams up to date; False where one of them holds other columns than the first of all."""
+        if self._residents[0].log.held is not self.held:
+            self._choose()
+        for at in drawn:
+            resident = self._residents[at]
+            found = resident.sources()
+            if found is not self._known[at]:
+                self._known[at] = found
+                self._alike[at] = resident.log.held == self.held
+                if self._alike[at]:
+                    self._arrays[at], self._patches[at] = found.arrays, found.patch_arrays
+            if not self._alike[at]:
+                return False
+        return True
+
+    def gather(
+        self, streams: Ids, drawn: Sequence[int], ids: Ids, place: Ids, size: int, *, partial: bool
+    ) -> Array | None:
+        """The columns of rows: one structured value whose fields are arrays ``(size, *shape)``; None where numpy must.
+
+        Args:
+            streams: of :mod:`diskreplay.index.addresses`, up to date.
+            drawn: which streams there are rows of.
+            ids: of the rows.
+            place: where in the arrays each of them goes.
+            size: of the arrays.
+            partial: whether there are places that no row stands at, which are zeros.
+        """
+        if "diskreplay.index.jit" not in sys.modules:
+            return None
+        first = self._residents[0]
+        if not self._catch_up(drawn) or size * first.all_row_bytes >= MOST_BYTES:
+            return None
+        layout = first.layout(size)
+        block = (np.zeros if partial else np.empty)(layout.dtype.itemsize, np.uint8)
+        done = _planner().gather(
+            streams, self._arrays, self._patches, first.row_bytes, first.following, ids, place, block, layout.offsets
         )  # fmt: skip
-    return np.ndarray((), layout.dtype, block)
+        return np.ndarray((), layout.dtype, block) if done else None
+
+
+@functools.cache
+def _planner() -> types.ModuleType:
+    with undisturbed():
+        from diskreplay.reading import planner
+    return planner

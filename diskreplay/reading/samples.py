@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.ids import Ids, stream_of
+from diskreplay.ids import Ids, pack, stream_of
 from diskreplay.index.log import place_of
-from diskreplay.reading import observations, resident
+from diskreplay.reading import observations, plain
 from diskreplay.reading.gather import Requests
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
@@ -46,18 +46,37 @@ class Samples:
         size: int | None = None, *, reads: Reads | None = None,
     ) -> None:  # fmt: skip
         self.schema = schema
-        self.groups = _by_stream(streams, ids, np.arange(len(ids)) if place is None else place)
+        self.ids = ids
+        self.place = np.arange(len(ids)) if place is None else place
         self.size = len(ids) if size is None else size
         self.reads = Reads() if reads is None else reads
+        self._streams = streams
+        tables = self.reads.tables
+        self._tables = tables if tables is not None and tables.streams is streams and len(ids) else None
         self._partial = self.size > len(ids)
         self._gathered: Array | None = None
         self._left: set[str] = set()
         """Names of what is gathered and was not given out: nobody else may write to what a caller was given."""
 
+    @functools.cached_property
+    def groups(self) -> list[Group]:
+        """The samples, by streams."""
+        return _by_stream(self._streams, self.ids, self.place)
+
+    @functools.cached_property
+    def _drawn(self) -> Sequence[int]:
+        """Which of the streams of the tables there are samples of."""
+        assert self._tables is not None
+        return self._tables.drawn(self.ids)
+
     def gather(self) -> None:
         """Copies what transitions of one step show of columns in RAM at once, where that is faster."""
-        groups = [(stream.resident, place, rows, envs) for stream, place, rows, envs in self.groups]
-        self._gathered = resident.gather(groups, self.size, partial=self._partial)
+        tables = self._tables
+        if tables is None:
+            return
+        self._gathered = tables.resident.gather(
+            tables.logs.facts, self._drawn, self.ids, self.place, self.size, partial=self._partial
+        )
         if self._gathered is not None:
             self._left = set(self._gathered.dtype.names or ())
 
@@ -76,10 +95,18 @@ class Samples:
         if self._is_held(column.name):
             return self.resident(column.name)
         out = self._empty((self.size, 1, *column.shape), column.dtype)
-        for stream, place, rows, envs in self.groups:
-            requests = Requests(place, envs, rows, rows, rows)
-            self.reads.fetch(stream.disk.rows[column.name], requests, Target(out), stream.cache)
+        if not self._read_plainly(column.name, Target(out)):
+            for stream, place, rows, envs in self.groups:
+                requests = Requests(place, envs, rows, rows, rows)
+                self.reads.fetch(stream.disk.rows[column.name], requests, Target(out), stream.cache)
         return out[:, 0]
+
+    def _read_plainly(self, name: str, out: Target) -> bool:
+        """Has a column's values at the rows read by compiled code; False, with nothing done, where that cannot be."""
+        if self._tables is None:
+            return False
+        short = plain.fill(self.reads, self._tables, self._drawn, name, out, self.ids, self.place, 0, 0)
+        return short is not None
 
     def resident(self, name: str) -> Array:
         """A resident column's values ``(size, *shape)`` at the rows themselves, by its name."""
@@ -128,19 +155,19 @@ class Samples:
         """What a function gives for the rows and environments of each stream, ``(size, ...)``."""
         return self.scatter([function(stream, rows, envs) for stream, _, rows, envs in self.groups])
 
-    def observe(self, leaf: int, last_rows: Sequence[Ids], n_step: int = 1) -> tuple[Array, Array]:
-        """Observations of a leaf at the rows, and next ones of ``last_rows``.
+    def observe(self, leaf: int, last_rows: Sequence[Ids] | None = None) -> tuple[Array, Array]:
+        """Observations of a leaf at the rows, and next ones of ``last_rows``, by default of the rows themselves.
 
         The frames that two stacks have in common are read once; the arrays share no memory.
         """
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf]
         frames = stack.frames
-        if n_step == 1 and NEXT + column.name in self._left:
+        if last_rows is None and NEXT + column.name in self._left:
             return self.resident(column.name), self._take(NEXT + column.name)
         if self._in_ram(leaf):
-            return self.resident(column.name), self._resident_next(column.name, last_rows)
-        if n_step > 1 or self._has_odd_stacks(stack, last_rows):
-            return self.current(leaf), self.observe_next(leaf, last_rows)
+            return self.resident(column.name), self._resident_next(column.name, self._lasts(last_rows))
+        if last_rows is not None or self._has_odd_stacks(stack):
+            return self.current(leaf), self.observe_next(leaf, self._lasts(last_rows))
         shape = (self.size, frames, *column.shape)
         if stack.axis == -1 and stack.channels:  # that layout is copied anyway, out of one array for both
             block = self._empty((self.size, frames + 1, *column.shape), column.dtype)
@@ -148,8 +175,7 @@ class Samples:
         else:
             obs, following = self._empty(shape, column.dtype), self._empty(shape, column.dtype)
             out = Target(obs, following)
-        for stream, place, rows, envs in self.groups:
-            observations.fill(self.reads, stream.sources[leaf], out, place, rows, envs, 1 - frames, 1)
+        self._fill(leaf, out, 1 - frames, 1)
         return self._layout(obs, stack), self._layout(following, stack)
 
     def current(self, leaf: int) -> Array:
@@ -158,8 +184,7 @@ class Samples:
         if self._in_ram(leaf):
             return self.resident(column.name)
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
-        for stream, place, rows, envs in self.groups:
-            observations.fill(self.reads, stream.sources[leaf], Target(out), place, rows, envs, 1 - stack.frames, 0)
+        self._fill(leaf, Target(out), 1 - stack.frames, 0)
         return self._layout(out, stack)
 
     def observe_next(self, leaf: int, last_rows: Sequence[Ids]) -> Array:
@@ -168,9 +193,51 @@ class Samples:
         if self._in_ram(leaf):
             return self._resident_next(column.name, last_rows)
         out = self._empty((self.size, stack.frames, *column.shape), column.dtype)
-        for (stream, place, _, envs), last in zip(self.groups, last_rows, strict=True):
-            observations.fill_next(self.reads, stream.sources[leaf], Target(out), place, last, envs)
+        if self._has_odd_stacks(stack, last_rows):
+            for (stream, place, _, envs), last in zip(self.groups, last_rows, strict=True):
+                observations.fill_next(self.reads, stream.sources[leaf], Target(out), place, last, envs)
+        else:
+            self._fill(leaf, Target(out), 2 - stack.frames, 1, last_rows)
         return self._layout(out, stack)
+
+    def frames(self, leaf: int, step: int) -> Array:
+        """Single frames of a leaf, ``(size, *frame_shape)``: of the rows (step 0), or of their next ones (step 1)."""
+        column = self.schema.obs_columns[leaf]
+        out = self._empty((self.size, 1, *column.shape), column.dtype)
+        self._fill(leaf, Target(out), step, step)
+        return out[:, 0]
+
+    def _fill(
+        self, leaf: int, out: Target, first_step: int, last_step: int, last_rows: Sequence[Ids] | None = None
+    ) -> None:
+        """Steps of a leaf's frames, from the rows or from ``last_rows`` on; as :func:`.observations.fill`."""
+        name = self.schema.obs_columns[leaf].name
+        if self._tables is not None and not self._is_held(name):
+            ids, place = self._ids_of(last_rows)
+            short = plain.fill(self.reads, self._tables, self._drawn, name, out, ids, place, first_step, last_step)
+            if short is not None:
+                if short.shape[1]:
+                    self._pad(leaf, out, -first_step, ids[short[0]], place[short[0]], short[1])
+                return
+        for (stream, at, _, envs), rows in zip(self.groups, self._lasts(last_rows), strict=True):
+            observations.fill(self.reads, stream.sources[leaf], out, at, rows, envs, first_step, last_step)
+
+    def _pad(self, leaf: int, out: Target, older: int, ids: Ids, place: Ids, depth: Ids) -> None:
+        """The steps before the histories of rows that have ``depth`` steps in the place of ``older``."""
+        for stream, which, rows, envs in _by_stream(self._streams, ids, np.arange(len(ids))):
+            observations.pad(self.reads, stream.sources[leaf], out, place[which], rows, envs, depth[which], older)
+
+    def _lasts(self, last_rows: Sequence[Ids] | None) -> Sequence[Ids]:
+        """Of the groups, by default their rows themselves."""
+        return [rows for _, _, rows, _ in self.groups] if last_rows is None else last_rows
+
+    def _ids_of(self, last_rows: Sequence[Ids] | None) -> tuple[Ids, Ids]:
+        """Ids and places of ``last_rows``."""
+        if last_rows is None:
+            return self.ids, self.place
+        at = zip(self.groups, last_rows, strict=True)
+        ids = [pack(stream.log.stream, last, envs, stream.log.num_envs) for (stream, _, _, envs), last in at]
+        return np.concatenate(ids), np.concatenate([place for _, place, _, _ in self.groups])
 
     def _resident_next(self, name: str, last_rows: Sequence[Ids]) -> Array:
         """Next observations of a resident column, of ``last_rows``."""
@@ -179,29 +246,25 @@ class Samples:
             [stream.log.next_at(name, stream.log.positions(last, envs)) for (stream, _, _, envs), last in at]
         )
 
-    def frames(self, leaf: int, step: int) -> Array:
-        """Single frames of a leaf, ``(size, *frame_shape)``: of the rows (step 0), or of their next ones (step 1)."""
-        column = self.schema.obs_columns[leaf]
-        out = self._empty((self.size, 1, *column.shape), column.dtype)
-        for stream, place, rows, envs in self.groups:
-            observations.fill(self.reads, stream.sources[leaf], Target(out), place, rows, envs, step, step)
-        return out[:, 0]
-
     def _in_ram(self, leaf: int) -> bool:
         """Whether a leaf's observations are single frames of a resident column."""
         return self._is_held(self.schema.obs_columns[leaf].name) and self.schema.stacks[leaf].frames == 1
 
     def _is_held(self, name: str) -> bool:
         """Whether all of the streams hold a column in RAM."""
-        if len(self.groups) == 1:  # no generator: each column asks, of each batch
-            return name in self.groups[0][0].log.held
+        if self._gathered is not None and self._tables is not None:  # no loop: each column asks, of each batch
+            return name in self._tables.resident.held
         return all(name in stream.log.held for stream, *_ in self.groups)
 
-    def _has_odd_stacks(self, stack: Stack, last_rows: Sequence[Ids]) -> bool:
+    def _has_odd_stacks(self, stack: Stack, last_rows: Sequence[Ids] | None = None) -> bool:
         """Whether one of the next stacks does not follow from its stack."""
-        return stack.axis is not None and any(
+        if stack.axis is None:
+            return False
+        if self._tables is not None and not any([stream.log.next_older_patches for stream in self._streams]):
+            return False
+        return any(
             (row, env) in stream.log.next_older_patches
-            for (stream, _, _, envs), last in zip(self.groups, last_rows, strict=True)
+            for (stream, _, _, envs), last in zip(self.groups, self._lasts(last_rows), strict=True)
             if stream.log.next_older_patches
             for row, env in zip(last.tolist(), envs.tolist(), strict=True)
         )
@@ -210,6 +273,15 @@ class Samples:
         """A resident column's values at other rows of the same environments."""
         taken = [stream.log.take(name, at, envs) for (stream, _, _, envs), at in zip(self.groups, rows, strict=True)]
         return self.scatter(taken)
+
+    def full(self, value: float, dtype: DTypeLike) -> Array:
+        """One value at the places of the rows, ``(size,)``."""
+        out = np.zeros(self.size, dtype) if self._partial else np.empty(self.size, dtype)
+        if self._partial:
+            out[self.place] = value
+        else:
+            out.fill(value)  # which takes a fraction of the time of `np.full`
+        return out
 
     def scatter(self, values: Sequence[Array]) -> Array:
         """Values of the groups at their places."""

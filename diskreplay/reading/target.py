@@ -7,6 +7,7 @@ once and written twice: who normalises the one in place must not find the other 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,20 @@ class Target:
     def steps(self) -> int:
         """Of a sample, in all."""
         return int(self.first.shape[1]) + len(self.arrays) - 1
+
+    @functools.cached_property
+    def bytes(self) -> list[NDArray[np.uint8]] | None:
+        """The arrays as bytes, ``(batch, frames * row_bytes)``; None where they are laid out in another way."""
+        found = []
+        for array in self.arrays:
+            if not array.flags.c_contiguous or not array.size:
+                return None
+            found.append(array.reshape(-1).view(np.uint8).reshape(len(array), -1))
+        return found
+
+    def holds(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+        """Whether its steps are of this type and shape."""
+        return self.first.dtype == dtype and self.first.shape[2:] == shape
 
     def put(self, place: int, step: int, values: Array) -> None:
         """Consecutive steps ``(n, *shape)`` of one sample."""

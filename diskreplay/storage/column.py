@@ -120,7 +120,7 @@ class ColumnReader:
         self.tail = Tail(0, 0)
         self.end = 0
         self.committed = 0
-        self._handles = Handles()
+        self.handles = Handles()
         self._sizes: dict[int, int] = {}
         """Bytes of the shards before the tail when their indexes were read: one that has others now was compacted."""
 
@@ -147,7 +147,7 @@ class ColumnReader:
     def trim(self, first_row: int) -> None:
         """Forgets the shards that hold only rows below ``first_row``."""
         shard = min(first_row // self.column.shard_rows, self.tail.shard)
-        self._handles.drop_below(shard)
+        self.handles.drop_below(shard)
         self._sizes = {known: size for known, size in self._sizes.items() if known >= shard}
         self.entries.trim(min(shard * self.shard_chunks, self.entries.end))
 
@@ -160,10 +160,10 @@ class ColumnReader:
 
     def _hold(self, shards: Collection[int]) -> dict[int, Loan]:
         """The files of the first of these shards: as many as may be open at once, and one at least."""
-        held = self._handles.lend_first(shards)
+        held = self.handles.lend_first(shards)
         opened: dict[int, PooledFile] = {}
         for shard in itertools.islice(shards, len(held), None):
-            loan = self._handles.lend(shard)
+            loan = self.handles.lend(shard)
             if loan is None:
                 if not handles.POOL.make_room() and held:
                     break
@@ -181,7 +181,7 @@ class ColumnReader:
                 raise self.damage(next(iter(opened)), None, "the stream has gone back to a checkpoint; refresh")
             for shard in opened.keys() & self._sizes.keys():
                 self._renew(shard, held[shard].file)
-            self._handles.keep(opened)
+            self.handles.keep(opened)
         return held
 
     def _open(self, shard: int, needed: bool) -> PooledFile | None:
@@ -216,7 +216,7 @@ class ColumnReader:
 
     def close_files(self) -> None:
         """Closes the files that are open: they are not needed any more, or others stand in their places."""
-        self._handles.close()
+        self.handles.close()
 
     def read_index(self, shard: int, size: int | None, end: int) -> NDArray[np.int64]:
         """The index ``(shard_chunks, groups, 2)`` that ends at byte ``size`` of the shard, by default at its end.

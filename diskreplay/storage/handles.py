@@ -38,21 +38,34 @@ def limit() -> int:
 
 
 class Loan:
-    """Keeps a file open."""
+    """Keeps a file open.
 
-    __slots__ = ("__weakref__", "file")
+    Attributes:
+        file: that it is a loan of.
+        used: since the pool looked at it last, by who took it from :attr:`PooledFile.standing`.
+    """
+
+    __slots__ = ("__weakref__", "file", "used")
 
     def __init__(self, file: File) -> None:
         self.file = file
+        self.used = False
 
 
 class PooledFile:
-    """A file that the pool may close: then ``file`` is None."""
+    """A file that the pool may close: then ``file`` is None.
 
-    __slots__ = ("__weakref__", "_loan", "file")
+    Attributes:
+        file: that is open.
+        standing: the loan that was given last, until the pool takes it back; whoever has read it from here has the
+            file on loan, without the pool's lock.
+    """
+
+    __slots__ = ("__weakref__", "_loan", "file", "standing")
 
     def __init__(self, file: File) -> None:
         self.file: File | None = file
+        self.standing: Loan | None = None
         self._loan: weakref.ref[Loan] | None = None
 
     def lend(self) -> Loan | None:
@@ -61,12 +74,16 @@ class PooledFile:
         if loan is None and self.file is not None:
             loan = Loan(self.file)
             self._loan = weakref.ref(loan)
+        self.standing = loan
         return loan
 
-    @property
-    def lent(self) -> bool:
-        """Whether somebody has a loan of it."""
-        return self._loan is not None and self._loan() is not None
+    def close(self) -> bool:
+        """Closes the file, unless somebody has a loan of it; whether it may. Needs the pool's lock."""
+        self.standing = None  # first: who has read it before keeps the loan alive, and who reads it now asks the pool
+        if self._loan is not None and self._loan() is not None:
+            return False
+        self.file = None
+        return True
 
 
 class Pool:
@@ -112,11 +129,26 @@ class Pool:
         if len(self._recent) < most:  # as mostly: without the lock
             return True
         with self._lock:
-            for _ in range(MOST_LOOKED_AT):
+            looked_at = 0
+            while looked_at < MOST_LOOKED_AT:
                 if len(self._recent) < most:
                     return True
-                self._close(*next(iter(self._recent.items())))
+                key, ref = next(iter(self._recent.items()))
+                if self._was_used(ref):
+                    self._recent.move_to_end(key)
+                else:
+                    self._close(key, ref)
+                    looked_at += 1
             return False
+
+    def _was_used(self, ref: weakref.ref[PooledFile]) -> bool:
+        """Whether a file was used since this was asked last, by who did not tell the pool."""
+        pooled = ref()
+        loan = pooled.standing if pooled is not None else None
+        used = loan is not None and loan.used
+        if loan is not None:
+            loan.used = False
+        return used
 
     def shed(self) -> bool:
         """Closes the half that was used least recently; False where nothing could be closed."""
@@ -132,14 +164,12 @@ class Pool:
     def _close(self, key: int, ref: weakref.ref[PooledFile]) -> bool:
         """Closes one file; whether it was open. One on loan stays, as the most recently used one: it is in use."""
         pooled = ref()
-        lent = pooled is not None and pooled.lent
-        closed = pooled is not None and pooled.file is not None and not lent
-        if pooled is not None and not lent:
-            pooled.file = None
+        was_open = pooled is not None and pooled.file is not None
+        closed = pooled is None or pooled.close()
         self._recent.pop(key, None)
-        if lent:
+        if not closed:
             self._recent[key] = ref
-        return closed
+        return was_open and closed
 
 
 POOL = Pool()
@@ -150,7 +180,8 @@ class Handles:
     """The open files of one column, by shard. The buffer's lock guards every call."""
 
     def __init__(self) -> None:
-        self._files: dict[int, PooledFile] = {}
+        self.files: dict[int, PooledFile] = {}
+        """By shard; some may be closed."""
 
     def lend(self, shard: int) -> Loan | None:
         """The file of a shard, if it is open; as the most recently used one."""
@@ -158,17 +189,17 @@ class Handles:
 
     def lend_first(self, shards: Collection[int]) -> dict[int, Loan]:
         """The files of these shards, as :meth:`lend`; of those before the first that is not open."""
-        files = list(map(self._files.__getitem__, itertools.takewhile(self._files.__contains__, shards)))
+        files = list(map(self.files.__getitem__, itertools.takewhile(self.files.__contains__, shards)))
         return dict(zip(shards, POOL.use(files), strict=False)) if files else {}
 
     def keep(self, opened: dict[int, PooledFile]) -> None:
         """Takes in files that were opened, by shard."""
-        self._files.update(opened)
+        self.files.update(opened)
 
     def drop_below(self, shard: int) -> None:
         """Closes the files of the shards below one, those on loan excepted."""
-        self._files = {known: pooled for known, pooled in self._files.items() if known >= shard}
+        self.files = {known: pooled for known, pooled in self.files.items() if known >= shard}
 
     def close(self) -> None:
         """Closes all files, those on loan excepted."""
-        self._files = {}
+        self.files = {}

@@ -48,9 +48,12 @@ class Transition(View[Batch]):
         """Every store has transitions."""
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
-        if self.n_step == 1 and not stream.log.invalid:
+        if self.stands_everywhere(stream):
             return _full(len(ids), NOW, np.int8)
         return stream.log.standing(*stream.log.locate(ids), self.n_step)
+
+    def stands_everywhere(self, stream: OpenStream) -> bool:
+        return self.n_step == 1 and not stream.log.invalid
 
     def draft(
         self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
@@ -67,9 +70,9 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
     schema = samples.schema
     if n_step == 1:
         samples.gather()
-        last_rows = [rows for _, _, rows, _ in samples.groups]
+        last_rows = None
         reward, terminated, truncated = (samples.resident(name) for name in (REWARD, TERMINATED, TRUNCATED))
-        discount = samples.scatter([_full(len(rows), gamma, np.float32) for rows in last_rows])
+        discount = samples.full(gamma, np.float32)
     else:
         ends = [stream.log.returns(rows, envs, n_step, gamma) for stream, _, rows, envs in samples.groups]
         last_rows = [last for _, last, _ in ends]
@@ -77,7 +80,7 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
         terminated, truncated = samples.later(TERMINATED, last_rows), samples.later(TRUNCATED, last_rows)
         discount = samples.scatter([scale.astype(np.float32) for _, _, scale in ends])
     discount[terminated] = 0.0
-    pairs = [samples.observe(leaf, last_rows, n_step) for leaf in range(len(schema.stacks))]
+    pairs = [samples.observe(leaf, last_rows) for leaf in range(len(schema.stacks))]
     return Batch(
         obs=spaces.unflatten(schema.obs_tree, [obs for obs, _ in pairs]),
         action=spaces.unflatten(schema.action_tree, [samples.values(column) for column in schema.action_columns]),

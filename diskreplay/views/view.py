@@ -61,6 +61,15 @@ class Explains(Protocol):
         """What is missing, and what to do; None where more steps help. Needs the lock."""
 
 
+@runtime_checkable
+class Sure(Protocol):
+    """A view that can say of a stream, without looking at its rows, that all of them are items."""
+
+    def stands_everywhere(self, stream: OpenStream) -> bool:
+        """Whether every id of the stream's window stands at NOW. Needs the lock."""
+        raise NotImplementedError
+
+
 def keep(view: View, **values: Any) -> None:
     """Puts checked arguments, plain numbers for those of numpy, into a frozen view."""
     for name, value in values.items():

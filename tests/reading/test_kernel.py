@@ -42,7 +42,10 @@ CODECS = [Codec("lz4hc", 4), Codec("lz4", 5), Codec("zstd", 1), Codec("none")]
 
 @contextlib.contextmanager
 def in_python() -> Iterator[None]:
-    with mock.patch.object(compiled, "reader", return_value=None):
+    with (
+        mock.patch.object(compiled, "reader", return_value=None),
+        mock.patch.object(compiled, "planner", return_value=None),
+    ):
         yield
 
 

@@ -13,13 +13,15 @@ from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, content
 
 import diskreplay as dr
 from diskreplay.errors import NotEnoughDataError
-from diskreplay.index import row_copies
-from diskreplay.reading import resident
+from diskreplay.reading import planner
+from diskreplay.reading.reads import Reads
+from diskreplay.reading.resident import ResidentTable
+from diskreplay.reading.samples import Samples
 from diskreplay.schema import START, TERMINATED
 
 
 def by_numpy() -> Any:
-    return mock.patch.object(resident, "gather", return_value=None)
+    return mock.patch.object(ResidentTable, "gather", return_value=None)
 
 
 @pytest.mark.long(quick=6)
@@ -54,9 +56,8 @@ def test_every_array_is_given_out_once(path: str) -> None:
     config = CONFIGS[0]
     with config.create(path) as buffer:
         Recording(config).add(buffer, 12)
-        from diskreplay.reading.samples import Samples
-
-        samples = Samples(buffer.schema, list(buffer.engine.streams), buffer.sample(5).index)
+        streams = buffer.engine.streams
+        samples = Samples(buffer.schema, streams.all, buffer.sample(5).index, reads=Reads(tables=streams.tables))
         samples.gather()
         for name in (TERMINATED, START, "obs"):
             one, other = samples.resident(name), samples.resident(name)
@@ -68,13 +69,19 @@ def test_small_batches_are_copied_by_compiled_code_and_large_ones_by_numpy(path:
     config = CONFIGS[0]
     with config.create(path) as buffer:
         Recording(config).add(buffer, 12)
-        part = next(iter(buffer.engine.streams))
+        tables = buffer.engine.streams.tables
+        assert tables is not None
         place, none = np.arange(2500), np.zeros(2500, np.int64)
-        with mock.patch.object(row_copies, "gather", wraps=row_copies.gather) as compiled:
-            small = resident.gather([(part.resident, place[:8], none[:8] + part.log.begin, none[:8])], 8, partial=False)
-            assert small is not None
+        rows = none + tables.streams[0].log.begin
+        with mock.patch.object(planner, "gather", wraps=planner.gather) as compiled:
+
+            def gather(count: int, size: int) -> Any:
+                ids, to = rows[:count], place[:count]
+                return tables.resident.gather(tables.logs.facts, tables.drawn(ids), ids, to, size, partial=False)
+
+            assert gather(8, 8) is not None
             assert compiled.call_count == 1
-            assert resident.gather([(part.resident, place, none, none)], 1 << 20, partial=False) is None
+            assert gather(2500, 1 << 20) is None
             assert compiled.call_count == 1
             assert isinstance(buffer.sample(3), dr.Batch)
             assert compiled.call_count == 2

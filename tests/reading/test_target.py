@@ -54,14 +54,17 @@ def test_two_arrays_are_as_one(data: st.DataObject) -> None:
 
 CHUNK_ROWS = 4
 SLAB = SOURCE.reshape(-1, CHUNK_ROWS, WIDTH)
+SLABS = np.array([[SLAB.ctypes.data, len(SLAB) - 2], [SLAB[2:].ctypes.data, len(SLAB) - 2]])
+"""Two arrays of chunks: all but the last two, and all but the first two."""
 
 
 def a_piece_for_each_place(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Slots, and pieces ``(6, BATCH)`` of the chunks in them."""
+    """Slots, and pieces ``(7, BATCH)`` of the chunks in them."""
     row, step = rng.integers(CHUNK_ROWS, size=BATCH), rng.integers(FRAMES + 1, size=BATCH)
     rows = 1 + rng.integers(np.minimum(CHUNK_ROWS - row, FRAMES + 1 - step))
     none = np.zeros(BATCH, np.int64)
-    return rng.integers(len(SLAB), size=BATCH), np.array([rng.permutation(BATCH), step, row, rows, none, none])
+    slots, slab = rng.integers(len(SLAB) - 2, size=BATCH), rng.integers(2, size=BATCH)
+    return slots, np.array([rng.permutation(BATCH), step, row, rows, none, none, slab])
 
 
 @pytest.mark.parametrize("helpers", [0, 3])
@@ -73,10 +76,10 @@ def test_pieces_of_decoded_chunks(helpers: int) -> None:
             slots, pieces = a_piece_for_each_place(rng)
             two, one = pair()
             expected = np.zeros_like(one.first)
-            for slot, (place, step, row, rows, _, _) in zip(slots.tolist(), pieces.T.tolist(), strict=True):
-                expected[place, step : step + rows] = SLAB[slot, row : row + rows]
+            for slot, (place, step, row, rows, _, _, slab) in zip(slots.tolist(), pieces.T.tolist(), strict=True):
+                expected[place, step : step + rows] = SLAB[slot + 2 * slab, row : row + rows]
             for target in (two, one):
-                assert compiled.take(SLAB, slots, pieces, target) == BATCH
+                assert compiled.take(SLAB, SLABS, slots, pieces, target) == BATCH
             np.testing.assert_array_equal(one.first, expected)
             check(two, one)
 
@@ -85,14 +88,19 @@ def test_what_the_compiled_copy_leaves_to_python() -> None:
     assert compiled.load() is not None
     slots, pieces = a_piece_for_each_place(np.random.default_rng(0))
     two, _ = pair()
-    assert compiled.take(SLAB.astype(np.int32), slots, pieces, two) == 0
-    assert compiled.take(SLAB, slots, pieces, Target(np.zeros((FRAMES, BATCH, WIDTH), np.int16).swapaxes(0, 1))) == 0
+    assert compiled.take(SLAB.astype(np.int32), SLABS, slots, pieces, two) == 0
+    crosswise = Target(np.zeros((FRAMES, BATCH, WIDTH), np.int16).swapaxes(0, 1))
+    assert compiled.take(SLAB, SLABS, slots, pieces, crosswise) == 0
     wrong = [(0, BATCH), (1, FRAMES + 1), (2, CHUNK_ROWS), (3, 0), (3, CHUNK_ROWS + 1)]
     for part, value in [*wrong, *((part, -1) for part in range(4))]:  # never to be copied, whatever asks for it
         odd = pieces.copy()
         odd[part, 3] = value
-        assert compiled.take(SLAB, slots, odd, two) == 3
-    for slot in (-1, len(SLAB)):
-        assert compiled.take(SLAB, np.where(np.arange(BATCH) == 3, slot, slots), pieces, two) == 3
+        assert compiled.take(SLAB, SLABS, slots, odd, two) == 3
+    for slot in (-1, len(SLAB) - 2):
+        assert compiled.take(SLAB, SLABS, np.where(np.arange(BATCH) == 3, slot, slots), pieces, two) == 3
+    for slab in (-1, 2):
+        odd = pieces.copy()
+        odd[6, 3] = slab
+        assert compiled.take(SLAB, SLABS, slots, odd, two) == 3
     with mock.patch.object(compiled, "_kernel", None):
-        assert compiled.take(SLAB, slots, pieces, two) == 0
+        assert compiled.take(SLAB, SLABS, slots, pieces, two) == 0

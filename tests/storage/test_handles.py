@@ -28,7 +28,7 @@ from helpers.threads import held, together
 import diskreplay as dr
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, ReadFailedError, WriteFailedError
 from diskreplay.ops.compact import compact
-from diskreplay.reading import gather
+from diskreplay.reading import compiled, gather
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.storage import column, handles, local_files
 from diskreplay.storage.handles import Handles, Pool, PooledFile
@@ -133,6 +133,50 @@ def test_what_is_on_loan_stays_open() -> None:
         assert Open.count == 0
 
 
+def test_a_loan_that_stands_is_taken_back_when_room_is_needed() -> None:
+    """Who reads it without the pool has the file on loan; unless it is read again and again, its file is closed."""
+    pool, kept = Pool(lambda: 2), Handles()
+    with mock.patch.object(handles, "POOL", pool):
+        for shard in range(2):
+            put(kept, shard)
+            pool.use([kept.files[shard]])
+        first, second = (kept.files[shard] for shard in range(2))
+        held = first.standing
+        assert held is not None
+        assert pool.make_room()
+        assert first.standing is None  # asked for again, it is lent by the pool
+        assert first.file is not None, "it is on loan"
+        assert second.file is None
+        assert pool.use([first]) == [held]
+        assert first.standing is held
+        del held
+        put(kept, 2)
+        pool.use([kept.files[2]])
+        assert first.standing is not None
+        first.standing.used = True  # by a batch, since the pool looked
+        assert pool.make_room()
+        assert first.file is not None
+        assert kept.files[2].file is None
+        put(kept, 3)
+        pool.use([kept.files[3]])
+        assert pool.make_room()
+        assert first.file is None, "it was not used since then"
+
+
+def test_what_batches_use_all_the_time_does_not_keep_the_pool_full() -> None:
+    """Files that were used since the pool looked last are passed over once, however many they are."""
+    pool, kept = Pool(lambda: 200), Handles()
+    with mock.patch.object(handles, "POOL", pool):
+        for shard in range(200):
+            put(kept, shard)
+            pool.use([kept.files[shard]])
+        for pooled in kept.files.values():
+            assert pooled.standing is not None
+            pooled.standing.used = True
+        assert pool.make_room()
+        assert len(pool) == 199
+
+
 @pytest.mark.long
 def test_owners_that_go_take_their_files_with_them() -> None:
     gc.collect()
@@ -212,7 +256,7 @@ ONE_BATCH = """
 import os, resource, sys
 from helpers import lives
 import diskreplay as dr
-from diskreplay.reading import gather
+from diskreplay.reading import compiled, gather
 from diskreplay.storage import column
 
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -491,11 +535,17 @@ class Others:
 @pytest.mark.long
 @pytest.mark.parametrize("files", [1, 2, 5, 100])
 @pytest.mark.parametrize("seed", range(examples(2)))
-def test_a_reader_beside_everything(path: str, files: int, seed: int) -> None:
+@pytest.mark.parametrize("way", ["Python", "compiled"])
+def test_a_reader_beside_everything(path: str, files: int, seed: int, way: str) -> None:
     """Something happens between any two shards that are opened, and between the plan of a batch and its reading."""
     others = Others(path, seed)
     batches = 0
-    with pool_of(files) as pool, reader(path, cache_bytes=(0, 1 << 14)[seed % 2]) as buffer:
+    loaded = compiled.load() if way == "compiled" else None
+    with (
+        mock.patch.object(compiled, "_kernel", loaded),
+        pool_of(files) as pool,
+        reader(path, cache_bytes=(0, 1 << 14)[seed % 2]) as buffer,
+    ):
         opening, running = column.ColumnReader._open, gather.run
         chance = random.Random(seed)
         turns = 0

@@ -1,0 +1,117 @@
+"""Plain batches: planned by compiled code, for all streams of a store at once.
+
+What it does is that of :func:`.observations.fill`, on a :class:`~.reads.Reads`. What is not plain is planned in Python:
+``docs/architecture.md`` lists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.ids import Ids
+from diskreplay.index.addresses import FULL
+from diskreplay.reading import compiled, gather
+from diskreplay.reading.gather import Plan
+from diskreplay.reading.reads import Reads
+from diskreplay.reading.tables import ColumnTable, Tables
+from diskreplay.reading.target import Target
+from diskreplay.storage import handles
+from diskreplay.storage.column import ColumnWriter, Locations
+from diskreplay.storage.handles import Loan, PooledFile
+
+Array = NDArray[Any]
+
+
+def fill(
+    reads: Reads, tables: Tables, drawn: Sequence[int], name: str, out: Target, ids: Ids, place: Ids,
+    first_step: int, last_step: int,
+) -> Ids | None:  # fmt: skip
+    """Fills the places of ``out`` with steps ``first_step`` to ``last_step`` (at most 1) of a column at rows.
+
+    Needs the lock. What is cached is copied at once, the rest is for ``reads``.
+
+    Args:
+        drawn: of which streams of the tables the rows ``ids`` are.
+
+    Returns ``(2, k)``: which of the rows have fewer steps before them than are wanted, and how many; None, with nothing
+    done, where the batch is not plain.
+    """
+    planner = compiled.planner()
+    if planner is None:
+        return None
+    rows = tables.column(name)
+    patches = tables.column(name, patches=True) if last_step == 1 else rows
+    if not (rows.plain and patches.plain):
+        return None
+    for at in drawn:
+        rows.catch_up(at)
+        if patches is not rows:
+            patches.catch_up(at)
+    plain, pieces, places, ends, files, of_rows, short = planner.frames(
+        ids, place, first_step, last_step, tables.logs.facts, rows.facts, patches.facts, rows.chunk_rows,
+        rows.shard_chunks, patches.chunk_rows, patches.shard_chunks,
+    )  # fmt: skip
+    if not plain:
+        return None
+    opened = files.T.tolist()
+    loans, patch_loans = _lend(rows, opened[:of_rows]), _lend(patches, opened[of_rows:])
+    if loans is None or patch_loans is None:
+        return None
+    found, parts = Found(pieces, places), [0, *ends.tolist()]
+    _take_up(reads, rows, out, found, parts[:4], loans)
+    if parts[6] > parts[3]:
+        _take_up(reads, patches, out, found, parts[3:], patch_loans)
+    here: Ids = short
+    return here
+
+
+class Found(NamedTuple):
+    """What :func:`.planner.frames` has found: pieces ``(7, n)`` and places ``(3, n)``."""
+
+    pieces: Array
+    places: Array
+
+
+def _lend(table: ColumnTable, shards: list[list[int]]) -> list[Loan] | None:
+    """The files of streams and shards; None where one of them is not open."""
+    columns = table.columns
+    opened = [columns[at].handles.files.get(shard) for at, shard in shards]
+    loans = []
+    for pooled in opened:
+        loan = None if pooled is None else pooled.standing
+        if loan is None:
+            return _lend_anew(opened)
+        loan.used = True
+        loans.append(loan)
+    return loans
+
+
+def _lend_anew(opened: list[PooledFile | None]) -> list[Loan] | None:
+    """The files on loan, where the pool took back a loan that stood; None where one is not open."""
+    files = [pooled for pooled in opened if pooled is not None]
+    loans = handles.POOL.use(files) if len(files) == len(opened) else []
+    return loans if len(loans) == len(opened) else None
+
+
+def _take_up(reads: Reads, table: ColumnTable, out: Target, found: Found, parts: list[int], loans: list[Loan]) -> None:
+    """Takes up the pieces from the first part on that are on disk, those in the cache and those that wait."""
+    pieces, places = found
+    begin, read, cached, waiting = parts
+    if cached > read:
+        here = slice(read, cached)
+        gather.copy_cached(table.values, table.slabs, places[0, here], np.ascontiguousarray(pieces[:, here]), out)
+    encoded = []
+    if waiting > cached:
+        here = slice(cached, waiting)
+        column = table.columns[pieces[6, cached]]
+        assert isinstance(column, ColumnWriter)  # of which a store has one
+        encoded = gather.copy_waiting(column, pieces[:, here], out)
+    if read > begin or encoded:
+        located = Locations(loans, np.ascontiguousarray(places[:, begin:read]))
+        full_chunks = table.facts[:, FULL].tolist()
+        pieces = np.ascontiguousarray(pieces[:, begin:read])
+        reads.take_up(Plan(table.columns, full_chunks, out, encoded, pieces, located), table.cache)

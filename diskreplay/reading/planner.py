@@ -1,0 +1,304 @@
+"""The plan of a batch, compiled: what is in RAM is copied, and it is found out where the rest stands, in two calls.
+
+Each goes from ids to arrays, for all streams of a store at once. :func:`gather` copies the columns that are in RAM.
+:func:`frames` cuts rows into pieces of chunks, sorts them, and finds where the chunks are: what
+:func:`.observations.fill` and :func:`.gather.plan` do, for the plain case. It copies nothing, raises nothing and
+changes nothing: where something is not plain, it says so, and Python does all of it.
+
+What they look up are rings in RAM, at addresses that :class:`.tables.Tables` knows. A number that comes from a file (an
+offset, the bytes of a chunk) is only passed on. One that chooses a place in a ring is compared with the ring first.
+
+This module loads numba, so it is imported late: see :mod:`diskreplay.reading.compiled`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.ids import STREAM_SHIFT
+from diskreplay.index.addresses import (
+    CHUNKS,
+    END,
+    ENTRIES,
+    ENTRIES_LENGTH,
+    ENVS,
+    FIRST_CHUNK,
+    FLOOR,
+    GROUPS,
+    HELD,
+    IN_RAM,
+    LENGTH,
+    NEXT_PATCHES,
+    NUMBER,
+    PATCH_BEGIN,
+    PATCH_END,
+    PATCH_LENGTH,
+    SLAB_GROUPS,
+    SLOTS,
+    SLOTS_LENGTH,
+    STARTS,
+    STOP_CHUNK,
+)  # fmt: skip
+from diskreplay.index.jit import byte_at, copy, int64_at, kernel
+from diskreplay.schema import CONTINUES
+
+Ints = NDArray[np.int64]
+Int = Any
+"""A compiled int64."""
+
+ON_DISK, CACHED, WAITING, KINDS = range(4)
+"""Where a piece's chunk is: in a file, decoded in the cache, or on its way to the disk; and how many kinds that are."""
+
+
+@kernel
+def _stream(streams: Ints, number: Int) -> Int:
+    """The row of a stream in a table that is sorted by their numbers; -1 where it is not there."""
+    low, high = 0, len(streams) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if streams[middle, NUMBER] < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low == high and streams[low, NUMBER] == number else -1
+
+
+@kernel
+def _copy_row(target: Int, source: Int, size: Int) -> None:
+    if size == 1:
+        copy(target, source, 1)
+    elif size == 4:
+        copy(target, source, 4)
+    elif size == 8:
+        copy(target, source, 8)
+    elif size == 16:
+        copy(target, source, 16)
+    else:
+        copy(target, source, size)
+
+
+@kernel
+def gather(
+    streams: Ints, arrays: Ints, patches: Ints, sizes: Ints, following: NDArray[np.bool_], ids: Ints, place: Ints,
+    block: NDArray[np.uint8], offsets: Ints,
+) -> bool:  # fmt: skip
+    """Copies the values of C columns for each of B rows of environments; False where a row is not held.
+
+    Args:
+        streams: int64 ``(S, 10)``, see :mod:`diskreplay.index.addresses`.
+        arrays: int64 ``(S, C)``, addresses of rings: the values of row ``r`` and environment ``e`` stand at the
+            position ``r % length * num_envs + e``.
+        patches: int64 ``(S, C)``, addresses of those that replace next rows.
+        sizes: int64 ``(C,)``, bytes of a value.
+        following: ``(C,)``; whether it is the next row of the environment that is wanted, or what replaces it.
+        ids: int64 ``(B,)``.
+        place: int64 ``(B,)``, which row of the block each becomes.
+        block, offsets: column ``c`` begins at byte ``offsets[c]`` of the block.
+    """
+    which, positions = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    for k in range(len(ids)):
+        number = ids[k] >> STREAM_SHIFT
+        s = _stream(streams, number)
+        if s < 0:
+            return False
+        local = ids[k] - (number << STREAM_SHIFT)
+        row = local // streams[s, ENVS]
+        if row < streams[s, FLOOR] or row >= streams[s, END]:
+            return False
+        which[k] = s
+        positions[k] = row % streams[s, LENGTH] * streams[s, ENVS] + local % streams[s, ENVS]
+    for c in range(arrays.shape[1]):
+        size, target = sizes[c], block.ctypes.data + offsets[c]
+        if following[c]:
+            for k in range(len(positions)):
+                s = which[k]
+                patch = int64_at(streams[s, NEXT_PATCHES] + 8 * positions[k])
+                if patch >= 0:
+                    source = patches[s, c] + patch % streams[s, PATCH_LENGTH] * size
+                else:
+                    at, held = positions[k] + streams[s, ENVS], streams[s, LENGTH] * streams[s, ENVS]
+                    source = arrays[s, c] + (at - held if at >= held else at) * size
+                _copy_row(target + place[k] * size, source, size)
+        else:
+            for k in range(len(positions)):
+                _copy_row(target + place[k] * size, arrays[which[k], c] + positions[k] * size, size)
+    return True
+
+
+@kernel
+def _slot(column: Ints, chunk: Int, group: Int) -> Int:
+    """The slot of a chunk in the cache, -1 where it is not there."""
+    if column[SLOTS_LENGTH] == 0:
+        return -1
+    at = chunk % column[SLOTS_LENGTH] * column[GROUPS] + group
+    slot = int64_at(column[SLOTS] + 8 * at)
+    if slot < 0 or slot >= column[HELD]:
+        return -1
+    if int64_at(column[CHUNKS] + 8 * slot) != chunk or int64_at(column[SLAB_GROUPS] + 8 * slot) != group:
+        return -1
+    return slot
+
+
+@kernel
+def _sort(order: Ints, keys: Ints, begin: Int, end: Int) -> None:
+    """Puts ``order[begin:end]`` into the order of the keys that it names."""
+    gap = 1
+    while gap < (end - begin) // 3:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for at in range(begin + gap, end):
+            one = order[at]
+            key, to = keys[one], at
+            while to >= begin + gap and keys[order[to - gap]] > key:
+                order[to] = order[to - gap]
+                to -= gap
+            order[to] = one
+        gap //= 3
+
+
+@kernel
+def _cut(
+    column: Ints, place: Int, step: Int, first: Int, last: Int, group: Int, stream: Int, chunk_rows: Int,
+    kind: Int, found: Ints, keys: Ints, count: Int,
+) -> Int:  # fmt: skip
+    """Appends the pieces of consecutive rows; how many there are now, -1 where a chunk is not plain."""
+    for chunk in range(first // chunk_rows, last // chunk_rows + 1):
+        if group < 0 or group >= column[GROUPS]:
+            return -1
+        low, high = max(first, chunk * chunk_rows), min(last, (chunk + 1) * chunk_rows - 1)
+        found[0, count], found[1, count] = place, step + low - first
+        found[2, count], found[3, count] = low - chunk * chunk_rows, high - low + 1
+        found[4, count], found[5, count], found[6, count] = chunk, group, stream
+        slot = _slot(column, chunk, group)
+        if slot >= 0:
+            found[7, count], found[8, count] = kind + CACHED, slot
+        elif chunk >= column[IN_RAM]:
+            found[7, count] = kind + WAITING
+        else:
+            if chunk < column[FIRST_CHUNK] or chunk >= column[STOP_CHUNK]:
+                return -1
+            at = column[ENTRIES] + 16 * (chunk % column[ENTRIES_LENGTH] * column[GROUPS] + group)
+            found[7, count], found[9, count], found[10, count] = kind + ON_DISK, int64_at(at), int64_at(at + 8)
+            if found[9, count] < 0:
+                return -1
+        keys[count] = (stream << STREAM_SHIFT) + chunk * column[GROUPS] + group
+        count += 1
+    return count
+
+
+@kernel
+def frames(
+    ids: Ints, place: Ints, first_step: Int, last_step: Int, streams: Ints, rows: Ints, patches: Ints,
+    chunk_rows: Int, shard_chunks: Int, patch_chunk_rows: Int, patch_shard_chunks: Int,
+) -> Any:  # fmt: skip
+    """The pieces of steps ``first_step`` to ``last_step`` (at most 1) of rows; as :func:`.observations.fill`.
+
+    Args:
+        ids, place: ``(n,)``: of the rows, and where each stands in the batch.
+        streams: ``(s, 10)``, sorted by number.
+        rows, patches: ``(s, 12)``: the frames' column and that of their patches.
+        chunk_rows, shard_chunks: of the one, then of the other.
+
+    Returns:
+        whether all is plain; else the rest means nothing.
+        ``(7, m)``: pieces, as :data:`.gather.Piece` has them and then the number of the stream; first the frames' that
+        are on disk, in the order of their chunks; those in the cache; those that wait; then likewise those of patches.
+        ``(3, m)``: of those on disk the number of the file, offset and bytes; in the cache, the slot.
+        ``(6,)``: where each of these parts ends.
+        ``(2, f)``: stream and shard of each file, the patches' after the frames'; and how many the frames have.
+        ``(2, k)``: which rows have fewer steps before them than are wanted, and how many.
+    """
+    count, older = len(ids), max(0, -first_step)
+    most = count * ((last_step - first_step + chunk_rows) // chunk_rows + 2)
+    found, keys = np.empty((11, most), np.int64), np.empty(most, np.int64)
+    short = np.empty((2, count), np.int64)
+    pieces, few, plain = 0, 0, True
+    for sample in range(count):
+        at = _stream(streams, ids[sample] >> STREAM_SHIFT) if len(streams) > 1 else 0
+        if at < 0 or streams[at, NUMBER] != ids[sample] >> STREAM_SHIFT:
+            plain = False
+            break
+        envs, length = streams[at, ENVS], streams[at, LENGTH]
+        local = ids[sample] & ((1 << STREAM_SHIFT) - 1)
+        row, env = local // envs, local % envs
+        if row < streams[at, FLOOR] or row >= streams[at, END]:
+            plain = False
+            break
+        depth, position = 0, row % length
+        while depth < older and byte_at(streams[at, STARTS] + position * envs + env) == CONTINUES:
+            depth += 1
+            position = position - 1 if position else length - 1
+        first, last, patch = row - depth, row + last_step, np.int64(-1)
+        if first_step > 0:
+            first = row + 1
+        if last_step == 1:
+            patch = int64_at(streams[at, NEXT_PATCHES] + 8 * (row % length * envs + env))
+            if patch >= 0:
+                last = row
+        if last >= first:
+            if first < streams[at, FLOOR] or last >= streams[at, END] + 1:
+                plain = False
+                break
+            pieces = _cut(
+                rows[at], place[sample], first - row - first_step, first, last, env, at, chunk_rows, 0, found, keys,
+                pieces,
+            )  # fmt: skip
+            if pieces < 0:
+                plain = False
+                break
+        if patch >= 0:
+            if patch < streams[at, PATCH_BEGIN] or patch >= streams[at, PATCH_END]:
+                plain = False
+                break
+            pieces = _cut(
+                patches[at], place[sample], 1 - first_step, patch, patch, 0, at, patch_chunk_rows, KINDS, found, keys,
+                pieces,
+            )  # fmt: skip
+            if pieces < 0:
+                plain = False
+                break
+        if depth < older:
+            short[0, few], short[1, few] = sample, depth
+            few += 1
+    if not plain:
+        pieces, few = 0, 0
+    ends = np.zeros(2 * KINDS, np.int64)
+    for one in range(pieces):
+        ends[found[7, one]] += 1
+    for kind in range(1, 2 * KINDS):
+        ends[kind] += ends[kind - 1]
+    order, filled = np.empty(pieces, np.int64), ends.copy()
+    for one in range(pieces - 1, -1, -1):
+        filled[found[7, one]] -= 1
+        order[filled[found[7, one]]] = one
+    sorted_pieces, places = np.empty((7, pieces), np.int64), np.empty((3, pieces), np.int64)
+    files, opened, frames_files = np.empty((2, pieces), np.int64), 0, 0
+    for part in range(2):
+        begin = ends[KINDS * part - 1] if part else 0
+        end = ends[KINDS * part]
+        _sort(order, keys, begin, end)
+        chunks, first_file = patch_shard_chunks if part else shard_chunks, opened
+        for at in range(begin, end):
+            stream, shard = found[6, order[at]], found[4, order[at]] // chunks
+            if opened == first_file or files[0, opened - 1] != stream or files[1, opened - 1] != shard:
+                files[0, opened], files[1, opened] = stream, shard
+                opened += 1
+            found[8, order[at]] = opened - 1 - first_file
+        if not part:
+            frames_files = opened
+    for to in range(pieces):
+        for row in range(7):
+            sorted_pieces[row, to] = found[row, order[to]]
+        for row in range(3):
+            places[row, to] = found[8 + row, order[to]]
+    return plain, sorted_pieces, places, ends, files[:, :opened], frames_files, short[:, :few]
+
+
+def compile_now() -> None:
+    """Compiles, or loads what is kept on disk: by planning nothing."""
+    none, streams, block = np.empty(0, np.int64), np.empty((0, 10), np.int64), np.empty(0, np.uint8)
+    gather(streams, streams, streams, none, np.empty(0, np.bool_), none, none, block, none)
+    frames(none, none, 0, 0, streams, streams, streams, 1, 1, 1, 1)

@@ -1,0 +1,115 @@
+"""Where the chunks of all streams of a store stand, as numbers that the compiled plan of a batch looks up.
+
+Nobody is told of changes. Before each batch the facts of the streams that it draws from are compared with what is there
+now: a few attributes a stream. The arrays behind the addresses are kept here until the next look.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.ids import Ids, stream_of
+from diskreplay.index.addresses import COLUMN_FACTS, LogAddresses, address
+from diskreplay.index.log import StreamLog
+from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.resident import Resident, ResidentTable
+from diskreplay.storage.column import ColumnReader, ColumnWriter
+from diskreplay.storage.stream import StreamReader, StreamWriter
+
+Array = NDArray[Any]
+
+NONE_IN_RAM = 1 << 62
+
+
+class Stream(Protocol):
+    """What is looked at of an open stream."""
+
+    log: StreamLog
+    disk: StreamReader | StreamWriter
+    cache: ChunkCache
+    resident: Resident
+
+
+class ColumnTable:
+    """One column of all streams.
+
+    Attributes:
+        columns: of each stream.
+        facts: ``(s, 12)``.
+        cache: of all of them.
+        values: the decoded chunks that the cache has of each, ``(slots, chunk_rows, *shape)``; None where it has none.
+        slabs: ``(s, 2)``: their addresses, and how many there are.
+        chunk_rows, shard_chunks: of all of them.
+        plain: whether no chunk holds several environments.
+    """
+
+    def __init__(self, columns: Sequence[ColumnReader], cache: ChunkCache) -> None:
+        self.columns = columns
+        self.facts = np.zeros((len(columns), COLUMN_FACTS), np.int64)
+        self.values: list[Array | None] = [None] * len(columns)
+        self.slabs = np.zeros((len(columns), 2), np.int64)
+        self.cache = cache
+        self.chunk_rows, self.shard_chunks = columns[0].column.chunk_rows, columns[0].shard_chunks
+        self.plain = all(column.group_envs == 1 for column in columns)
+        self._counts: list[tuple[int, ...]] = [()] * len(columns)
+        self._arrays: list[tuple[Array, ...]] = [()] * len(columns)
+
+    def catch_up(self, at: int) -> None:
+        """Brings the facts of one stream up to date. Needs the lock."""
+        column = self.columns[at]
+        entries, slab = column.entries, self.cache.slab(column)
+        arrays: tuple[Array, ...] = (
+            (entries.array,) if slab is None else (entries.array, slab.table, slab.chunk, slab.group, slab.values)
+        )
+        counts = entries.begin, entries.end, column.end, column.committed
+        known = self._arrays[at]
+        if counts == self._counts[at] and len(arrays) == len(known) and all(map(operator.is_, arrays, known)):
+            return
+        cached = [0] * 5
+        if slab is not None:
+            _, table, chunk, group, values = cast(tuple[Array, Array, Array, Array, Array], arrays)
+            cached = [address(table), len(table), address(chunk), address(group), min(len(chunk), len(group))]
+            self.values[at] = values
+            self.slabs[at] = slab.addresses
+        rows = column.column.chunk_rows
+        in_ram = column.committed // rows if isinstance(column, ColumnWriter) else NONE_IN_RAM
+        self.facts[at] = [
+            address(entries.array), entries.length, entries.begin, entries.end, column.groups, in_ram,
+            column.end // rows, *cached,
+        ]  # fmt: skip
+        self._counts[at], self._arrays[at] = counts, arrays
+
+
+class Tables:
+    """Those of the streams of a store, in the order of their numbers."""
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self.streams = streams
+        self.logs = LogAddresses([stream.log for stream in streams])
+        self._at = {stream.log.stream: at for at, stream in enumerate(streams)}
+        self.resident = ResidentTable([stream.resident for stream in streams])
+        self._columns: dict[tuple[str, bool], ColumnTable] = {}
+
+    def column(self, name: str, patches: bool = False) -> ColumnTable:
+        """The table of a column, or of its patches."""
+        found = self._columns.get((name, patches))
+        if found is None:
+            columns = [(stream.disk.patches if patches else stream.disk.rows)[name] for stream in self.streams]
+            found = ColumnTable(columns, self.streams[0].cache)
+            self._columns[name, patches] = found
+        return found
+
+    def drawn(self, ids: Ids) -> Sequence[int]:
+        """Which of the streams ids are of; their logs are up to date."""
+        drawn: Sequence[int] = (0,)
+        if len(self.streams) > 1:
+            numbers = set(stream_of(ids).tolist())
+            drawn = [self._at[number] for number in numbers if number in self._at]
+        for at in drawn:
+            self.logs.catch_up(at)
+        return drawn

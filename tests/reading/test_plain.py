@@ -1,0 +1,222 @@
+"""Plain batches, planned by compiled code: the same bits as those that Python plans, and nothing else is looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from helpers.configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
+from helpers.effort import examples
+from helpers.recording import Recording, reopen
+from helpers.view_model import VIEWS, content
+
+import diskreplay as dr
+from diskreplay.errors import NotEnoughDataError
+from diskreplay.reading import compiled, plain
+from diskreplay.storage import handles
+from diskreplay.testing import FaultyFiles
+
+TESTS = pathlib.Path(__file__).parent.parent
+CACHES = [0, 2000, 4 << 20, 256 << 20]
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[list[bool]]:
+    """Compiled code is loaded; the list yielded grows by whether each array of frames was planned by it."""
+    assert compiled.load() is not None
+    planned: list[bool] = []
+    fill = plain.fill
+
+    def noted(*arguments: Any) -> Any:
+        short = fill(*arguments)
+        planned.append(short is not None)
+        return short
+
+    with mock.patch.object(plain, "fill", noted), mock.patch.object(compiled, "LOAD_AFTER", 0):
+        yield planned
+
+
+def in_python() -> Any:
+    return mock.patch.object(compiled, "planner", return_value=None)
+
+
+def compare(buffer: dr.ReplayBuffer, planned: list[bool]) -> None:
+    """Draws the same batches both ways, of all views; of a number of them the second way is compiled."""
+    for view in VIEWS:
+        buffer.draws.view = buffer.draws.shown = view
+        state = buffer.engine.rng.bit_generator.state
+        for size in (1, 9):
+            try:
+                with in_python():
+                    expected = content(buffer.sample(size))
+            except NotEnoughDataError:
+                continue
+            after = buffer.engine.rng.bit_generator.state
+            buffer.engine.rng.bit_generator.state = state
+            assert content(buffer.sample(size)) == expected
+            assert buffer.engine.rng.bit_generator.state == after
+            state = after
+    assert planned
+
+
+@pytest.mark.long(quick=6)
+@pytest.mark.parametrize("config", CONFIGS + WIDE + DEFAULT_CHUNKS, ids=repr)
+def test_as_python(path: str, config: Config) -> None:
+    """Beside rows that no commit holds, another stream, eviction, a fork, going back; with all sizes of the cache."""
+    cache = CACHES[len(config.name) % len(CACHES)]
+    recording = Recording(config)
+    with counted() as planned, config.create(path, cache_bytes=cache) as buffer:
+        large = any(name not in stream.log.held for stream in buffer.engine.streams for name in stream.disk.rows)
+        planned += [True] * (not large)
+        for rows in (20, 31):
+            recording.add(buffer, rows, 0.3)
+            compare(buffer, planned)
+        buffer.checkpoint("back")
+        with reopen(config, path, stream="b", num_envs=1, capacity=17) as other:
+            Recording(Config("b", config.obs, frame_stack=config.frame_stack, padding=config.padding,
+                             stack_axis=config.stack_axis, several_actions=config.several_actions,
+                             columns=config.columns), seed=1).add(other, 25, 0.3)  # fmt: skip
+        buffer.refresh()
+        compare(buffer, planned)
+        with reopen(config, path, mode="r", cache_bytes=cache, seed=3) as reader:
+            compare(reader, planned)
+            child = os.fork()
+            if not child:
+                status = 1
+                try:
+                    compare(reader, planned)
+                    status = 0
+                finally:
+                    os._exit(status)
+            assert os.waitpid(child, 0)[1] == 0
+            recording.add(buffer, 40)
+            buffer.commit()  # evicts what the reader has
+            compare(reader, planned)
+    with counted() as again, reopen(config, path, checkpoint="back", cache_bytes=cache) as buffer:
+        again += [True] * (not large)
+        compare(buffer, again)
+        Recording(config, seed=2)
+        compare(buffer, again)
+    assert any(planned)
+
+
+SPACE = spaces.Box(0, 255, (40, 40), np.uint8)
+
+
+def fill(path: str, rows: int = 100, **options: Any) -> np.ndarray:
+    """A store of frames; what they are."""
+    frames = np.random.default_rng(0).integers(0, 3, (rows + 1, 40, 40), np.uint8)
+    options = {"capacity": 1000, "seed": 0, "chunk_rows": 4, "shard_rows": 16, "cache_bytes": 0, **options}
+    with dr.ReplayBuffer.create(path, SPACE, spaces.Discrete(2), **options) as buffer:
+        for obs, following in itertools.pairwise(frames):
+            buffer.add(obs, 0, 0.0, following, False, False)
+    return frames
+
+
+def check(batch: Any, frames: np.ndarray) -> None:
+    np.testing.assert_array_equal(batch.obs, frames[batch.index & ((1 << 48) - 1)])
+    np.testing.assert_array_equal(batch.next_obs, frames[(batch.index & ((1 << 48) - 1)) + 1])
+
+
+def test_a_batch_of_many_streams_is_one_plan_and_one_reading(path: str) -> None:
+    """Where each stream had its own, a batch of 64 of them took 9 to 17 times that of one."""
+    frames = fill(path, 30, stream="s0")
+    for number in range(1, 9):
+        with dr.ReplayBuffer.open(path, stream=f"s{number}", capacity=1000) as buffer:
+            for obs, following in itertools.pairwise(frames[: 20 + number]):
+                buffer.add(obs, 0, 0.0, following, False, False)
+    calls = []
+    make = compiled.reader
+
+    def reader(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return make(*arguments)
+
+    with counted() as planned, dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer:
+        check(buffer.sample(60), frames)  # opens the shards
+        planned.clear()
+        with mock.patch.object(compiled, "reader", reader):
+            for _ in range(5):
+                calls.clear()
+                batch = buffer.sample(60)
+                check(batch, frames)
+                assert len(set((batch.index >> 48).tolist())) > 4
+                assert len(calls) <= 2  # the frames, and those that stand in the patch table
+    assert planned == [True] * 5
+
+
+def test_the_batches_of_a_pass_are_plain(path: str) -> None:
+    frames = fill(path)
+    with counted() as planned, dr.ReplayBuffer.open(path, mode="r", seed=0) as buffer:
+        rows = []
+        for batch in buffer.shuffled(8):
+            check(batch, frames)
+            rows += batch.index.tolist()
+        assert sorted(rows) == list(range(100))
+    assert planned[1:] == [True] * (len(planned) - 1)
+    assert len(planned) > 5
+
+
+# What is not plain
+
+
+@pytest.mark.parametrize("way", ["not loaded", "not open", "closed by the pool", "somebody's files"])
+def test_what_is_not_plain_python_plans(path: str, way: str) -> None:
+    files = FaultyFiles() if way == "somebody's files" else None
+    frames = fill(path)
+    with counted() as planned, dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0, files=files) as buffer:
+        if way == "not loaded":
+            with in_python():
+                check(buffer.sample(50), frames)
+            return
+        if way == "not open":
+            next(iter(buffer.engine.streams)).disk.close_files()
+        elif way == "closed by the pool":
+            while handles.POOL.shed():
+                pass
+        for _ in range(5):
+            check(buffer.sample(50), frames)
+        assert planned[0] == (way == "somebody's files")  # they are planned so, and read in Python
+        assert planned[-1]  # Python has opened what was not open
+
+
+def test_a_chunk_of_several_environments_is_not_plain(path: str) -> None:
+    """As of a column that was small enough for RAM when the store was made."""
+    rng = np.random.default_rng(0)
+    with dr.ReplayBuffer.create(
+        path, spaces.Box(-1, 1, (30,), np.float32), spaces.Discrete(2), capacity=8, num_envs=2, seed=0
+    ) as buffer:
+        obs = rng.random((31, 2, 30), np.float32)
+        for row in range(30):
+            never = np.zeros(2, bool)
+            buffer.add(obs[row], np.zeros(2, int), np.zeros(2), obs[row + 1], never, never)
+        with mock.patch.object(dr.schema, "RESIDENT_COLUMN_BYTES", 1000), counted() as planned:
+            buffer.resize(40)
+            buffer.sample(4)
+            assert planned == [False]
+
+
+# Hostile rings
+
+
+@pytest.mark.long
+def test_nothing_outside_of_the_rings_is_looked_at() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-m", "reading.plan_fuzz", "20261124", str(examples(2000))],
+        cwd=TESTS, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ended = json.loads(done.stdout)
+    assert sum(ended.values()) == examples(2000)
+    assert min(ended["plain"], ended["not plain"]) > examples(2000) // 10
