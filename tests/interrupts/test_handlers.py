@@ -283,7 +283,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "close": lambda rb: rb.close(),
 }
 WITHIN = {
-    "add": ("diskreplay.engine.appender.Appender._write", lambda rb: fill(rb, 1)),
+    "add": ("diskreplay.engine.row_buffers.RowBuffers.write", lambda rb: fill(rb, 1)),
     "sample": ("diskreplay.sampling.priorities.Priorities._catch_up", lambda rb: (fill(rb, 1), rb.sample(2))),
     "commit": ("diskreplay.storage.stream.StreamWriter.replace_record", lambda rb: (fill(rb, 1), rb.commit())),
     "checkpoint": ("diskreplay.storage.store.lay_out_checkpoint", lambda rb: rb.checkpoint("out")),
