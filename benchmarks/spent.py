@@ -183,6 +183,7 @@ def sampling(path: pathlib.Path, size: int, cached: bool) -> tuple[dict[str, flo
 
 ADDING = {
     "continuity": (Appender, "_look"), "beginning": (Appender, "_begin"), "written": (RowBuffers, "write"),
+    "compiled": (RowBuffers, "add"),
     "pending": (RowBuffers, "put_pending"),
     "sealing": (ColumnWriter, "advance"), "commit": (StoredBuffer, "commit"),
 }  # fmt: skip

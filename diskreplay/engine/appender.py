@@ -112,8 +112,17 @@ class Appender:
             stacks, frames = split(self._leaves, row.obs)
             next_stacks, next_frames = split(self._leaves, row.next_obs)
         log, buffers, before = self.log, self._buffers, self._before
+        if log.end >= buffers.load_at:
+            buffers.load()
         with self.change:
             buffers.reserve(1)
+            if (
+                before.going and self.single_frames and row.valid is self.arguments.all_valid
+                and self._cuts[0] != log.end and buffers.add(row)
+            ):  # fmt: skip
+                before.note(row.terminated, row.truncated)
+                self._added()
+                return
             found = self._look(stacks, row.valid)
             # Where every environment goes on, the frames stand in the write buffer already: they were pending there.
             start = before.goes_on if found is None else self._begin(found, stacks, frames, next_frames, row)

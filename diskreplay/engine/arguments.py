@@ -80,10 +80,21 @@ class Arguments:
             actions = [slot.check(value, acting) for slot, value in zip(self.actions, flat, strict=True)]
         else:
             actions = [self.actions[0].check(action, acting)]
-        rewards = self.reward.check(reward)
-        check_reward(rewards, self._largest_reward)
+        rewards = self._reward(reward)
         ends, cuts = self.flag[TERMINATED].check(terminated), self.flag[TRUNCATED].check(truncated)
         return Row(given, following, actions, rewards, ends, cuts, is_valid, extras)
+
+    def _reward(self, reward: Any) -> Any:
+        slot = self.reward
+        if type(reward) is np.ndarray and reward.dtype.kind == "f" and reward.shape == slot.shape:  # finite in one look
+            with np.errstate(all="ignore"):
+                rewards = reward.astype(slot.dtype, copy=False)
+            if np.count_nonzero(np.isfinite(rewards)) == rewards.size:
+                return rewards
+        rewards = slot.check(reward)
+        if type(rewards) is not float:  # which the slot has seen to be in bounds
+            check_reward(rewards, self._largest_reward)
+        return rewards
 
     def steps(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,

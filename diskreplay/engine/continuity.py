@@ -38,6 +38,7 @@ class OneEnvironment:
 
     Attributes:
         goes_on: the start codes of a row that goes on everywhere.
+        going: whether it is known to go on everywhere, if observations do; False until a row was added.
         ended: whether that row ended an episode, or was no transition.
         follows: whether its next stack follows from its stack.
         pending: the newest next stack of each leaf; None where the leaf is given as single frames.
@@ -45,6 +46,7 @@ class OneEnvironment:
 
     def __init__(self, leaves: Sequence[ObsLeaf]) -> None:
         self.goes_on: Any = np.uint8(0)
+        self.going = False
         self.ended: Any = True
         self.follows: Any = True
         self.pending: list[Array | None] = [None] * len(leaves)
@@ -79,9 +81,10 @@ class OneEnvironment:
             return None
         return Break([] if same else [0], [0] if begins else [], [0] if free and not goes_on else [])
 
-    def note(self, terminated: Any, truncated: Any, valid: Any) -> None:
-        """Takes the flags of a row that was added."""
-        self.ended = terminated or truncated or not valid
+    def note(self, terminated: Any, truncated: Any, valid: Any = None) -> None:
+        """Takes the flags of a row that was added; None where it is a transition everywhere."""
+        self.ended = terminated or truncated or (valid is not None and not valid)
+        self.going = not self.ended
 
     def keep(self, stacks: Sequence[Array], following: Sequence[Array]) -> list[int]:
         """Takes the next stacks of a row that was added; the environments in which some do not follow from stacks."""
@@ -109,6 +112,7 @@ class SeveralEnvironments:
 
     def __init__(self, leaves: Sequence[ObsLeaf], num_envs: int) -> None:
         self.goes_on: Any = np.zeros(num_envs, np.uint8)
+        self.going = False
         self.ended: Any = np.ones(num_envs, bool)
         self.follows: Any = np.ones(num_envs, bool)
         self.pending: list[Array | None] = [None] * len(leaves)
@@ -147,8 +151,11 @@ class SeveralEnvironments:
             goes_on |= older
         return Break(_where(unlike), _where(~(goes_on & continues)), _where(free & ~goes_on))
 
-    def note(self, terminated: Any, truncated: Any, valid: Any) -> None:
-        self.ended = terminated | truncated | ~valid
+    def note(self, terminated: Any, truncated: Any, valid: Any = None) -> None:
+        self.ended = terminated | truncated
+        if valid is not None:
+            self.ended |= ~valid
+        self.going = not np.count_nonzero(self.ended)
 
     def keep(self, stacks: Sequence[Array], following: Sequence[Array]) -> list[int]:
         self.follows = np.ones(self._num_envs, bool)

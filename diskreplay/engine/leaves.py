@@ -33,6 +33,8 @@ class ObsLeaf:
         """The stack as ``([num_envs,] frames, *frame_shape)``, oldest first: a view."""
         lead, count = self.lead, self.stack.frames
         if self.stack.axis == 0:
+            if not self.stack.channels:
+                return given
             return given.reshape(*given.shape[:lead], count, *self.frame_shape)
         if self.stack.channels:
             given = given.reshape(*given.shape[:-1], count, self.frame_shape[-1])

@@ -7,22 +7,29 @@ already has its observation where one is *pending*: the newest ``next_obs``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.engine import compiled_row
+from diskreplay.engine.arguments import Row
+from diskreplay.engine.compiled_row import CompiledRow
 from diskreplay.index.log import NEXT_PATCH, StreamLog
 from diskreplay.schema import PLACE, Schema
 from diskreplay.storage.stream import StreamWriter
 
 Array = NDArray[Any]
 
+NEVER = 1 << 62
+
 
 class RowBuffers:
     """Those of one stream; whoever calls it is alone in writing, and holds the lock of the index.
 
     Attributes:
+        load_at: the row from which on :meth:`load` is to be called.
         pending_patched: the pending observation stands in the patch table already.
     """
 
@@ -32,12 +39,15 @@ class RowBuffers:
         self.pending_patched = False
         self._several = log.num_envs > 1
         self._leaves = [column.name for column in schema.obs_columns]
+        self._opened_at = log.end
+        self.load_at = log.end + compiled_row.LOOK_EVERY
+        self._kernel: ModuleType | None = None
+        self._compiled: CompiledRow | None = None
         self._look()
 
     def _look(self) -> None:
         """Looks at the log's table: it was replaced by another."""
         self._table = self.log.table
-        arrays = self._table.arrays
         self._columns = [
             (column, column.column.chunk_rows, self._ring(name) if name in self.log.resident else None)
             for name, column in self.writer.rows.items()
@@ -46,11 +56,43 @@ class RowBuffers:
         self._obs = self._columns[: len(self._leaves)]
         self._unset = [(self._ring(NEXT_PATCH), -1), *((self._ring(name), 0) for name in self.log.later)]
         """What a row does not have yet."""
-        self._next_patch = arrays[NEXT_PATCH]
+        self._compile()
 
     def _ring(self, name: str) -> Array:
         array = self._table.arrays[name]
         return array if self._several else array[:, 0]
+
+    def load(self) -> None:
+        """Loads the compiled way to add rows, where that is worth it by now; without a lock that readers wait for."""
+        end = self.log.end
+        self._kernel = compiled_row.load(end - self._opened_at)
+        self.load_at = end + compiled_row.LOOK_EVERY if self._kernel is None else NEVER
+        self._compile()
+
+    def _compile(self) -> None:
+        if self._kernel is not None:
+            self._compiled = CompiledRow(self._kernel, self._columns, len(self._leaves), self._unset)
+
+    def add(self, row: Row) -> bool:
+        """Adds a row that goes on, if its observation is the pending one, and has its next one pending.
+
+        False where it must be written otherwise: nothing has changed then.
+        """
+        compiled, end = self._compiled, self.log.end
+        if compiled is None or not compiled.add(row, end):
+            return False
+        self.log.end = end + 1
+        if not compiled.ends_chunk(end):
+            for column, _, _ in self._columns:
+                column.end = end + 1
+            return True
+        for column, rows, _ in self._columns:
+            if end % rows + 1 == rows:
+                column.advance(hurry=True)
+            else:
+                column.end = end + 1
+        self.put_pending(row.next_obs)
+        return True
 
     def reserve(self, rows: int) -> None:
         """Makes room for rows that are added, and the pending observation after them."""
