@@ -128,7 +128,7 @@ build/suites/.stamp: tests/interop/suites/sources.txt | $(BIN)/python
 $(OLDEST)/.stamp: pyproject.toml constraints-oldest.txt
 	$(call new_environment,$(OLDEST))
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
-		-e '.[arrow]' hypothesis pytest pytest-xdist
+		-e '.[arrow]' hypothesis 'pytest>=9' pytest-xdist
 	touch $@
 
 $(VENV)/.docs-stamp: $(INPUTS) | $(VENV)/.build-stamp

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers import effort, scratch, tiers
+from helpers import deadline, effort, scratch, tiers
 
 from diskreplay.testing import thresholds
 
@@ -72,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"DISKREPLAY_TEST_THRESHOLDS must be 'own' or 'small', got {asked!r}")
     config.addinivalue_line("markers", "own_thresholds: what it measures depends on the engine's own thresholds")
     config.pluginmanager.register(tiers, "tiers")
+    config.pluginmanager.register(deadline, "deadline")
     config.pluginmanager.register(scratch, "scratch")
 
 

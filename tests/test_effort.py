@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import effort, scratch
+from helpers import deadline, effort, scratch
 
 TESTS = pathlib.Path(__file__).parent
 
@@ -67,6 +67,13 @@ def test_no_effort(text: str) -> None:
         match=re.escape(f"DISKREPLAY_TEST_EFFORT must be a number above 0, such as 0.1, 1 or 20, got {text!r}"),
     ):
         effort.read(text)
+
+
+@pytest.mark.parametrize("text", ["", "all", "0", "-1", "nan"])
+def test_no_time(text: str) -> None:
+    said = f"DISKREPLAY_TEST_SECONDS must be a number above 0, such as 1800, got {text!r}"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        deadline.read(text)
 
 
 TIERS = """
@@ -160,6 +167,37 @@ def test_the_end_of_a_run(tmp_path: pathlib.Path, processes: str) -> None:
     assert lines.count("20 4 7") == 2
     said = "sampled: 1 of 7 crash points, 1 of 10 deaths, 1 of 10 random examples; `make exhaustive` runs all"
     assert said in lines
+
+
+LATE = """
+import time
+
+import pytest
+from helpers import deadline
+
+deadline._end = time.monotonic() + 1e6
+
+def test_that_the_quick_form_runs_too():
+    raise AssertionError("it comes first")
+
+@pytest.mark.long("test_that_the_quick_form_runs_too")
+@pytest.mark.parametrize("n", range(3))
+def test_that_it_leaves_out(n):
+    deadline._end = -1.0
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_run_begins_no_case_when_its_time_is_over(tmp_path: pathlib.Path, processes: str) -> None:
+    """Each process runs one case, one of those that the quick form leaves out, and says what was left."""
+    pytest.importorskip("xdist", reason="without pytest-xdist there is one process")
+    status, lines = run(tmp_path, LATE, "-p", "xdist", "-n", processes, more=LIMIT, DISKREPLAY_TEST_SECONDS="1000")
+    assert status == 0, lines
+    ran = max(1, int(processes))
+    assert f"{ran} passed" in lines[-1]
+    said = f"{4 - ran} cases were left out: the 1000 seconds of DISKREPLAY_TEST_SECONDS were over"
+    assert f"{said}; `make exhaustive` runs all" in lines
 
 
 @pytest.mark.long

@@ -53,6 +53,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not effort.SAMPLED:
         return
+    left = left_out(items)
+    if left:
+        effort.left_out.add(("cases", len(items) - len(left), len(items)))
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
+
+
+def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The cases that the quick form does not run."""
     families: dict[str, list[pytest.Item]] = {}
     short: set[str] = set()
     for item in items:
@@ -64,10 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for name, cases in families.items():
         kept = 0 if name in short else quick(cases)
         left.update(sorted(cases, key=lambda item: zlib.crc32(item.name.encode()))[kept:])
-    if left:
-        effort.left_out.add(("cases", len(items) - len(left), len(items)))
-        config.hook.pytest_deselected(items=[item for item in items if item in left])
-        items[:] = [item for item in items if item not in left]
+    return left
 
 
 def family(item: pytest.Item) -> str:
