@@ -211,7 +211,8 @@ class Appender:
         if log.end == self._opened_at:
             return
         arrays, length = log.table.arrays, log.table.length
-        before, earlier = (log.end - 1) % length, max(log.end - 2, log.begin) % length
+        before = (log.end - 1) % length
+        earlier = min(max(log.end - 2, log.begin), log.end - 1) % length  # after clear, the window begins at no row
         ends = unmoved = empty = earning = 0
         for env in found.begins:
             if not of(row.valid, env) or not (arrays[TERMINATED][before, env] or arrays[TRUNCATED][before, env]):
