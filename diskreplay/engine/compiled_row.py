@@ -12,6 +12,7 @@ address takes longer than the copy, unless that is a large one.
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.engine.arguments import Row
+from diskreplay.forks import at_fork
 from diskreplay.interrupts import undisturbed
 from diskreplay.schema import START, VALID
 from diskreplay.storage.column import ColumnWriter
@@ -37,12 +39,14 @@ STAGED_BYTES = 1 << 14
 
 _kernel: types.ModuleType | None = None
 _missing = False
+_loading = threading.Lock()
 
 
 def load(rows: int) -> types.ModuleType | None:
-    """The kernel, if it is worth it after so many rows; None where it is not, or this process cannot have it."""
+    """The kernel, if it is worth it after so many rows; None where it is not, or this process cannot have it (yet)."""
     global _kernel, _missing
-    if _kernel is None and not _missing and (rows >= LOAD_AFTER or "diskreplay.index.jit" in sys.modules):
+    worth = rows >= LOAD_AFTER or "diskreplay.index.jit" in sys.modules
+    if _kernel is None and not _missing and worth and _loading.acquire(blocking=False):
         try:
             with undisturbed():
                 from diskreplay.index import row_writes
@@ -53,7 +57,19 @@ def load(rows: int) -> types.ModuleType | None:
             raise
         except Exception:  # numba is for some versions of Python and numpy only: what Python writes is as right
             _missing = True
+        finally:
+            _loading.release()
     return _kernel
+
+
+def _forked() -> None:
+    """In a forked child: the thread that was loading is not there any more, and keeps numba's locks for ever."""
+    global _missing, _loading
+    if _loading.locked():
+        _missing, _loading = True, threading.Lock()
+
+
+at_fork(in_child=_forked)
 
 
 class CompiledRow:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import pathlib
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -187,6 +189,26 @@ def test_it_is_loaded_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> No
     kernel = compiled_row.load(compiled_row.LOAD_AFTER)
     assert kernel is not None
     assert compiled_row.load(0) is kernel
+
+
+@pytest.mark.parametrize("loading", [False, True], ids=["", "while a thread loads the kernel"])
+def test_forked_children(tmp_path: pathlib.Path, loading: bool) -> None:
+    with mock.patch.object(compiled_row, "_loading", threading.Lock()), compiled() as answers:
+        if loading:
+            compiled_row._loading.acquire()
+            assert compiled_row.load(0) is None  # this thread goes on in Python
+            assert not compiled_row._missing
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                with dr.ReplayBuffer.create(tmp_path / "a", BOX, ACTION, capacity=99, commit_seconds=1e9) as rb:
+                    for name in range(3):
+                        rb.add(**step(name))
+                status = int(answers != ([] if loading else [True, True]))
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_rows_are_counted_now_and_then(tmp_path: pathlib.Path) -> None:
