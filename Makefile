@@ -19,64 +19,71 @@ DISTRIBUTED := .venv-distributed
 # One process for each processor; worksteal: the slow tests lie together in the order of files.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --durations 10
 
-.PHONY: demo test exhaustive interop distributed browser lowest lint docs bench house clean
+.PHONY: help demo quick test exhaustive interop distributed browser lowest lint docs bench house clean
 # Two pips must not write to one environment at the same time.
 .NOTPARALLEL:
 
-demo: $(VENV)/.demo-stamp
+# What stands after ## is what a target is said to do.
+help: ## Print this list.
+	@echo 'Usage: make TARGET. Each target installs what it needs into a folder of this checkout.'
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.demo-stamp ## Record 20,000 frames of Pong, sample, checkpoint, reopen and export them.
 	@$(BIN)/diskreplay demo
 
-# Whether it works, in about two minutes: one case of each long family, less of what is random or exhaustive.
-test: $(VENV)/.dev-stamp
+quick: $(VENV)/.dev-stamp ## Run some tests in their quick form, as in: make quick FILE=tests/index
+	$(if $(FILE),,$(error Which tests? As in: make quick FILE=tests/index))
+	DISKREPLAY_TEST_EFFORT=0.1 $(BIN)/python -m pytest -q $(FILE)
+
+# One case of each long family, less of what is random or exhaustive.
+test: $(VENV)/.dev-stamp ## Run all tests in their quick form, in about two minutes.
 	DISKREPLAY_TEST_EFFORT=0.1 DISKREPLAY_TEST_BUDGET=1 $(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed
 
-# Every case, whole; with DISKREPLAY_TEST_EFFORT=20 random examples are tried so many times as often.
-exhaustive: $(VENV)/.dev-stamp
+# With DISKREPLAY_TEST_EFFORT=20 random examples are tried so many times as often.
+exhaustive: $(VENV)/.dev-stamp ## Run every case of these tests, whole.
 	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed
 
 # tests/interop exchanges files with the oldest pyarrow that is allowed, too. Two processes at the most, each with whole
 # modules: torch and its peers take gigabytes.
-interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp build/suites/.stamp
+interop: $(VENV)/.interop-stamp $(OLDEST)/.stamp build/suites/.stamp ## Run the tests with other libraries installed.
 	$(BIN)/python -m pytest -n auto --maxprocesses 2 --dist loadfile tests/interop
 
 # Ray, which pins a Gymnasium of its own, and object storage on loopback. One process: Ray starts several, and its
 # object store, once for all tests. The paths of its sockets must be short.
-distributed: $(DISTRIBUTED)/.stamp
+distributed: $(DISTRIBUTED)/.stamp ## Run the tests with Ray and with object storage.
 	TMPDIR=$${TMPDIR:-/tmp} DISKREPLAY_TEST_EFFORT=0.1 $(DISTRIBUTED)/bin/python -m pytest tests/distributed
 
-# The page of `report` and `view` in Chromium, which is installed where that may be done.
-browser: $(BROWSER)/.stamp
+# Chromium is installed where that may be done.
+browser: $(BROWSER)/.stamp ## Run the tests of the page of report and view, in Chromium.
 	tests/browser/install
 	$(BROWSER)/bin/python -m pytest tests/browser
 
-# With the oldest dependencies that are allowed: what stands nearest to them.
-lowest: $(OLDEST)/.stamp
+lowest: $(OLDEST)/.stamp ## Run the tests nearest to the dependencies, with the oldest versions that are allowed.
 	cd tests && DISKREPLAY_TEST_EFFORT=0.1 ../$(OLDEST)/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
 		-k 'not recipe' buffers/test_autoreset.py engine/test_misuse.py buffers/test_window.py format \
 		formats/test_d4rl.py formats/test_parquet.py formats/test_roundtrip.py golden/test_golden.py index reading \
 		sampling test_spaces.py views
 
-lint: $(VENV)/.dev-stamp
+lint: $(VENV)/.dev-stamp ## Check style, types and the direction of imports.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python benchmarks/house.py --check
 
-# The site, with all links between its pages checked: build/docs/index.html.
-docs: $(VENV)/.docs-stamp
+docs: $(VENV)/.docs-stamp ## Build the site, build/docs/index.html, and check the links between its pages.
 	rm -rf build/docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -c docs -d build/doctrees . build/docs
 
-bench: $(VENV)/.bench-stamp
+bench: $(VENV)/.bench-stamp ## Measure speed, memory and size again, for benchmarks/RESULTS.md.
 	set -e; for script in $(BENCHMARKS); do $(BIN)/python benchmarks/$$script; done
 
-# How much one must know to change the code, in figures: circles of imports, private access, calls of a batch.
-house: $(VENV)/.dev-stamp
+house: $(VENV)/.dev-stamp ## Print how much one must know to change the code: import circles, private access, calls.
 	@$(BIN)/python benchmarks/house.py
 
 # Leaves benchmarks/.frames alone: gigabytes that take minutes to record again.
-clean:
+clean: ## Remove what these targets have made, but for recorded frames.
 	rm -rf $(VENV) $(OLDEST) $(BROWSER) $(DISTRIBUTED) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find cli diskreplay tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 

@@ -18,8 +18,8 @@ version = release = importlib.metadata.version("diskreplay")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 root_doc = "README"
 include_patterns = [
-    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**.md", "benchmarks/RESULTS.md", "datasets/README.md",
-    "examples/README.md", "tests/README.md",
+    "README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**.md",
+    "benchmarks/RESULTS.md", "datasets/README.md", "examples/README.md", "tests/README.md",
 ]  # fmt: skip
 myst_heading_anchors = 3
 
@@ -76,9 +76,12 @@ CHANGELOG
 :glob:
 
 docs/README
+docs/glossary
 docs/architecture
 docs/design/*
 CONTRIBUTING
+CODE_OF_CONDUCT
+SECURITY
 tests/README
 datasets/README
 docs/*

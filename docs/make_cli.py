@@ -15,6 +15,25 @@ HEAD = """# The command line
 
 Made from `--help` by `python docs/make_cli.py`; change the texts in `cli/diskreplay_cli`.
 
+## At a glance
+
+```sh
+diskreplay record ALE/Pong-v5 pong.replay --atari --steps 100000 --frame-stack 4 --seed 0
+diskreplay inspect pong.replay
+diskreplay episodes pong.replay --sort return --reverse --limit 10
+diskreplay checkpoints list pong.replay
+diskreplay show pong.replay --episode 0 --out episode.gif
+diskreplay report pong.replay -o pong.html
+diskreplay view pong.replay
+diskreplay export pong.replay pong.hdf5 --format d4rl
+diskreplay import pong.hdf5 again.replay
+diskreplay verify --repair pong.replay
+diskreplay compact pong.replay
+```
+
+`python -m diskreplay` is the same command. Ctrl-C commits and says how to go on; `record --resume` goes on, after a
+`kill -9` too. Every command that prints facts has `--json`, and none replaces a file without `--overwrite`.
+
 ## Completion by the shell
 
 The tab key completes commands, options, formats and paths once the shell knows how. What it has to know is printed by

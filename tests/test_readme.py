@@ -4,10 +4,12 @@ import itertools
 import os
 import pathlib
 import re
+import runpy
 import shlex
 import signal
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -38,8 +40,10 @@ def test_each_example_runs_by_itself(name, number, tmp_path, monkeypatch):
     exec(compile(blocks(ROOT / name, "python")[number], name, "exec"), {})
 
 
-def first_program() -> str:
-    return blocks(ROOT / "README.md", "python")[0]
+def resumed_program() -> str:
+    """README's program that goes on from its last checkpoint."""
+    (program,) = [block for block in blocks(ROOT / "README.md", "python") if 'checkpoint="latest"' in block]
+    return program
 
 
 def held(rb):
@@ -51,7 +55,7 @@ def held(rb):
 
 
 def run_and_die() -> None:
-    """The first program, killed 300 steps after its first checkpoint; writes down what the buffer held at that."""
+    """The program, killed 300 steps after its first checkpoint; writes down what the buffer held at that."""
     os.fsync = lambda fd: None
     add, checkpoint, steps = dr.ReplayBuffer.add, dr.ReplayBuffer.checkpoint, itertools.count()
 
@@ -66,12 +70,12 @@ def run_and_die() -> None:
         add(rb, *arguments)
 
     dr.ReplayBuffer.add, dr.ReplayBuffer.checkpoint = dying, told
-    exec(first_program(), {})
+    exec(resumed_program(), {})
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("error::diskreplay.errors.MisuseWarning")
-def test_the_first_program_goes_on_after_a_kill(tmp_path, monkeypatch):
+def test_the_program_that_resumes_goes_on_after_a_kill(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     paths = [str(ROOT), str(ROOT / "cli"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     killed = subprocess.run(
@@ -88,7 +92,7 @@ def test_the_first_program_goes_on_after_a_kill(tmp_path, monkeypatch):
         return rb
 
     monkeypatch.setattr(dr.ReplayBuffer, "open_or_create", seen)
-    program = compile(first_program(), "README.md", "exec")
+    program = compile(resumed_program(), "README.md", "exec")
     for first, last in ((1_000, 3_000), (3_000, 5_000)):
         names: dict[str, object] = {}
         exec(program, names)
@@ -117,7 +121,16 @@ def test_the_guide_shows_what_users_wished_for_in_thirty_lines(used):
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_cast_shows_what_its_script_runs():
+    cast = runpy.run_path(str(ROOT / "docs" / "make_cast.py"))
+    picture = ElementTree.parse(ROOT / "docs" / "pictures" / "cast.svg")
+    shown = [text.text or "" for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert [line.removeprefix("$ ") for line in shown if line.startswith("$ ")] == list(cast["COMMANDS"])
+    again = ElementTree.fromstring(cast["drawn"]([(line, 0.0) for line in shown]))
+    assert [text.text for text in again.iter("{http://www.w3.org/2000/svg}text")] == shown
 
 
 @pytest.mark.parametrize("name", ["datasets/README.md", "docs/samplers.md"])

@@ -24,6 +24,7 @@ NAMES = {
 }
 WITH_LIBRARY = "sb3", "torchrl", "cleanrl", "tianshou", "d3rlpy"
 """Modules that need their library to be imported."""
+HEADINGS = ["Swap", "What is equal", "What differs, and why", "What is refused", "Its own tests"]
 
 
 @pytest.mark.parametrize("module", NAMES)
@@ -45,3 +46,12 @@ def test_the_pages_list_their_deviations() -> None:
         ]
         assert numbers == list(range(1, len(numbers) + 1))
         assert len(numbers) >= 5
+
+
+def test_the_pages_have_the_same_headings() -> None:
+    pages = sorted((DOCS / "compat").glob("*.md"))
+    assert {page.stem for page in pages} == {*NAMES, *WITH_LIBRARY}
+    for page in pages:
+        text = page.read_text()
+        assert re.findall(r"^## (.*)$", text, re.M) == HEADINGS, page.name
+        assert text.startswith(f"# `compat.{page.stem}`: ")

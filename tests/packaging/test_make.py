@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,7 @@ exec {sys.executable} "$@"
     ],
     ids=["none", "old", "bare", "offline"],
 )
-@pytest.mark.parametrize("target", ["", "test"])
+@pytest.mark.parametrize("target", ["demo", "test"])
 def test_what_is_missing_is_said_in_one_line(
     tmp_path: pathlib.Path, python: str | None, says: str, target: str
 ) -> None:
@@ -49,7 +50,7 @@ def test_what_is_missing_is_said_in_one_line(
         (tools / "python").chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(
-        ["make", "--no-print-directory", "PYTHON=python", *target.split()], cwd=tmp_path,
+        ["make", "--no-print-directory", "PYTHON=python", target], cwd=tmp_path,
         env={**environment, "PATH": str(tools)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
@@ -70,3 +71,31 @@ def test_bytecode_is_written_whatever_the_environment_says(tmp_path: pathlib.Pat
         env={**environment, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "()\n"
+
+
+def _printed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_alone_lists_every_target_with_a_sentence() -> None:
+    (line,) = re.findall(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(), re.M)
+    done = _printed()
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout == _printed("help").stdout
+    listed = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.startswith("  "))
+    assert list(listed) == line.split()
+    assert all(sentence[0].isupper() for sentence in listed.values())
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_quick_runs_the_tests_that_are_named() -> None:
+    commands = _printed("-n", "-o", ".venv/.dev-stamp", "quick", "FILE=tests/index").stdout.splitlines()
+    assert commands[-1].split()[0] == "DISKREPLAY_TEST_EFFORT=0.1"
+    assert commands[-1].endswith(" -m pytest -q tests/index")
+    refused = _printed("-n", "-o", ".venv/.dev-stamp", "quick", "FILE=")
+    assert refused.returncode == 2
+    assert "make quick FILE=tests/index" in refused.stderr
