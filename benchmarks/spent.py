@@ -32,6 +32,7 @@ import workload
 from diskreplay import workers
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.engine.appender import Appender
+from diskreplay.engine.row_buffers import RowBuffers
 from diskreplay.reading import compiled, gather, kernel
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.storage.column import ColumnWriter
@@ -181,7 +182,9 @@ def sampling(path: pathlib.Path, size: int, cached: bool) -> tuple[dict[str, flo
 
 
 ADDING = {
-    "continuity": (Appender, "_start"), "written": (Appender, "_write"), "pending": (Appender, "_put_pending"),
+    "continuity": (Appender, "_look"), "beginning": (Appender, "_begin"), "written": (RowBuffers, "write"),
+    "compiled": (RowBuffers, "add"),
+    "pending": (RowBuffers, "put_pending"),
     "sealing": (ColumnWriter, "advance"), "commit": (StoredBuffer, "commit"),
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ from diskreplay.engine.inputs import NO_FREEDOMS, Freedoms
 from diskreplay.engine.later import LaterWriter
 from diskreplay.engine.pushes import Pushes
 from diskreplay.engine.run import Run
-from diskreplay.engine.steps import checked, one
+from diskreplay.engine.steps import Steps
 from diskreplay.engine.streams import Streams
 from diskreplay.errors import (
     ClosedError,
@@ -226,19 +226,21 @@ class Engine:
         """Adds many rows, and commits wherever that is due."""
         with self.write_lock, self.pushes.warned_later():
             writer, appender = self.writable(), self.appender
-            steps = checked(appender, obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            steps = Steps.of(
+                appender.arguments.steps(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            )
             appender.check(len(steps))
-            at = 0
-            while at < len(steps):
-                if not (at and appender.single_frames and steps.follows[at]):
-                    appender.add(*one(appender, steps, at))
+            for at, stop in appender.runs(steps):
+                while at < stop:
+                    end = appender.log.end
+                    count = min(
+                        stop - at,
+                        self._commit_rows - (end - writer.commit_record.end),
+                        WAITING_ROWS - end % WAITING_ROWS,
+                    )
+                    appender.add_run(steps, at, at + count)
+                    at += count
                     self._added()
-                    at += 1
-                    continue
-                stop = at + int(np.argmin(np.append(steps.follows[at:], False)))
-                left = self._commit_rows - (appender.log.end - writer.commit_record.end)
-                at += appender.add_run(steps.values, steps.next_obs, steps.ended, at, min(stop, at + left))
-                self._added()
             self._warn()
         self.pushes.warn()
 

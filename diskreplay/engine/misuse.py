@@ -9,12 +9,7 @@ Counts are a guess at what was meant, of this process alone; what is stored does
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from diskreplay.errors import MisuseWarning, warn_outside
-
-Mask = NDArray[np.bool_]
 
 WATCHED_STEPS = 100
 """Steps of environments before anything is said of cuts."""
@@ -68,23 +63,23 @@ class Watch:
         """Says nothing of steps that begin with an end's own ``next_obs``: this learner never looks at that."""
         self._said.add("resets")
 
-    def look(self, steps: int, cut: Mask, after: Mask, unmoved: Mask, empty: Mask, earning: Mask) -> None:
-        """A row in which some environment does not go on; masks ``(num_envs,)``.
+    def look(self, steps: int, cuts: int, ends: int, unmoved: int, empty: int, earning: int) -> None:
+        """A row in which some environment does not go on.
 
         Args:
             steps: of all environments so far.
-            cut: begins an episode though no flag ended the one before.
-            after: is the first transition after an end that a flag told, and does not stand still there.
-            unmoved: those of them that begin with the ``next_obs`` of the end.
-            empty: steps without reward.
-            earning: the step before the end had a reward.
+            cuts: environments that begin an episode though no flag ended the one before.
+            ends: those whose step is the first transition after an end that a flag told, and moves on from there.
+            unmoved: of these, those that begin with the ``next_obs`` of the end.
+            empty: of the latter, steps without reward.
+            earning: of the latter, those where the step before the end had a reward.
         """
         self.steps = steps
-        self.cuts += int(np.count_nonzero(cut))
-        self.ends += int(np.count_nonzero(after))
-        self.unmoved_ends += int(np.count_nonzero(unmoved))
-        self.empty_ends += int(np.count_nonzero(unmoved & empty))
-        self.earning_ends += int(np.count_nonzero(unmoved & earning))
+        self.cuts += cuts
+        self.ends += ends
+        self.unmoved_ends += unmoved
+        self.empty_ends += empty
+        self.earning_ends += earning
         if self.cuts > MOST_CUTS * self.steps and self.steps >= WATCHED_STEPS:
             self._due("cuts", CUTS)
         elif WATCHED_ENDS <= self.ends == self.unmoved_ends:

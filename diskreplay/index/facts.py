@@ -129,7 +129,7 @@ class EpisodeFacts:
 
     # A row that begins episodes
 
-    def begins(self, row: int, envs: Iterable[int], valid: NDArray[np.bool_]) -> None:
+    def begins(self, row: int, envs: Iterable[int], valid: NDArray[np.bool_] | Sequence[bool]) -> None:
         """A row that does not continue the one before it in these environments; ``valid`` where it is a transition."""
         if not self._open and not self._waiting:
             return

@@ -239,13 +239,24 @@ class StreamLog:
         for name, array in self.patches.arrays.items():
             array[numbers] = values[name]
         for row, env, offset in values[PLACE].tolist():
-            if offset == 1 and row >= self.floor:
-                self.table.arrays[NEXT_PATCH][row % self.table.length, env] = self.patch_end
-            elif offset == 2:
-                self.next_older_patches[row, env] = self.patch_end
-            elif offset == -1:
-                self.older_patches[row, env] = self.patch_end
-            self.patch_end += 1
+            self._place_patch(row, env, offset)
+
+    def add_patch(self, row: int, env: int, offset: int, values: Mapping[str, Any]) -> None:
+        """As :meth:`add_patches`, of one."""
+        self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + 1)
+        number = self.patch_end % self.patches.length
+        for name, array in self.patches.arrays.items():
+            array[number] = values[name]
+        self._place_patch(row, env, offset)
+
+    def _place_patch(self, row: int, env: int, offset: int) -> None:
+        if offset == 1 and row >= self.floor:
+            self.table.arrays[NEXT_PATCH][row % self.table.length, env] = self.patch_end
+        elif offset == 2:
+            self.next_older_patches[row, env] = self.patch_end
+        elif offset == -1:
+            self.older_patches[row, env] = self.patch_end
+        self.patch_end += 1
 
     def drop_patches(self) -> int:
         """Forgets the patches of rows below the floor; the first patch that is left."""

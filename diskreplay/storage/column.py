@@ -419,7 +419,7 @@ class ColumnWriter(ColumnReader):
         self._fresh()
 
     def append(self, values: NDArray[Any]) -> None:
-        """Puts rows ``(n, *shape)`` of the only environment behind the others; ``rewind`` takes them back."""
+        """Puts rows ``(n, [num_envs,] *shape)`` behind the others; ``rewind`` takes them back."""
         rows = self.column.chunk_rows
         while len(values):
             at = self.end % rows

@@ -13,6 +13,7 @@ import pytest
 
 import diskreplay as dr
 from diskreplay.engine.appender import Appender
+from diskreplay.engine.row_buffers import RowBuffers
 from diskreplay.schema import CONTINUES, PATCHES, REPEAT, START, ZEROS
 
 SHAPE = (2, 2)
@@ -153,21 +154,27 @@ def test_bad_arguments_change_nothing(make: Callable[..., dr.ReplayBuffer], argu
         assert starts(rb) == [ZEROS, CONTINUES]
 
 
-@pytest.mark.parametrize("step", ["_start", "_write", "_put_pending", "_follow", "_added"])
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [
+        (Appender, "_look"), (Appender, "_begin"), (RowBuffers, "write"), (RowBuffers, "put_pending"),
+        (Appender, "_keep"), (Appender, "_added"),
+    ],
+)  # fmt: skip
 def test_a_row_that_was_begun_and_not_ended_stops_the_writer(
-    make: Callable[..., dr.ReplayBuffer], step: str, path: str
+    make: Callable[..., dr.ReplayBuffer], owner: type, step: str, path: str
 ) -> None:
     rb = make(STACK, frame_stack=3)
     add(rb, frames(0, 0, 1), frames(0, 1, 2))
     rb.commit()
     add(rb, frames(0, 1, 2), frames(1, 2, 3))
-    method = getattr(Appender, step)
+    method = getattr(owner, step)
 
-    def fails(self: Appender, *arguments: object, **named: object) -> None:
+    def fails(self: object, *arguments: object, **named: object) -> None:
         method(self, *arguments, **named)
         raise MemoryError(step)
 
-    with mock.patch.object(Appender, step, fails), pytest.raises(MemoryError):
+    with mock.patch.object(owner, step, fails), pytest.raises(MemoryError):
         add(rb, frames(5, 6, 7), frames(6, 7, 8))
     for call in (
         rb.__len__,
@@ -193,3 +200,30 @@ def test_the_window_moves_on_with_the_row_that_fills_it(make: Callable[..., dr.R
             assert len(rb) == min(row, 3)
         log = rb.engine.appender.log
         assert (log.begin, log.end) == (4, 7)
+
+
+def test_a_number_stands_beside_a_stack_that_does_not_follow(tmp_path: pathlib.Path) -> None:
+    space = gymnasium.spaces.Dict({"frames": STACK, "level": gymnasium.spaces.Discrete(9)})
+    following = {"frames": frames(7, 8, 9), "level": 5}
+    with dr.ReplayBuffer.create(
+        tmp_path / "store", space, ACTION, capacity=10, frame_stack={"frames": 3, "level": 1}, commit_seconds=1e9
+    ) as rb:
+        rb.add({"frames": frames(0, 0, 1), "level": 3}, 1, 0.5, following, False, False)
+        batch = rb.get(np.array([0]))
+        np.testing.assert_array_equal(batch.next_obs["frames"][0], frames(7, 8, 9))
+        assert batch.next_obs["level"].tolist() == [5]
+
+
+def test_steps_that_follow_are_written_together(make: Callable[..., dr.ReplayBuffer]) -> None:
+    episodes, length = 4, 5
+    names = np.arange(episodes * length)
+    ends = names % length == length - 1
+    given = [np.array([frames(int(name) + more) for name in names]) for more in (0, 1)]
+    with (
+        make() as rb,
+        mock.patch.object(RowBuffers, "write_run", autospec=True, side_effect=RowBuffers.write_run) as runs,
+        mock.patch.object(RowBuffers, "write", side_effect=AssertionError),
+    ):
+        rb.extend(given[0], names % 3, names / 2, given[1], ends, np.zeros_like(ends))
+        assert starts(rb) == [ZEROS, *[CONTINUES] * (length - 1)] * episodes
+        assert runs.call_count == episodes

@@ -109,12 +109,14 @@ def _compile() -> None:
     from gymnasium import spaces
 
     import diskreplay as dr
+    from diskreplay.index import row_writes
     from diskreplay.reading import kernel
 
     for name in dr.__all__:
         getattr(dr, name)
     if kernel.FOUND:
         kernel.compile_now()
+    row_writes.compile_now()
     for sampler in (dr.Proportional(), dr.RankBased()):
         with (
             tempfile.TemporaryDirectory() as folder,

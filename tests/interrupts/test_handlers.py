@@ -50,7 +50,11 @@ def make(path: Any, **options: Any) -> Any:
 
 def fill(buffer: Any, count: int) -> None:
     for number in range(count):
-        buffer.add(np.full(3, number % 9, np.float32), 1, 0.5, np.full(3, (number + 1) % 9, np.float32), False, False)
+        add(buffer, number)
+
+
+def add(buffer: Any, number: int) -> None:
+    buffer.add(np.full(3, number % 9, np.float32), 1, 0.5, np.full(3, (number + 1) % 9, np.float32), False, False)
 
 
 def in_a_process(program: str, *arguments: object) -> str:
@@ -283,11 +287,13 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "close": lambda rb: rb.close(),
 }
 WITHIN = {
-    "add": ("diskreplay.engine.appender.Appender._write", lambda rb: fill(rb, 1)),
+    "add": ("diskreplay.engine.row_buffers.RowBuffers.write", lambda rb: fill(rb, 1)),
+    "a row that goes on": ("diskreplay.engine.row_buffers.RowBuffers.add", lambda rb: add(rb, 2)),
     "sample": ("diskreplay.sampling.priorities.Priorities._catch_up", lambda rb: (fill(rb, 1), rb.sample(2))),
     "commit": ("diskreplay.storage.stream.StreamWriter.replace_record", lambda rb: (fill(rb, 1), rb.commit())),
     "checkpoint": ("diskreplay.storage.store.lay_out_checkpoint", lambda rb: rb.checkpoint("out")),
 }
+ADDING = "add", "a row that goes on", "sample"
 
 
 def test_a_finalizer_within_add_is_refused(tmp_path: pathlib.Path) -> None:
@@ -327,7 +333,7 @@ def finalize(tmp_path: pathlib.Path, within: str, names: Iterable[str]) -> None:
             gc.enable()
         assert raised, f"{place} was not called"
         assert raised[0] is None or isinstance(raised[0], StateError), raised[0]
-        if name in ("add", "commit", "checkpoint", "clear", "close") or within in ("add", "sample"):
+        if name in ("add", "commit", "checkpoint", "clear", "close") or within in ADDING:
             assert isinstance(raised[0], StateError), f"{name} within {within} was let in"
         rows = 20 + (within != "checkpoint")
         assert len(buffer) == rows

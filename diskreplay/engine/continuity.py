@@ -1,0 +1,201 @@
+"""Does a row go on with the one before it, and in which environments? See docs/design/0018.
+
+Where nothing speaks against it, a row goes on in all environments, and nothing has to be explained. Else a
+:class:`Break` says of each environment what does. Of one environment that is asked with plain numbers, of several with
+masks ``(num_envs,)``: two classes that are used alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.engine.leaves import ObsLeaf
+
+Array = NDArray[Any]
+Mask = NDArray[np.bool_]
+
+
+class Break(NamedTuple):
+    """A row that does not go on everywhere.
+
+    Attributes:
+        unlike: environments whose observation is not the pending one.
+        begins: those in which the row continues nothing, so that an episode begins.
+        cut: those of them in which nothing said so.
+    """
+
+    unlike: list[int]
+    begins: list[int]
+    cut: list[int]
+
+
+class OneEnvironment:
+    """What is known of the row before, of the only environment; values lack the axis of environments.
+
+    Attributes:
+        goes_on: the start codes of a row that goes on everywhere.
+        going: whether it is known to go on everywhere, if observations do; False until a row was added.
+        ended: whether that row ended an episode, or was no transition.
+        follows: whether its next stack follows from its stack.
+        pending: the newest next stack of each leaf; None where the leaf is given as single frames.
+    """
+
+    def __init__(self, leaves: Sequence[ObsLeaf]) -> None:
+        self.goes_on: Any = np.uint8(0)
+        self.going = False
+        self.ended: Any = True
+        self.follows: Any = True
+        self.pending: list[Array | None] = [None] * len(leaves)
+        self._stacked = [number for number, leaf in enumerate(leaves) if leaf.stacked]
+
+    def resume(self, ended: Mask, follows: Mask, stacks: Sequence[Array]) -> None:
+        """Takes up after committed rows; the next stacks ``(num_envs, frames, *shape)`` of each leaf."""
+        self.ended, self.follows = bool(ended[0]), bool(follows[0])
+        for leaf in self._stacked:
+            self.pending[leaf] = stacks[leaf][0].copy()
+
+    def look(
+        self, given: Sequence[Any], frames: Sequence[Any], valid: Any, cut: Mask | None, flags: bool
+    ) -> Break | None:
+        """How a row breaks with the one before; None where it does not.
+
+        Args:
+            given: its observation by leaf, as stacks where it is given so.
+            frames: the newest frames of the pending observation.
+            valid: whether it is a transition.
+            cut: the environments that begin anew whatever they show; None for none.
+            flags: another observation may go on, too, where older frames are the same.
+        """
+        same = True
+        for now, frame, stack in zip(given, frames, self.pending, strict=True):
+            before = frame if stack is None else stack
+            same = same and np.asarray(now, before.dtype).tobytes() == before.tobytes()
+        goes_on = same or (flags and all(_older(given[n]) == _older(self.pending[n]) for n in self._stacked))
+        free = valid and not self.ended and (cut is None or not cut[0])
+        begins = not (goes_on and free and self.follows)
+        if same and not begins:
+            return None
+        return Break([] if same else [0], [0] if begins else [], [0] if free and not goes_on else [])
+
+    def note(self, terminated: Any, truncated: Any, valid: Any = None) -> None:
+        """Takes the flags of a row that was added; None where it is a transition everywhere."""
+        self.ended = terminated or truncated or (valid is not None and not valid)
+        self.going = not self.ended
+
+    def keep(self, stacks: Sequence[Array], following: Sequence[Array]) -> list[int]:
+        """Takes the next stacks of a row that was added; the environments in which some do not follow from stacks."""
+        self.follows = True
+        for leaf in self._stacked:
+            self.pending[leaf] = following[leaf].copy()
+            self.follows = self.follows and following[leaf][:-1].tobytes() == stacks[leaf][1:].tobytes()
+        return [] if self.follows else [0]
+
+    def codes(self, codes: Mapping[int, int]) -> Any:
+        """The start codes of a row, of which these are said; in other environments it goes on."""
+        return np.uint8(codes.get(0, 0))
+
+    def moves(self, frames: Sequence[Any], following: Sequence[Any], env: int) -> bool:
+        """Whether the next frames of an environment are others."""
+        return any(np.any(now != after) for now, after in zip(frames, following, strict=True))
+
+    def of(self, values: Any, env: int) -> Any:
+        """What is an environment's own."""
+        return values
+
+
+class SeveralEnvironments:
+    """As :class:`OneEnvironment`; values lead with the environments, and what is known of the row before are masks."""
+
+    def __init__(self, leaves: Sequence[ObsLeaf], num_envs: int) -> None:
+        self.goes_on: Any = np.zeros(num_envs, np.uint8)
+        self.going = False
+        self.ended: Any = np.ones(num_envs, bool)
+        self.follows: Any = np.ones(num_envs, bool)
+        self.pending: list[Array | None] = [None] * len(leaves)
+        self._stacked = [number for number, leaf in enumerate(leaves) if leaf.stacked]
+        self._num_envs = num_envs
+
+    def resume(self, ended: Mask, follows: Mask, stacks: Sequence[Array]) -> None:
+        self.ended, self.follows = ended, follows
+        for leaf in self._stacked:
+            self.pending[leaf] = stacks[leaf].copy()
+
+    def look(
+        self, given: Sequence[Any], frames: Sequence[Any], valid: Any, cut: Mask | None, flags: bool
+    ) -> Break | None:
+        unlike = None
+        for now, frame, stack in zip(given, frames, self.pending, strict=True):
+            differ = _words(now) != _words(frame if stack is None else stack)
+            if np.count_nonzero(differ):
+                differ = differ.any(axis=1)
+                unlike = differ if unlike is None else unlike | differ
+        free = valid & ~self.ended
+        if cut is not None:
+            free &= ~cut
+        continues = free & self.follows
+        if unlike is None:
+            if np.count_nonzero(continues) == self._num_envs:
+                return None
+            return Break([], _where(~continues), [])
+        goes_on = ~unlike
+        if flags:
+            older = np.ones(self._num_envs, bool)
+            for leaf in self._stacked:
+                before = self.pending[leaf]
+                assert before is not None
+                older &= same_rows(given[leaf][:, :-1], before[:, :-1])
+            goes_on |= older
+        return Break(_where(unlike), _where(~(goes_on & continues)), _where(free & ~goes_on))
+
+    def note(self, terminated: Any, truncated: Any, valid: Any = None) -> None:
+        self.ended = terminated | truncated
+        if valid is not None:
+            self.ended |= ~valid
+        self.going = not np.count_nonzero(self.ended)
+
+    def keep(self, stacks: Sequence[Array], following: Sequence[Array]) -> list[int]:
+        self.follows = np.ones(self._num_envs, bool)
+        for leaf in self._stacked:
+            self.pending[leaf] = following[leaf].copy()
+            self.follows &= same_rows(following[leaf][:, :-1], stacks[leaf][:, 1:])
+        return _where(~self.follows)
+
+    def codes(self, codes: Mapping[int, int]) -> Any:
+        found = np.zeros(self._num_envs, np.uint8)
+        for env, code in codes.items():
+            found[env] = code
+        return found
+
+    def moves(self, frames: Sequence[Any], following: Sequence[Any], env: int) -> bool:
+        return any(now[env].tobytes() != after[env].tobytes() for now, after in zip(frames, following, strict=True))
+
+    def of(self, values: Any, env: int) -> Any:
+        return values[env]
+
+
+def _older(stack: Any) -> bytes:
+    found: bytes = stack[:-1].tobytes()
+    return found
+
+
+def _where(mask: Mask) -> list[int]:
+    found: list[int] = np.flatnonzero(mask).tolist()
+    return found
+
+
+def same_rows(a: Array, b: Array) -> Mask:
+    """Which entries of the first axis are the same, bit for bit."""
+    same: Mask = (_words(a) == _words(b)).all(axis=1)
+    return same
+
+
+def _words(values: Array) -> Array:
+    """Each entry of the first axis as integers, of eight bytes where that goes up: what compares fastest."""
+    flat = values.reshape(len(values), -1)
+    if flat.strides[1] != flat.itemsize:
+        flat = np.ascontiguousarray(flat)
+    return flat.view(np.uint64 if flat.shape[1] * flat.itemsize % 8 == 0 else np.uint8)

@@ -1,0 +1,55 @@
+"""One observation leaf on its way in: the given array, and the frames that are stored of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.schema import Column, Stack
+
+Array = NDArray[Any]
+
+
+class ObsLeaf:
+    """Attributes are of one environment's value; ``lead`` counts the axes before it: the environments, if several."""
+
+    def __init__(self, column: Column, stack: Stack, num_envs: int) -> None:
+        self.name = column.name
+        self.stack = stack
+        self.stacked = stack.axis is not None
+        self.frame_shape = column.shape
+        shape = column.shape
+        if stack.axis == 0:
+            shape = (stack.frames * shape[0], *shape[1:]) if stack.channels else (stack.frames, *shape)
+        elif stack.axis == -1:
+            shape = (*shape[:-1], stack.frames * shape[-1]) if stack.channels else (*shape, stack.frames)
+        self.shape = shape
+        """Of what is given."""
+        self.lead = 0 if num_envs == 1 else 1
+
+    def frames(self, given: Array) -> Array:
+        """The stack as ``([num_envs,] frames, *frame_shape)``, oldest first: a view."""
+        lead, count = self.lead, self.stack.frames
+        if self.stack.axis == 0:
+            if not self.stack.channels:
+                return given
+            return given.reshape(*given.shape[:lead], count, *self.frame_shape)
+        if self.stack.channels:
+            given = given.reshape(*given.shape[:-1], count, self.frame_shape[-1])
+            return np.moveaxis(given, -2, lead)
+        return np.moveaxis(given, -1, lead)
+
+    def split(self, given: Array) -> tuple[Array, Array]:
+        """The given array as frames, if stacked, and its newest frame."""
+        if not self.stacked:
+            return given, given
+        frames = self.frames(given)
+        return frames, frames[:, -1] if self.lead else frames[-1]
+
+
+def split(leaves: list[ObsLeaf], given: list[Array]) -> tuple[list[Array], list[Array]]:
+    """The leaves as stacks, where they are given so, and their newest frames."""
+    pairs = [leaf.split(value) for leaf, value in zip(leaves, given, strict=True)]
+    return [stack for stack, _ in pairs], [frame for _, frame in pairs]

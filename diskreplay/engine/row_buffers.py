@@ -1,0 +1,169 @@
+"""Where the rows of a stream go: the write buffers of its columns, the log's table, and the patch table.
+
+What is given has the axis of environments only where there are several. The first row that is not there yet, ``end``,
+already has its observation where one is *pending*: the newest ``next_obs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diskreplay.engine import compiled_row
+from diskreplay.engine.arguments import Row
+from diskreplay.engine.compiled_row import CompiledRow
+from diskreplay.index.log import NEXT_PATCH, StreamLog
+from diskreplay.schema import PLACE, Schema
+from diskreplay.storage.stream import StreamWriter
+
+Array = NDArray[Any]
+
+NEVER = 1 << 62
+
+
+class RowBuffers:
+    """Those of one stream; whoever calls it is alone in writing, and holds the lock of the index.
+
+    Attributes:
+        load_at: the row from which on :meth:`load` is to be called.
+        pending_patched: the pending observation stands in the patch table already.
+    """
+
+    def __init__(self, schema: Schema, writer: StreamWriter, log: StreamLog) -> None:
+        self.writer = writer
+        self.log = log
+        self.pending_patched = False
+        self._several = log.num_envs > 1
+        self._leaves = [column.name for column in schema.obs_columns]
+        self._opened_at = log.end
+        self.load_at = log.end + compiled_row.LOOK_EVERY
+        self._kernel: ModuleType | None = None
+        self._compiled: CompiledRow | None = None
+        self._look()
+
+    def _look(self) -> None:
+        """Looks at the log's table: it was replaced by another."""
+        self._table = self.log.table
+        self._columns = [
+            (column, column.column.chunk_rows, self._ring(name) if name in self.log.resident else None)
+            for name, column in self.writer.rows.items()
+        ]
+        """Each column, rows of its chunks, and its array of the table; None where it has none."""
+        self._obs = self._columns[: len(self._leaves)]
+        self._unset = [(self._ring(NEXT_PATCH), -1), *((self._ring(name), 0) for name in self.log.later)]
+        """What a row does not have yet."""
+        self._compile()
+
+    def _ring(self, name: str) -> Array:
+        array = self._table.arrays[name]
+        return array if self._several else array[:, 0]
+
+    def load(self) -> None:
+        """Loads the compiled way to add rows, where that is worth it by now; without a lock that readers wait for."""
+        end = self.log.end
+        self._kernel = compiled_row.load(end - self._opened_at)
+        self.load_at = end + compiled_row.LOOK_EVERY if self._kernel is None else NEVER
+        self._compile()
+
+    def _compile(self) -> None:
+        if self._kernel is not None:
+            self._compiled = CompiledRow(self._kernel, self._columns, len(self._leaves), self._unset)
+
+    def add(self, row: Row) -> bool:
+        """Adds a row that goes on, if its observation is the pending one, and has its next one pending.
+
+        False where it must be written otherwise: nothing has changed then.
+        """
+        compiled, end = self._compiled, self.log.end
+        if compiled is None or not compiled.add(row, end):
+            return False
+        self.log.end = end + 1
+        if not compiled.ends_chunk(end):
+            for column, _, _ in self._columns:
+                column.end = end + 1
+            return True
+        for column, rows, _ in self._columns:
+            if end % rows + 1 == rows:
+                column.advance(hurry=True)
+            else:
+                column.end = end + 1
+        self.put_pending(row.next_obs)
+        return True
+
+    def reserve(self, rows: int) -> None:
+        """Makes room for rows that are added, and the pending observation after them."""
+        self.log.reserve(rows)
+        if self.log.table is not self._table:
+            self._look()
+
+    def write(self, values: Sequence[Any], in_place: int) -> None:
+        """Writes row ``end`` and moves on; the first ``in_place`` values stand where they belong: they were pending."""
+        log = self.log
+        row, position = log.end, log.end % self._table.length
+        for number, ((column, rows, ring), value) in enumerate(zip(self._columns, values, strict=True)):
+            at = row % rows
+            if number >= in_place:
+                column.single[at] = value
+                if ring is not None:
+                    ring[position] = value
+            if at + 1 == rows:
+                column.advance(hurry=True)
+            else:
+                column.end = row + 1
+        for ring, nothing in self._unset:
+            ring[position] = nothing
+        log.end = row + 1
+
+    def write_run(self, values: Sequence[Array], steps: slice) -> None:
+        """Writes rows from ``end`` on, and moves on; ``values`` lead with the steps of which these are some."""
+        log = self.log
+        row, length, count = log.end, self._table.length, steps.stop - steps.start
+        first = row % length
+        head = min(count, length - first)
+        for (column, _, ring), value in zip(self._columns, values, strict=True):
+            value = value[steps]
+            column.append(value)
+            if ring is not None:
+                ring[first : first + head] = value[:head]
+                ring[: count - head] = value[head:]
+        for ring, nothing in self._unset:
+            ring[first : first + head] = nothing
+            ring[: count - head] = nothing
+        log.end = row + count
+
+    # The pending observation
+
+    def put_pending(self, frames: Sequence[Any]) -> None:
+        """Puts next frames into the place of row ``end``."""
+        row = self.log.end
+        position = row % self._table.length
+        for (column, rows, ring), frame in zip(self._obs, frames, strict=True):
+            column.single[row % rows] = frame
+            if ring is not None:
+                ring[position] = frame
+
+    def pending(self) -> list[Any]:
+        """The frames in the place of row ``end``, of all environments."""
+        row = self.log.end
+        return [column.single[row % rows] for column, rows, _ in self._obs]
+
+    def patch_pending(self, envs: Iterable[int]) -> None:
+        """Puts the pending observations of environments into the patch table, unless they stand there already."""
+        log = self.log
+        for env in envs:
+            if log.table.arrays[NEXT_PATCH][(log.end - 1) % log.table.length, env] < 0:
+                frames = [column.slots[log.end % rows, env] for column, rows, _ in self._obs]
+                self.patch(log.end - 1, env, 1, frames)
+
+    def patch(self, row: int, env: int, offset: int, frames: Sequence[Any]) -> None:
+        """Adds a patch: the frames, by leaf, that stand at this offset of a row of an environment."""
+        values = dict(zip(self._leaves, frames, strict=True))
+        values[PLACE] = np.array([row, env, offset], np.int64)
+        for name, column in self.writer.patches.items():
+            column.single[column.end % column.column.chunk_rows] = values[name]
+            column.advance()
+        self.log.add_patch(row, env, offset, values)
