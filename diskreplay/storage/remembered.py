@@ -18,7 +18,7 @@ from diskreplay.storage import metadata
 Said = TypeVar("Said")
 
 
-class Remembered(Generic[Said]):
+class KnownDocuments(Generic[Said]):
     """The groups in a directory, by name.
 
     Args:

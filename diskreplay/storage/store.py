@@ -40,7 +40,7 @@ from diskreplay.storage import files as fs
 from diskreplay.storage.attachments import Attachment, Staged
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import MAX_ENVS, MAX_NUMBER, MAX_STREAMS, Commit, check_size
-from diskreplay.storage.remembered import Remembered, Said
+from diskreplay.storage.remembered import KnownDocuments, Said
 from diskreplay.storage.stream import SCRATCH, TEMPORARY_STREAM, StreamReader, StreamWriter
 
 STREAMS, CHECKPOINTS = stream.STREAMS, stream.CHECKPOINTS
@@ -158,7 +158,7 @@ class Store:
         self._greatest: int | None = None
         """Number of any checkpoint that was read; None as long as not all were."""
         self._orders = self._remembered(lambda checkpoint: checkpoint.order)
-        self._pins: dict[str, Remembered[Commit | None]] = {}
+        self._pins: dict[str, KnownDocuments[Commit | None]] = {}
         """What checkpoints hold of the streams that :meth:`cuts` was asked for."""
 
     @staticmethod
@@ -423,13 +423,13 @@ class Store:
                 found[name][checkpoint.name] = last[name]
         return found
 
-    def _cuts(self, name: str) -> Remembered[Commit | None]:
+    def _cuts(self, name: str) -> KnownDocuments[Commit | None]:
         """The commit of a stream that each checkpoint holds; None where it holds none."""
         return self._remembered(lambda checkpoint: checkpoint.cut.get(name))
 
-    def _remembered(self, what: Callable[[Checkpoint], Said]) -> Remembered[Said]:
+    def _remembered(self, what: Callable[[Checkpoint], Said]) -> KnownDocuments[Said]:
         """Something of each checkpoint, by its name."""
-        return Remembered(self.files, os.path.join(self.path, CHECKPOINTS), lambda *read: what(_checkpoint(*read)))
+        return KnownDocuments(self.files, os.path.join(self.path, CHECKPOINTS), lambda *read: what(_checkpoint(*read)))
 
     def checkpoint_names(self) -> list[str]:
         """Names of all checkpoints, oldest first."""

@@ -31,7 +31,7 @@ from diskreplay.storage import metadata
 from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
 from diskreplay.storage.commit import Commit, Tail
 from diskreplay.storage.pins import Pins
-from diskreplay.storage.remembered import Remembered
+from diskreplay.storage.remembered import KnownDocuments
 
 MAX_UNSYNCED = 64
 """Files of a commit that are open at a time, before they are synced."""
@@ -112,7 +112,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         files: fs.Files,
         path: str,
         schema: Schema,
-        cuts: Remembered[Commit | None],
+        cuts: KnownDocuments[Commit | None],
         choose: Callable[[Commit], Commit],
     ) -> None:
         """
