@@ -53,6 +53,7 @@ class Transition(View[Batch]):
         return stream.log.standing(*stream.log.locate(ids), self.n_step)
 
     def stands_everywhere(self, stream: OpenStream) -> bool:
+        """Whether every row of a stream's window is an item: of one step, where none was added as no transition."""
         return self.n_step == 1 and not stream.log.invalid
 
     def draft(

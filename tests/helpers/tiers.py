@@ -110,12 +110,13 @@ def _compile() -> None:
 
     import diskreplay as dr
     from diskreplay.index import row_writes
-    from diskreplay.reading import kernel
+    from diskreplay.reading import kernel, planner
 
     for name in dr.__all__:
         getattr(dr, name)
     if kernel.FOUND:
         kernel.compile_now()
+    planner.compile_now()
     row_writes.compile_now()
     for sampler in (dr.Proportional(), dr.RankBased()):
         with (
