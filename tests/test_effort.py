@@ -106,6 +106,8 @@ def test_one_of_which_is_long(n): ...
 
 def test_fixtures_are_nobodys(of_several): ...
 """
+OURS = "CI", "DISKREPLAY_TEST_BUDGET", "DISKREPLAY_TEST_SECONDS"
+"""Settings of the run that these tests are part of."""
 LIMIT = """
 from helpers import tiers
 tiers.MOST_SECONDS = 0.1
@@ -118,7 +120,7 @@ def run(folder: pathlib.Path, text: str, *arguments: str, more: str = "", **vari
     (folder / "test_it.py").write_text(text)
     (folder / "conftest.py").write_text((TESTS / "conftest.py").read_text() + more)
     environment = {
-        **{name: value for name, value in os.environ.items() if name not in ("CI", "DISKREPLAY_TEST_BUDGET")},
+        **{name: value for name, value in os.environ.items() if name not in OURS},
         "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # importing those of other packages takes longest
         "TMPDIR": str(folder),

@@ -61,7 +61,7 @@ def fill(
     loans, patch_loans = _lend(rows, opened[:of_rows]), _lend(patches, opened[of_rows:])
     if loans is None or patch_loans is None:
         return None
-    found, parts = Found(pieces, places), [0, *ends.tolist()]
+    found, parts = FoundPieces(pieces, places), [0, *ends.tolist()]
     _take_up(reads, rows, out, found, parts[:4], loans)
     if parts[6] > parts[3]:
         _take_up(reads, patches, out, found, parts[3:], patch_loans)
@@ -69,7 +69,7 @@ def fill(
     return here
 
 
-class Found(NamedTuple):
+class FoundPieces(NamedTuple):
     """What :func:`.planner.frames` has found: pieces ``(7, n)`` and places ``(3, n)``."""
 
     pieces: Array
@@ -97,7 +97,9 @@ def _lend_anew(opened: list[PooledFile | None]) -> list[Loan] | None:
     return loans if len(loans) == len(opened) else None
 
 
-def _take_up(reads: Reads, table: ColumnTable, out: Target, found: Found, parts: list[int], loans: list[Loan]) -> None:
+def _take_up(
+    reads: Reads, table: ColumnTable, out: Target, found: FoundPieces, parts: list[int], loans: list[Loan]
+) -> None:
     """Takes up the pieces from the first part on that are on disk, those in the cache and those that wait."""
     pieces, places = found
     begin, read, cached, waiting = parts
