@@ -333,6 +333,8 @@ def _round(folder: pathlib.Path, seed: int) -> str:
     if stale:
         life.add(3)
         life.push(objects)
+        for replaced in lives[2:]:
+            replaced.buffer.close()
         lives[2:] = [life.copy(folder / f"{number} later", number) for number in range(2, len(lives))]
     confirmed: dict[int, Rows] = {}
     refused: dict[int, str] = {}

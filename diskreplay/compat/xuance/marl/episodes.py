@@ -137,10 +137,11 @@ class CollectedEpisodes(Keeper):
             ]
             rows += _rows(episode, int(marks["steps"][env]))
             slot = (slot + 1) % self.ring.size
+        changes += self._without_collected()  # before a row is added: what lacks memory lacks it now
         with self.buffer.engine.write_lock:
             for row in rows:
                 self.buffer.add(**row)
-            self.change(*changes, *self._without_collected())
+            self.change(*changes)
 
 
 class EpisodeRing(MultiAgentBuffer):
