@@ -2,8 +2,8 @@
 
 Loading numba and the kernel takes a program as long as adding some hundred thousand rows in Python, and some ten
 thousand where another part has loaded numba. So it is loaded when a writer has added so many: whoever adds less never
-pays for it. Both ways write the same bits. A row that begins an episode somewhere, or ends a chunk, goes the way of
-Python, and so does all where the kernel cannot be loaded, or frames are given as stacks.
+pays for it. Both ways write the same bits. A row that begins an episode somewhere goes the way of Python, and so does
+the next observation of a row that ends a chunk, and all if the kernel cannot be loaded or frames are given as stacks.
 
 What ``add`` was given is first copied into a place of its own, *staged*, whose address is known: to ask numpy for an
 address takes longer than the copy, unless that is a large one.
