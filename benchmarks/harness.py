@@ -3,7 +3,7 @@
 1. Timing: `seconds_of` calls a function over and over and returns every call's time; tables show medians.
 2. Facts: versions, the machine, resident memory, bytes a folder takes on disk.
 3. `fresh` calls a function of a benchmark in an interpreter of its own, on request inside a memory cgroup.
-4. `write_section` replaces one section of ``RESULTS.md``, between its markers.
+4. `write_section` keeps what a script measured in ``results.json``, and makes ``RESULTS.md`` from it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
+RECORD = HERE / "results.json"
 SECTIONS = (
     "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel", "spent",
     "loading", "starting", "report", "mixtures",
@@ -214,23 +215,54 @@ def command() -> str:
     return shlex.join(["python", f"benchmarks/{pathlib.Path(sys.argv[0]).name}", *words])
 
 
+def commit() -> str | None:
+    """The commit that is checked out, with a ``+`` where files differ from it; None outside of a clone."""
+    found = subprocess.run(
+        ["git", "-C", HERE, "describe", "--always", "--dirty=+", "--exclude=*"], capture_output=True, text=True
+    )
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
 def write_section(name: str, title: str, packages: Sequence[str], body: str, *, keep: bool = True) -> None:
-    """Prints the section and, with ``keep``, puts it in its place in RESULTS.md; ``packages`` are from `versions`."""
-    software = ", ".join([f"CPython {platform.python_version()}", *dict.fromkeys(packages)])
-    head = f"## {title}\n\n{datetime.date.today()}, `{command()}`. {machine()}. {software}."
-    section = f"<!-- begin {name} -->\n{head}\n\n{body.strip()}\n<!-- end {name} -->"
-    print(f"\n{section}\n")
+    """Prints a section; with ``keep`` it goes into ``results.json``, of which RESULTS.md is made anew.
+
+    ``packages`` are from `versions`; ``body`` is text and tables, with an empty line between them.
+    """
+    section = {
+        "title": title,
+        "date": str(datetime.date.today()),
+        "command": command(),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": [f"CPython {platform.python_version()}", *dict.fromkeys(packages)],
+        "body": [block(text) for text in body.strip().split("\n\n")],
+    }
+    print(f"\n{rendered(section)}\n")
     if not keep:
         print("(another number of steps than the default: RESULTS.md is left as it is)")
         return
-    RESULTS.write_text(with_section(RESULTS.read_text() if RESULTS.exists() else PREFACE, name, section))
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    record = {key: {**record, name: section}[key] for key in SECTIONS if key == name or key in record}
+    RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    RESULTS.write_text(page(record))
 
 
-def with_section(page: str, name: str, section: str) -> str:
-    """The page with one section replaced, or added in the order of ``SECTIONS``."""
-    kept = {name: section}
-    for other in SECTIONS:
-        begin, end = page.find(f"<!-- begin {other} -->"), page.find(f"<!-- end {other} -->")
-        if begin >= 0 and end >= 0 and other != name:
-            kept[other] = page[begin : end + len(f"<!-- end {other} -->")]
-    return PREFACE + "".join(f"\n{kept[key]}\n" for key in SECTIONS if key in kept)
+def block(text: str) -> str | dict[str, Any]:
+    """A paragraph as it is; a table as its ``header`` and ``rows``."""
+    if not text.startswith("| "):
+        return text
+    header, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines())
+    return {"header": header, "rows": rows}
+
+
+def rendered(section: dict[str, Any]) -> str:
+    """A section of ``results.json`` as Markdown."""
+    at = f" at `{section['commit']}`" if section["commit"] else ""
+    head = f"{section['date']}, `{section['command']}`{at}. {section['machine']}. {', '.join(section['versions'])}."
+    body = [part if isinstance(part, str) else table(part["header"], part["rows"]) for part in section["body"]]
+    return "\n\n".join([f"## {section['title']}", head, *body])
+
+
+def page(record: dict[str, dict[str, Any]]) -> str:
+    """RESULTS.md of what ``results.json`` holds."""
+    return PREFACE + "".join(f"\n{rendered(section)}\n" for section in record.values())
