@@ -8,7 +8,7 @@ from typing import Any
 from diskreplay.storage import metadata
 
 KEY = "diskreplay_remote"
-"""The key of what a remote store adds, beside ``attributes["diskreplay"]``, to its document, records and checkpoints."""
+"""The key of what a remote store adds to its document, records and checkpoints, beside ``diskreplay``."""
 
 
 def attributes(data: bytes) -> dict[str, Any]:
